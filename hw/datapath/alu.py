@@ -76,7 +76,7 @@ class AluUnit(wiring.Component):
                 "src_read_clear": Out(1),
                 "write": Out(acc_write_port(config)),
                 **({"written": In(written_elements(config))} if config.lookup else {}),
-                **(_reads_ahead(config) if config.overlap else {}),
+                **(_ahead_ports(config) if config.overlap else {}),
                 "bank": Out(1),
                 "denied": In(1),
                 "busy_banks": Out(2),
@@ -182,7 +182,6 @@ class AluUnit(wiring.Component):
             self.bank.eq(item.indices.dst[-1]),
             reader.busy_ports.eq(self.busy_ports if self._config.overlap else 0),
             reader.comes.eq(hazards.i.ready),
-            reader.coming_valid.eq(self.i.valid),
             reader.coming.eq(self.i.payload),
             reader.coming_waits.eq(hazards.coming_waits),
             reader.item.eq(item),
@@ -395,7 +394,7 @@ def _arrival(m: Module, read: Value, number: Value, late: Signal) -> tuple[Value
     return Mux(late, reads[2], reads[1]), Mux(late, numbers[2], numbers[1])
 
 
-def _reads_ahead(config: Config) -> dict[str, Any]:
+def _ahead_ports(config: Config) -> dict[str, Any]:
     """The ports for what is read ahead."""
     return {
         "busy_ports": In(2),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -119,8 +119,9 @@ class GemmUnit(wiring.Component):
             entering.done.eq(taken & (item.last | failed) & ~stopped),
             entering.error.eq(failed),
         ]
+        # One cycle for the scratchpads, then the dot products'.
         stages = [entering]
-        for number in range(1 + dot_products.latency + 1):  # the first is of the scratchpads
+        for number in range(1 + dot_products.latency + 1):
             following = Signal(stage, name=f"stage_{number}")
             m.d.sync += following.eq(stages[-1])
             stages.append(following)
@@ -140,8 +141,7 @@ class GemmUnit(wiring.Component):
         # Of the stages behind the first one, from a register: of all before the last but one.
         m.d.sync += self.busy_banks.eq(busy_banks(stages[:-2]))
         if self._config.overlap:
-            reads = reading.write & reading.adds
-            m.d.comb += self.busy_ports.eq(Mux(reads, Const(1) << reading.dst[-1], 0))
+            m.d.comb += self.busy_ports.eq(Mux(reading.adds, busy_banks([reading]), 0))
         multiplying = stages[1 : 1 + dot_products.latency]
         self._groups.activate(m, "products", Cat(stage.write for stage in multiplying).any())
         tile = tile_layout(self._config.acc)

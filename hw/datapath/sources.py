@@ -35,7 +35,7 @@ class SourceReader(wiring.Component):
 
     Ports
     -----
-    comes, coming_valid, coming : a micro-op comes into the register, if there is one
+    comes, coming : a micro-op comes into the register, if there is one
     item, works : the micro-op there, and whether it is to be executed
     coming_waits, waits : one that is in flight, or enters the pipeline, writes the source of the
         micro-op, and what is read of it would be old
@@ -53,7 +53,6 @@ class SourceReader(wiring.Component):
         super().__init__(
             {
                 "comes": In(1),
-                "coming_valid": In(1),
                 "coming": In(item),
                 "coming_waits": In(1),
                 "item": In(item),
@@ -84,11 +83,11 @@ class SourceReader(wiring.Component):
         )
         m.d.comb += [
             reads.eq(self._reads(coming) & ~self._has_copy(coming.indices.src)),
-            # The micro-op that comes is of the instruction of the one that leaves.
+            # The micro-op that comes is of the instruction of the one that leaves, and has as many
+            # operands.
             continues.eq(self.works & ~item.last),
             stays.eq(
                 continues
-                & keeps
                 & (item.indices.src == coming.indices.src)
                 & (item.indices.src != item.indices.dst)
             ),
@@ -121,7 +120,7 @@ class SourceReader(wiring.Component):
             is_free.eq(~self.busy_ports.bit_select(index[-1], 1)),
             self.granted.eq(self.asks & (~self.late | is_free)),
             reads_source.eq(self.works & needs & ~self.ahead & ~self.waits & is_free),
-            reads_early.eq(self.comes & self.coming_valid & reads & ~stays & early),
+            reads_early.eq(self.comes & reads & early),
             port.enable.eq((self.granted & self.late) | reads_source | reads_early),
             port.index.eq(index),
             self.ahead_read_keeps.eq(Mux(keeps & ~self.ahead, Const(1) << item.indices.src[-1], 0)),

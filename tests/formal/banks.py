@@ -190,7 +190,7 @@ _BUGS = (
     ("[entering, *stages[:-1]]", "[entering, *stages[:-2]]"),
     ("stage.dst[-1] == bank", "stage.dst[-2] == bank"),
     ("alu.busy_ports.eq(gemm.busy_ports)", "alu.busy_ports.eq(0)"),
-    ("Const(1) << reading.dst[-1]", "Const(1) << reading.dst[-2]"),
+    ("busy_banks([reading])", "busy_banks([summed])"),
     ("~self.ahead & ~self.waits & is_free", "~self.ahead & ~self.waits"),
     ("                & is_free\n", ""),
     ("                & (item.indices.dst[-1] != coming.indices.src[-1])\n", ""),

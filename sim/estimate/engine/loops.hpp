@@ -17,8 +17,10 @@ struct LoopCommand {
     std::int64_t uop_begin = 0, uop_end = 0, iter_out = 0, iter_in = 0;
     std::int64_t dst_out = 0, dst_in = 0, src_out = 0, src_in = 0;
     bool is_alu = false, reset = false, adds = false, requantizes = false, looks_up = false, multiplies_and_adds = false;
-    // Micro-ops name an element; and that is their second operand, not the first of several.
-    bool reads_source = false, has_sources = false;
+    bool reads_source = false;
+
+    // Whether that is one element for each micro-op, and not the first one of parameters or of a table.
+    bool has_sources() const { return reads_source && !requantizes && !looks_up; }
 };
 
 // The operands of an ALU micro-op near one end of an instruction, and its distance from that end.
@@ -156,7 +158,7 @@ class Walk {
     }
 
     // Whether an item with this source reads it before it enters the pipeline.
-    bool reads_ahead(std::int64_t src) const { return command.has_sources && src < parameters.first_copied; }
+    bool reads_ahead(std::int64_t src) const { return command.has_sources() && src < parameters.first_copied; }
 
     // Whether the source is read while the item before reads its destination in the other bank.
     bool is_read_early(std::int64_t src) const {

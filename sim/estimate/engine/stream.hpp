@@ -189,7 +189,6 @@ class Stream {
         command.looks_up = command.is_alu && get(f.alu_opcode) == parameters.lookup_opcode;
         command.multiplies_and_adds = command.is_alu && get(f.alu_opcode) == parameters.multiply_add_opcode;
         command.reads_source = command.is_alu && !get(f.use_immediate);
-        command.has_sources = command.reads_source && !command.requantizes && !command.looks_up;
         if (command.reads_source) {
             command.src_out = get(f.src_out);
             command.src_in = get(f.src_in);

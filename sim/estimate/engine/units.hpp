@@ -121,7 +121,7 @@ class Units {
             // The ALU's writes in flight to this bank come first.
             const Time done = std::min(std::max<Time>(0, valid - alu.resumes), alu.remaining);
             if (done) begin = std::max(begin, std::min(valid, alu.last + 1) + parameters.alu_latency + 1);
-        } else if (alu.written_banks & loops.banks) {
+        } else if (alu.banks & loops.banks) {
             begin = std::max(begin, alu.last + parameters.alu_latency + 2);
         }
         begin += shared_reads(loops, begin);
@@ -165,7 +165,7 @@ class Units {
         alu.resumes = begin;
         alu.remaining = loops.items + loops.stalls;
         alu.last = begin + alu.remaining - 1;
-        alu.banks = alu.written_banks = banks;
+        alu.banks = banks;
         alu.sources = loops.sources;
         alu.many_uops = loops.many_uops;
         alu.ends_slowly = loops.ends_slowly;
@@ -233,7 +233,7 @@ class Units {
         Time last = -NEVER, resumes = 0;
         Time remaining = 0;  // cycles of work from `resumes` on
         std::int64_t items = 0;
-        std::uint8_t banks = 0, written_banks = 0, sources = 0;
+        std::uint8_t banks = 0, sources = 0;
         bool many_uops = false, ends_slowly = false;
         const Edges* tail = nullptr;
     } alu;

@@ -52,7 +52,11 @@ from .ir import (
 from .scopes import scope_dtype, scratchpad, tile_scalars
 
 _ALU = {
-    **{AluOp.ADD: "+", AluOp.MUL: "*", AluOp.SHR: ">>", AluOp.MIN: "min", AluOp.MAX: "max"},
+    AluOp.ADD: "+",
+    AluOp.MUL: "*",
+    AluOp.SHR: ">>",
+    AluOp.MIN: "min",
+    AluOp.MAX: "max",
     # The second of the two operations that this one does.
     AluOp.MULTIPLY_ADD: "+",
 }

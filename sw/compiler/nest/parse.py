@@ -58,9 +58,10 @@ def parse(text: str) -> LoopNest:
 
     Raises `ParseError`, with the number of the line.
     """
-    before, null, _ = text.partition("\0")
-    if null:
-        raise ParseError(f"line {before.count(chr(10)) + 1}: a character is 0")
+    before, zero, _ = text.partition("\0")
+    if zero:
+        line = before.count("\n") + 1
+        raise ParseError(f"line {line}: a character is 0")
     try:
         definitions = ast.parse(text).body
         if not definitions or not isinstance(definitions[0], ast.FunctionDef):

@@ -113,8 +113,6 @@ def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled
             s[tensor].tensorize(tensor.op.axis[4], env.gemm)
         else:
             s[tensor].pragma(tensor.op.axis[0], env.alu)
-    if knobs.in_turn and not env.config.overlap:
-        s[pool].double_buffer()
     if knobs.in_turn and env.config.overlap:
         # The ALU reads an image in one bank for results in the other, and GEMM, which reads nothing
         # while it overwrites, makes the next image meanwhile.
@@ -122,6 +120,8 @@ def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled
             s[tensor].double_buffer(2, 0)
         if pool is not first:
             s[x_buf].double_buffer(2, 1)
+    elif knobs.in_turn:
+        s[pool].double_buffer()
     s[image].set_scope(env.inp_scope)
     s[image].compute_at(s[y], at)
     s[image].double_buffer()

@@ -21,7 +21,6 @@ from functools import partial
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
-    Assign,
     For,
     LoopNest,
     LoweringError,
@@ -36,7 +35,8 @@ from amaranth_vta.sw.compiler.nest.ir import (
     walk,
 )
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
-from amaranth_vta.sw.compiler.te.traverse import accesses
+
+from .support.assignments import read_buffers, written_buffers
 
 # By buffer, how to access the rolling buffer in its place.
 _Renamed = dict[NestBuffer, Callable[[Access], Access]]
@@ -200,7 +200,9 @@ class _Order:
 
     def _age(self, lead: int, part: Stmt) -> int:
         """How many iterations ago the latest of what ``part`` reads has been written."""
-        ages = [self._leads[source] - lead for source in _read(part) if source in self._leads]
+        ages = [
+            self._leads[source] - lead for source in read_buffers(part) if source in self._leads
+        ]
         return min(ages, default=0)
 
     def require_copies(self, leads: _Leads) -> None:
@@ -210,9 +212,9 @@ class _Order:
             writes, reads = [], [(lead, -1)]
             for at, part in ((item, part) for item in leads for part in _parts(leads[item])):
                 place = order.index(part)
-                if buffer in _written(part):
+                if buffer in written_buffers(part):
                     writes.append(place)
-                elif buffer in _read(part):
+                elif buffer in read_buffers(part):
                     reads.append((at, place))
             least = min(at for at, _ in reads)
             last = max(place for at, place in reads if at == least)
@@ -228,23 +230,6 @@ def _parts(stmt: Stmt) -> list[Stmt]:
     return stmt.body if isinstance(stmt, Seq) else [stmt]
 
 
-def _assigns(stmt: Stmt) -> list[Assign]:
-    return [part for part in walk(stmt) if isinstance(part, Assign)]
-
-
-def _written(stmt: Stmt) -> set[NestBuffer]:
-    return {assign.buffer for assign in _assigns(stmt)}
-
-
-def _read(stmt: Stmt) -> set[NestBuffer]:
-    return {
-        access.source
-        for assign in _assigns(stmt)
-        for access in accesses(assign.value)
-        if isinstance(access.source, NestBuffer)
-    }
-
-
 def _kind(stmt: Stmt) -> int | None:
     """The place of ``stmt`` in the order of kinds; None if it is of several."""
     kinds = {_kind_of(part) for part in walk(stmt) if isinstance(part, Region)}
@@ -254,7 +239,7 @@ def _kind(stmt: Stmt) -> int | None:
 def _kind_of(region: Region) -> int:
     if region.kind != "dma_copy":
         return _OPERATIONS if region.kind == "alu" else _PRODUCTS
-    results = any(source.scope == "acc" for source in _read(region))
+    results = any(source.scope == "acc" for source in read_buffers(region))
     return _STORES if results else _LOADS
 
 
@@ -324,10 +309,10 @@ class _Iterations:
         # Each buffer is written as far ahead of the earliest that reads it as it says.
         written = dict(ahead)
         for part in reversed(parts):
-            own = _written(part) & written.keys()
+            own = written_buffers(part) & written.keys()
             lead = max((written[buffer] for buffer in own), default=0)
             leads.setdefault(lead, []).append(part)
-            for buffer in (_read(part) & written.keys()) - own:
+            for buffer in (read_buffers(part) & written.keys()) - own:
                 written[buffer] = max(written[buffer], lead + ahead[buffer])
         for buffer, lead in written.items():
             self._leads[buffer] = max(lead, self._leads.get(buffer, 0))

@@ -13,10 +13,8 @@ from dataclasses import replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import (
-    Assign,
     For,
     LoopNest,
-    NestBuffer,
     Region,
     Seq,
     Stmt,
@@ -25,7 +23,8 @@ from amaranth_vta.sw.compiler.nest.ir import (
     walk,
 )
 from amaranth_vta.sw.compiler.te.expr import Affine
-from amaranth_vta.sw.compiler.te.traverse import accesses
+
+from .support.assignments import assigns, read_buffers, reads, written_buffers
 
 
 def read_carried_first(nest: LoopNest, config: Config) -> LoopNest:
@@ -55,7 +54,7 @@ def _turn(stmt: Stmt) -> Affine | None:
     if not isinstance(stmt, Region) or stmt.kind != "alu":
         return None
     turns = [
-        Affine.of(assign.indices[0]) if assign.buffer.rolling else None for assign in _assigns(stmt)
+        Affine.of(assign.indices[0]) if assign.buffer.rolling else None for assign in assigns(stmt)
     ]
     turn, *others = turns or [None]
     if turn is None or not all(other is not None and other.same(turn) for other in others):
@@ -68,12 +67,11 @@ def _turn(stmt: Stmt) -> Affine | None:
 def _reads_only(stmt: Stmt, turn: Affine) -> bool:
     """Whether ``stmt`` reads rolling buffers that it does not write, all of them in the iteration
     ``turn``."""
-    written = _written(stmt)
+    own = written_buffers(stmt)
     read = [
         Affine.of(access.indices[0])
-        for assign in _assigns(stmt)
-        for access in accesses(assign.value)
-        if access.source.rolling and access.source not in written
+        for access in reads(stmt)
+        if access.source.rolling and access.source not in own
     ]
     return bool(read) and all(form is not None and form.same(turn) for form in read)
 
@@ -81,19 +79,7 @@ def _reads_only(stmt: Stmt, turn: Affine) -> bool:
 def _commute(first: Stmt, second: Stmt, turn: Affine) -> bool:
     """Whether ``second`` may come before ``first``. What it reads is of the iteration before its
     own, ``turn``, so ``first`` does not write that if it is an operation of the same iteration."""
-    own, written = _turn(first), _written(second)
+    own = _turn(first)
     if own is None or not own.same(turn):
         return False
-    return not any(
-        assign.buffer in written
-        or any(access.source in written for access in accesses(assign.value))
-        for assign in _assigns(first)
-    )
-
-
-def _written(stmt: Stmt) -> set[NestBuffer]:
-    return {assign.buffer for assign in _assigns(stmt)}
-
-
-def _assigns(stmt: Stmt) -> list[Assign]:
-    return [part for part in walk(stmt) if isinstance(part, Assign)]
+    return written_buffers(second).isdisjoint(written_buffers(first) | read_buffers(first))

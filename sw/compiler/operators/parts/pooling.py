@@ -109,9 +109,10 @@ class Pooling:
         middle = [tap for tap in common if tap not in begins]
 
         def begin(*i: Expr) -> Expr:
-            ends = [end for end, _ in ranges[0]]
-            reads = list(zip(ends, (self._read(image, tap, i) for tap in begins), strict=True))
-            return _chosen(i[-4], reads if len(set(begins)) > 1 else reads[:1])
+            if len(set(begins)) == 1:
+                return self._read(image, begins[0], i)
+            by_row = zip(begins, ranges[0], strict=True)
+            return _chosen(i[-4], [(end, self._read(image, tap, i)) for tap, (end, _) in by_row])
 
         def greatest(value: Expr, taps: Iterable[tuple[int, int]], i: Sequence[Expr]) -> Expr:
             for tap in taps:
@@ -122,16 +123,16 @@ class Pooling:
         inner = te.compute(shape, lambda *i: greatest(first(*i), middle, i), names[1])
 
         def whole(*i: Expr) -> Expr:
-            def of(first: tuple[int, int], rows: Sequence[int], columns: Sequence[int]) -> Expr:
-                done = {first, *middle}
+            def of(begun: tuple[int, int], rows: Sequence[int], columns: Sequence[int]) -> Expr:
+                done = {begun, *middle}
                 others = (tap for tap in product(rows, columns) if tap not in done)
                 return greatest(inner(*i), others, i)
 
-            def by_column(first: tuple[int, int], rows: Sequence[int]) -> Expr:
-                return _chosen(i[-3], [(end, of(first, rows, taps)) for end, taps in ranges[1]])
+            def by_column(begun: tuple[int, int], rows: Sequence[int]) -> Expr:
+                return _chosen(i[-3], [(end, of(begun, rows, taps)) for end, taps in ranges[1]])
 
             by_row = zip(begins, ranges[0], strict=True)
-            return _chosen(i[-4], [(end, by_column(first, taps)) for first, (end, taps) in by_row])
+            return _chosen(i[-4], [(end, by_column(begun, taps)) for begun, (end, taps) in by_row])
 
         return [first, inner, te.compute(shape, whole, names[2])]
 
