@@ -23,6 +23,7 @@ from simulation_speed import simulated_cycles_per_second
 from amaranth_vta.bench.layers import measure_layers
 from amaranth_vta.bench.measurement import Measurement
 from amaranth_vta.bench.rates import KINDS, measure_rates
+from amaranth_vta.bench.rounds import ROUNDS, Round, measure_rounds
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
@@ -60,11 +61,14 @@ def _cycles() -> int:
     layers = list(measure_layers(config, "rtl", DRAM))
     by_hand = list(measure_layers(config, "rtl", DRAM, by_hand=True))
     rates = [item for kind in KINDS for item in measure_rates(kind, config, "rtl", DRAM)]
+    rounds = list(measure_rounds(config, "rtl", "ideal"))
     whole, mismatches = _network()
-    lines = [*whole, "", *_layers(layers, by_hand), "", *_rates(rates)]
+    lines = [*whole, "", *_layers(layers, by_hand), "", *_rates(rates), "", *_rounds(rounds)]
     replace(MEASURED, lines)
     print("\n".join(lines))
-    return int(mismatches + sum(item.mismatches for item in (*layers, *by_hand, *rates)) > 0)
+    return int(
+        mismatches + sum(item.mismatches for item in (*layers, *by_hand, *rates, *rounds)) > 0
+    )
 
 
 def replace(marker: str, lines: Sequence[str], page: str = "performance.md") -> None:
@@ -131,6 +135,17 @@ def _rates(rates: Iterable[Measurement]) -> list[str]:
     return lines
 
 
+def _rounds(rounds: Iterable[Round]) -> list[str]:
+    lines = [
+        "Rounds in which each instruction waits for the one before, of one element or micro-op "
+        "unless it says how many (`amaranth_vta/bench/rounds.py`, memory `ideal`):",
+        "",
+        *_head("round", "cycles"),
+    ]
+    lines += [row(item.name, f"{(item.cycles or 0) / ROUNDS:.1f}") for item in rounds]
+    return lines
+
+
 def _speeds(seconds: float) -> list[str]:
     speeds = {
         name: simulated_cycles_per_second(PRESETS[name], "ideal", seconds)
@@ -149,8 +164,8 @@ def area() -> list[str]:
     last = next(number for number in range(first, len(lines)) if not lines[number].startswith("|"))
     return [
         "Area after synthesis for a Zynq-7020 (`make resources`; by module in "
-        "[bitstreams/resources.md](../bitstreams/resources.md)). All 140 block RAMs of the "
-        "device but half of one are used: an XC7Z020 is full by its memory, not by its logic.",
+        "[bitstreams/resources.md](../bitstreams/resources.md)). An XC7Z020 is full by its memory "
+        "before it is by its logic.",
         "",
         *(line for line in lines[first:last] if not line.startswith("| target")),
     ]

@@ -70,6 +70,12 @@ def has_long_alu(config: Config) -> bool:
     return bool(config.requantize or config.lookup or config.overlap)
 
 
+def early_end(config: Config) -> int:
+    """How many cycles before its last write can be read an instruction of GEMM or the ALU is done:
+    with OVERLAP as many as FORWARD, the quickest to read accumulators, takes from there."""
+    return 2 if config.overlap else 0
+
+
 def copied_sources(config: Config) -> int:
     """Accumulators, the last ones, that are in memory twice: the ALU reads one of these as the
     source of a micro-op together with its destination, whatever GEMM reads. With OVERLAP they are a

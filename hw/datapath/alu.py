@@ -11,7 +11,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.isa import AluOp
-from amaranth_vta.hw.timing import alu_latency, has_long_alu, is_small
+from amaranth_vta.hw.timing import alu_latency, early_end, has_long_alu, is_small
 
 from .alu_lane import AluLane
 from .dot_products import tile_layout
@@ -104,6 +104,7 @@ class AluUnit(wiring.Component):
         stages = [Signal(control, name=f"stage_{n}") for n in range(alu_latency(config) + 1)]
         computing, writing = stages[0], stages[-1]
         finished = Signal(control)
+        ending = [*stages, finished][-1 - early_end(config)]
 
         hazards = self._add_hazards(m, stages if has_long_alu(config) else stages[:-1])
         next_uop, item = hazards.o, hazards.o.payload
@@ -149,8 +150,8 @@ class AluUnit(wiring.Component):
             self.write.enable.eq(writing.write),
             self.write.lanes.eq(~0),
             self.write.index.eq(writing.dst),
-            self.done.eq(finished.done),
-            self.error.eq(finished.error),
+            self.done.eq(ending.done),
+            self.error.eq(ending.error),
         ]
         m.d.sync += self.busy_banks.eq(busy_banks([entering, *stages[:-1]]))
         m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())

@@ -1,5 +1,6 @@
 """The GEMM core: products of tiles, and their accumulation."""
 
+from itertools import pairwise
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
@@ -10,6 +11,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.buffer import ReadPortSignature, WritePortSignature, geometry
 from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
+from amaranth_vta.hw.timing import early_end
 
 from .dot_products import (
     DotProducts,
@@ -48,7 +50,8 @@ class GemmUnit(wiring.Component):
     denied : the other unit uses the bank that holds ``dst``: the item is not taken
     busy_banks : per half of the accumulators, whether a write to it is in flight
     busy_ports : the same, whether it is read in this cycle (with OVERLAP)
-    done : high for a cycle when an instruction's last write has been made
+    done : high for a cycle when an instruction's last write has been made, or `early_end` cycles
+        before that
     error : with ``done``: a micro-op named an index past the depth; nothing was or will be
         written from that micro-op on
     """
@@ -120,12 +123,12 @@ class GemmUnit(wiring.Component):
             entering.error.eq(failed),
         ]
         # One cycle for the scratchpads, then the dot products'.
-        stages = [entering]
-        for number in range(1 + dot_products.latency + 1):
-            following = Signal(stage, name=f"stage_{number}")
-            m.d.sync += following.eq(stages[-1])
-            stages.append(following)
+        behind = range(1 + dot_products.latency + 1)
+        stages = [entering, *(Signal(stage, name=f"stage_{n}") for n in behind)]
+        for one, other in pairwise(stages):
+            m.d.sync += other.eq(one)
         reading, summed, writing = stages[dot_products.latency - 1 : dot_products.latency + 2]
+        ending = stages[-1 - early_end(self._config)]
 
         m.d.comb += [
             dot_products.clear.eq(summed.reset),
@@ -135,8 +138,8 @@ class GemmUnit(wiring.Component):
             self.acc_write.enable.eq(writing.write),
             self.acc_write.lanes.eq(~0),
             self.acc_write.index.eq(writing.dst),
-            self.done.eq(stages[-1].done),
-            self.error.eq(stages[-1].error),
+            self.done.eq(ending.done),
+            self.error.eq(ending.error),
         ]
         # Of the stages behind the first one, from a register: of all before the last but one.
         m.d.sync += self.busy_banks.eq(busy_banks(stages[:-2]))

@@ -45,6 +45,7 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
         timing.TABLE_WORDS,
         timing.gemm_latency(config),
         timing.alu_latency(config),
+        timing.early_end(config),
     ]
     known = timing.latencies(config)
     latencies = [getattr(known, item.name) for item in fields(known)]

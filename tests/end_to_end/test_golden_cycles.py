@@ -13,6 +13,7 @@ import pytest
 from amaranth_vta.bench import layers
 from amaranth_vta.bench.measurement import Measurement
 from amaranth_vta.bench.rates import KINDS, measure_rates
+from amaranth_vta.bench.rounds import measure_rounds
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sw.compiler import te
@@ -48,6 +49,13 @@ def test_rates_are_as_good_as_they_were(config: str, kind: str, dram: str, golde
     check(golden, f"{kind}, {config}, {dram}", cycles_of(measured))
     if config == "pynq-extended":
         assert [item.name for item in measured if not item.is_reached] == []
+
+
+@pytest.mark.parametrize("config", ["pynq", "tiny-extended", "pynq-extended"])
+def test_waiting_takes_no_longer_than_it_did(config: str, golden: Golden) -> None:
+    measured = list(measure_rounds(PRESETS[config], "rtl", "ideal"))
+    assert all(item.mismatches == 0 for item in measured)
+    check(golden, f"rounds, {config}", {item.name: item.cycles for item in measured})
 
 
 @pytest.mark.parametrize("schedules", ["default", "by-hand"])

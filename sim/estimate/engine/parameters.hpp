@@ -57,7 +57,7 @@ struct Parameters {
     // Limits of the design: hw/timing.py, and hw/isa.py.
     std::int64_t queue_depth, in_flight, gemm_commands, alu_commands, bursts_in_flight, words_ahead;
     std::int64_t fetch_burst_bytes, burst_words, burst_bytes, requantize_parameters, table_words;
-    Time gemm_latency, alu_latency;
+    Time gemm_latency, alu_latency, early_end;
     // Cycles from one event to the next: `Latencies` of hw/timing.py.
     Time launch_to_fetch;     // to the first request of fetch
     Time hand_over_to_issue;  // of an instruction that nothing else holds up

@@ -136,7 +136,7 @@ class Units {
         }
         if (meets) pause_alu(valid, parameters.gemm_latency);
         else if (takes_port) pause_alu(valid + gemm_reads(), gemm_reads() + 1);
-        done[0].push({&instruction, gemm.last + parameters.gemm_latency});
+        done[0].push({&instruction, gemm.last + parameters.gemm_latency - parameters.early_end});
     }
 
     void begin_alu(Time now, Instruction& instruction) {
@@ -176,7 +176,7 @@ class Units {
             const Time until = std::min(gemm.last, alu.last);
             delay_gemm(loops.many_uops ? std::min(std::max<Time>(0, until - begin + 1), loops.items) : 1 + 2 * lost);
         }
-        done[1].push({&instruction, alu.last + parameters.alu_latency + 2});
+        done[1].push({&instruction, alu_done()});
     }
 
     // Cycles that GEMM loses to micro-op reads of the ALU when it begins at `begin`.
@@ -202,8 +202,11 @@ class Units {
         if (worked > 0) alu.remaining -= worked;
         alu.resumes = gemm.last + latency;
         alu.last = alu.resumes + alu.remaining - 1;
-        if (!done[1].empty()) done[1].back().at = alu.last + parameters.alu_latency + 2;
+        if (!done[1].empty()) done[1].back().at = alu_done();
     }
+
+    // When the latest instruction of the ALU is done.
+    Time alu_done() const { return alu.last + parameters.alu_latency + 2 - parameters.early_end; }
 
     // From an item of GEMM being taken to its accumulator being read.
     Time gemm_reads() const { return parameters.gemm_latency - 3; }

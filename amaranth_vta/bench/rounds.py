@@ -1,0 +1,142 @@
+"""Rounds of instructions that each wait for the one before: what it costs to wait.
+
+A round is measured as the difference between two programs that repeat it a different number of
+times, so that the launch and the first latency, which both have, cancel out. Both are longer than
+the queues of instructions, so that fetch takes its share of the bus as in any long program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import (
+    Alu,
+    AluOp,
+    Finish,
+    Forward,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Store,
+    Uop,
+    forward_base,
+)
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.image import ProgramImage
+
+_MEMORY_BYTES = 1 << 20
+# Where tiles and accumulators are loaded from, and results are stored to; micro-ops are at 0.
+_TILES_AT, _ACCUMULATORS_AT, _RESULTS_AT = 1 << 16, 1 << 18, 1 << 19
+# Micro-ops, and accumulators, of the longer instructions.
+_ITEMS = 16
+# How many more rounds one program has than the other, and that one has.
+ROUNDS = 64
+
+
+@dataclass(frozen=True)
+class Round:
+    """``cycles`` of `ROUNDS` rounds, or None on a device without a clock; ``mismatches`` counts
+    bytes that differ from the functional model's."""
+
+    name: str
+    cycles: int | None
+    mismatches: int
+
+
+def measure_rounds(config: Config, device_name: str, dram: str) -> Iterator[Round]:
+    """The rounds that a machine of ``config`` can do; it must hold 16 of everything."""
+    for name, instructions in _rounds(config).items():
+        cycles: list[int | None] = []
+        mismatches = 0
+        for repeats in (ROUNDS, 2 * ROUNDS):
+            image = _image(config, instructions * repeats)
+            memories = []
+            for device in (
+                FunctionalDevice(config, image.dram.size),
+                open_device(device_name, config, image.dram.size, dram=dram),
+            ):
+                device.write(0, image.dram)
+                result = device.run(image.insn_addr, image.insn_count)
+                assert result.fault is None, result.fault
+                memories.append(device.read(0, image.dram.size))
+            mismatches += int(np.count_nonzero(memories[0] != memories[1]))
+            cycles.append(result.cycles)
+        first, second = cycles
+        more = None if first is None or second is None else second - first
+        yield Round(name, more, mismatches)
+
+
+def _rounds(config: Config) -> dict[str, list[Instruction]]:
+    """The instructions of each round, by name."""
+    # One micro-op, and all of them; of GEMM and, with as many accumulators, of the ALU.
+    last, every = {"uop_begin": _ITEMS - 1, "uop_end": _ITEMS}, {"uop_end": _ITEMS}
+    for_load = {"pop_prev": 1, "push_prev": 1}
+    for_store = {"pop_next": 1, "push_next": 1}
+    # Load and store take tokens of compute, and give it theirs.
+    load, store = for_store, for_load
+    place = {"sram_base": _ITEMS - 1, "x_size": 1}
+    one = _load(config, Memory.INP, x_size=1, **load)
+    to_memory = Store(dram_base=_RESULTS_AT // config.out.element_bytes, **place, **store)
+    add = {"alu_opcode": AluOp.ADD}
+    rounds: dict[str, list[Instruction]] = {
+        "GEMM, STORE": [Gemm(**last, **for_store), to_memory],
+        "LOAD of an input, GEMM": [one, Gemm(**last, **for_load)],
+        "LOAD of 16 micro-ops, GEMM of 16": [_load(config, Memory.UOP), Gemm(**every)],
+        "LOAD of 16 accumulators, GEMM of 16": [_load(config, Memory.ACC), Gemm(**every)],
+        "GEMM of 16, ALU of 16": [Gemm(**every), Alu(use_immediate=1, immediate=3, **add, **every)],
+        "GEMM of 16, ALU on the last of them": [
+            Gemm(**every),
+            Alu(uop_begin=_ITEMS, uop_end=_ITEMS + 1, **add),
+        ],
+    }
+    if config.forward:
+        # To the input of the last micro-op.
+        source = forward_base(_ITEMS - 1)
+        forward = Forward(sram_base=_ITEMS - 1, dram_base=source, x_size=1, **store)
+        rounds["GEMM, FORWARD"] = [Gemm(**last, **for_store), forward]
+    return rounds
+
+
+def _load(config: Config, memory: Memory, x_size: int = _ITEMS, **fields: int) -> Load:
+    """A LOAD to the beginning of a scratchpad."""
+    at = {Memory.UOP: 0, Memory.ACC: _ACCUMULATORS_AT}.get(memory, _TILES_AT)
+    return Load(
+        memory=memory,
+        dram_base=at // config.memory(memory).element_bytes,
+        x_size=x_size,
+        **fields,
+    )
+
+
+def _image(config: Config, rounds: list[Instruction]) -> ProgramImage:
+    """A program of ``rounds``, which shows what they have computed."""
+    other = config.acc.depth // 2
+    uops = [Uop(dst=n, src=n, wgt=n) for n in range(_ITEMS)]
+    uops.append(Uop(dst=other, src=_ITEMS - 1))
+    results = _RESULTS_AT // config.out.element_bytes + 1
+    program: list[Instruction] = [
+        _load(config, Memory.INP),
+        _load(config, Memory.WGT, push_next=1),
+        _load(config, Memory.UOP, len(uops), pop_prev=1, push_prev=1),
+        _load(config, Memory.ACC),
+        replace(_load(config, Memory.ACC, 1), sram_base=other, push_next=1),
+        Store(x_size=0, pop_prev=1, push_prev=1),
+        *rounds,
+        Gemm(uop_end=0, push_next=1),
+        Store(x_size=_ITEMS, dram_base=results, pop_prev=1),
+        Store(sram_base=other, x_size=1, dram_base=results + _ITEMS),
+        Finish(),
+    ]
+    encode = isa.instruction_set(config).encode_uop
+    words = np.array([encode(uop) for uop in uops], "<u4").view(np.uint8)
+    dram = np.random.default_rng(0).integers(0, 256, _MEMORY_BYTES, np.uint8)
+    dram[: words.size] = words
+    address = _MEMORY_BYTES - len(program) * isa.INSTRUCTION_BYTES
+    return ProgramImage.assemble(config, dram, address, program)
