@@ -10,6 +10,7 @@ import pytest
 
 from amaranth_vta.bench.layers import measure_layers
 from amaranth_vta.bench.rates import KINDS, measure_rates
+from amaranth_vta.bench.rounds import measure_rounds
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Finish, Forward, Gemm, Instruction, Load, Memory, Store
@@ -29,6 +30,12 @@ TOLERANCE = 0.002
 def test_rates_are_those_of_the_rtl(config: str, kind: str, dram: str) -> None:
     measured = measure_rates(kind, PRESETS[config], "estimate", dram)
     assert {item.name: item.cycles for item in measured} == GOLDEN[f"{kind}, {config}, {dram}"]
+
+
+@pytest.mark.parametrize("config", ["pynq", "tiny-extended", "pynq-extended"])
+def test_rounds_that_wait_are_those_of_the_rtl(config: str) -> None:
+    measured = measure_rounds(PRESETS[config], "estimate", "ideal")
+    assert {item.name: item.cycles for item in measured} == GOLDEN[f"rounds, {config}"]
 
 
 def test_layers_are_those_of_the_rtl() -> None:
