@@ -21,7 +21,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.datapath.dot_products import multiplies_singly
 from amaranth_vta.hw.dma.extent import CheckedEntry
 from amaranth_vta.hw.fabric.buffer import geometry
-from amaranth_vta.hw.timing import is_small
+from amaranth_vta.hw.timing import copied_sources, is_small
 
 MODEL = Path(__file__).with_name("area_model.json")
 FAMILIES = ("xc7", "ecp5")
@@ -72,6 +72,7 @@ def features(config: Config) -> dict[str, float]:
         "queues in LUTs": float(not is_small(config)),
         "counters": config.counters,
         "overlap": config.overlap,
+        "lanes, overlap": lanes * config.acc_width / 32 * config.overlap,
         "products, depthwise": config.macs_per_cycle * config.depthwise,
         "forward": config.forward,
         "other extensions": config.overwrite + config.pad_value,
@@ -132,9 +133,10 @@ def _memories(config: Config) -> Iterator[_Memory]:
         yield _Memory(shape.depth // count, lane_bits, shape.lanes, count)
     shape, banks = geometry(config, isa.Memory.ACC), 2 if config.overlap else 1
     rows, lane_bits = shape.depth // banks, shape.element_bits // shape.lanes
-    # Accumulators have two read ports, so they are stored twice.
-    count = 2 * banks * shape.elements
-    yield _Memory(rows // shape.elements, lane_bits, shape.lanes, count)
+    yield _Memory(rows // shape.elements, lane_bits, shape.lanes, banks * shape.elements)
+    # Those that the ALU reads as sources are in memory twice.
+    copied = copied_sources(config)
+    yield _Memory(copied // shape.elements, lane_bits, shape.lanes, shape.elements)
     # The copy of the low bits that store reads.
     read = max(shape.elements, geometry(config, isa.Memory.OUT).elements)
     lane_bits = config.out.element_bits // shape.lanes
