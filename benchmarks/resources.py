@@ -1,38 +1,72 @@
-"""The resources that the machine takes on a Zynq-7020, by Yosys.
+"""The resources that machines take by module, on a Zynq-7020 and an ECP5, by Yosys.
 
-    python benchmarks/resources.py [--config pynq --config pynq-extended] [-o FILE]
+    python benchmarks/resources.py [--config NAME ... --family xc7|ecp5] [-o FILE]
 
-Writes ``bitstreams/resources.md``, and its first table into the README. Nothing is placed or
-routed: these are the cells that synthesis infers, each module by itself. Needs the extra ``fpga``;
-takes minutes for each configuration.
+Writes ``bitstreams/resources.md``, of the machines for each chip unless others are named, and its
+first table into ``docs/performance.md``. Nothing is placed or routed: these are the cells that
+synthesis infers, each module by itself. Needs the extra ``fpga``; takes minutes for each machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from performance import AREA, area, replace
 
+from amaranth_vta.fpga.flows import FLOWS
 from amaranth_vta.fpga.synthesis import merged_modules, xc7_usage
 from amaranth_vta.fpga.tools import path_of, tool
+from amaranth_vta.fpga.usage import synthesized
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
 REPOSITORY = Path(__file__).parent.parent
 REPORT = REPOSITORY / "bitstreams" / "resources.md"
-COLUMNS = ("LUT", "FF", "DSP", "BRAM36")
-# Capacity of the device, and other designs.
-DEVICE = (53_200, 106_400, 220, 140)
-OTHERS = {
-    "AMD's DPU, 256 MACs": ("20,500", "32,000", "66-98", "69.5"),
-    "VTA by HLS, 256 MACs": ("49,000", "20,600", "138", ""),
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of chips: the ``command`` of Yosys, what its cells are counted as, the machines that
+    are made for it, and a chip's capacity, by column; and others' figures for it."""
+
+    command: str
+    columns: tuple[str, ...]
+    usage: Callable[[str], Iterable[float]]
+    machines: tuple[str, ...]
+    chip: str
+    capacity: tuple[int, ...]
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+FAMILIES = {
+    "xc7": Family(
+        "synth_xilinx -family xc7 -noiopad -top vta",
+        ("LUT", "FF", "DSP", "BRAM36"),
+        lambda cell: (xc7_usage(cell).get(key, 0) for key in ("lut", "ff", "dsp", "bram36")),
+        ("pynq", "pynq-extended"),
+        "XC7Z020",
+        (53_200, 106_400, 220, 140),
+        {
+            "AMD's DPU, 256 MACs": ("20,500", "32,000", "66-98", "69.5"),
+            "VTA by HLS, 256 MACs": ("49,000", "20,600", "138", ""),
+        },
+    ),
+    "ecp5": Family(
+        f"{FLOWS['ecp5'].command} -noflatten -top vta",
+        ("LUT", "FF", "multipliers", "block RAMs"),
+        lambda cell: astuple(synthesized({cell: 1})),
+        ("ecp5-25f",),
+        "LFE5U-25F",
+        (24_288, 24_288, 28, 56),
+    ),
 }
 # Hides the names of wires: Yosys 0.70 fails with `count_id(wire->name) == 0` when a name that ABC
 # brings back is one that the module has already.
@@ -40,17 +74,17 @@ UNNAMED = "hierarchy -top vta; rename -hide */w:*"
 # Modules with fewer LUTs have no row: they only count in the modules that hold them.
 _LEAST_LUTS = 200
 
-Usage = collections.defaultdict[str, float]
+Usage = list[float]
 
 
-def synthesize(config: Config) -> dict[str, Usage]:
+def synthesize(config: Config, family: Family) -> dict[str, Usage]:
     """The usage of each module with its submodules, by name; the machine itself is "vta"."""
     with tempfile.TemporaryDirectory() as folder:
         source, report = Path(folder, "vta.v"), Path(folder, "report.json")
         source.write_text(merged_modules(verilog(config)))
         # File names alone: the tool has its own /tmp, but sees the folder that it is started in.
         script = (
-            f"read_verilog {source.name}; {UNNAMED}; synth_xilinx -family xc7 -noiopad -top vta; "
+            f"read_verilog {source.name}; {UNNAMED}; {family.command}; "
             f"tee -q -o {report.name} stat -json"
         )
         command = [path_of(tool("YOSYS")), "-q", "-p", script]
@@ -66,12 +100,11 @@ def synthesize(config: Config) -> dict[str, Usage]:
 
     def usage_of(module: str) -> Usage:
         if module not in usages:
-            total: Usage = collections.defaultdict(float)
+            total = [0.0] * len(family.columns)
             for cell, count in cells[module].items():
                 name = cell.removeprefix("\\")
-                part = usage_of(name) if name in cells else xc7_usage(name)
-                for column, value in part.items():
-                    total[column.upper()] += count * value
+                part = usage_of(name) if name in cells else family.usage(name)
+                total = [have + count * value for have, value in zip(total, part, strict=True)]
             usages[module] = total
         return usages[module]
 
@@ -79,70 +112,84 @@ def synthesize(config: Config) -> dict[str, Usage]:
     return usages
 
 
-def _row(name: str, values: list[str]) -> str:
+def _row(name: str, values: Iterable[str]) -> str:
     return f"| {name} | {' | '.join(values)} |"
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.1f}".removesuffix(".0")
+def _number(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
 
 
-def tables(results: dict[str, tuple[Config, dict[str, Usage]]]) -> list[str]:
-    """The text of the report: whole machines, then each by its modules."""
-    lines = [
-        "| machine | " + " | ".join(COLUMNS) + " | LUT per MAC | DSP per MAC |",
-        "|---|" + "--:|" * (len(COLUMNS) + 2),
-    ]
+def _head(first: str, columns: Iterable[str]) -> list[str]:
+    return [_row(first, columns), "|---|" + "--:|" * len(tuple(columns))]
+
+
+def machines(family: Family, results: Mapping[str, tuple[Config, dict[str, Usage]]]) -> list[str]:
+    """The table of whole machines."""
+    per_mac = f"{family.columns[0]} per MAC", f"{family.columns[2]} per MAC"
+    lines = _head("machine", (*family.columns, *per_mac))
     for name, (config, usages) in results.items():
-        total, macs = usages["vta"], config.macs_per_cycle
-        values = [_number(total[column]) for column in COLUMNS]
-        a_mac = [f"{total[column] / macs:.2f}" for column in ("LUT", "DSP")]
-        lines.append(_row(f"`{name}`", values + a_mac))
-    lines += [
-        _row("all of an XC7Z020", [*map(_number, DEVICE), "", ""]),
-        *(_row(name, [*values, "", ""]) for name, values in OTHERS.items()),
-    ]
-    for name, (_, usages) in results.items():
-        lines += ["", f"## `{name}`, by module", ""]
-        lines += ["| module | " + " | ".join(COLUMNS) + " |", "|---|" + "--:|" * len(COLUMNS)]
-        for module in sorted(usages):
-            usage = usages[module]
-            if usage["LUT"] >= _LEAST_LUTS or usage["DSP"] or usage["BRAM36"]:
-                values = [_number(usage[column]) for column in COLUMNS]
-                lines.append(_row(f"`{module.removeprefix('vta.core.machine.')}`", values))
+        total = usages["vta"]
+        each = [f"{total[column] / config.macs_per_cycle:.2f}" for column in (0, 2)]
+        lines.append(_row(f"`{name}`", [*map(_number, total), *each]))
+    capacity = map(_number, family.capacity)
+    lines.append(_row(f"all of an {family.chip}", [*capacity, "", ""]))
+    return [*lines, *(_row(name, [*values, "", ""]) for name, values in family.others.items())]
+
+
+def by_module(family: Family, name: str, usages: Mapping[str, Usage]) -> list[str]:
+    """The table of the modules of a machine."""
+    lines = ["", f"## `{name}`, by module", "", *_head("module", family.columns)]
+    for module in sorted(usages):
+        usage = usages[module]
+        if usage[0] >= _LEAST_LUTS or any(usage[2:]):
+            place = module.removeprefix("vta.core.machine.")
+            lines.append(_row(f"`{place}`", map(_number, usage)))
     return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", action="append", help="may be given several times")
+    parser.add_argument("--family", choices=list(FAMILIES), default="xc7", help="for --config")
     parser.add_argument("-o", type=Path, default=REPORT)
     arguments = parser.parse_args()
-    results = {}
-    for name in arguments.config or ["pynq", "pynq-extended"]:
-        started = time.monotonic()
-        config = Config.load(name)
-        results[name] = config, synthesize(config)
-        print(f"{name}: synthesized in {time.monotonic() - started:.0f} s", file=sys.stderr)
+    wanted = {name: family.machines for name, family in FAMILIES.items()}
+    if arguments.config:
+        wanted = {arguments.family: arguments.config}
+    whole, parts = [], []
+    for key, names in wanted.items():
+        family, results = FAMILIES[key], {}
+        for name in names:
+            started = time.monotonic()
+            config = Config.load(name)
+            results[name] = config, synthesize(config, family)
+            seconds = time.monotonic() - started
+            print(f"{name}, {key}: synthesized in {seconds:.0f} s", file=sys.stderr)
+        whole += ["", *machines(family, results)]
+        for name, (_, usages) in results.items():
+            parts += by_module(family, name, usages)
     said = subprocess.run([path_of(tool("YOSYS")), "--version"], capture_output=True, text=True)
     version = said.stdout.split()[1]
+    used = " or ".join(f"`{FAMILIES[key].command}`" for key in wanted)
     lines = [
         "# Resources",
         "",
-        "Made by `make resources`: cells after `synth_xilinx -family xc7 -noiopad`, not placed or",
-        f"routed, by Yosys {version}. A module's row counts what it holds; of modules that",
-        "are alike the first is shown. Memory in LUTs and inverters count as LUTs, half a block",
-        "RAM as 0.5.",
+        f"Made by `make resources`: cells after {used}, not placed or routed, by Yosys {version}.",
+        "A module's row counts what it holds; of modules that are alike the first is shown.",
+        "Memory in LUTs, carries of an ECP5 and inverters count as LUTs, half a block RAM of",
+        "36 kbit as 0.5; those of an ECP5 have 18 kbit.",
         "",
-        "How to read it: the first table has whole machines. In the others a row is a module",
+        "How to read it: the first tables have whole machines. In the others a row is a module",
         "with all that is in it, so rows do not add up; modules with less than 200 LUTs and",
-        "neither DSP slices nor block RAM have no row. Each module is synthesized by itself,",
+        "neither multipliers nor block RAM have no row. Each module is synthesized by itself,",
         "unlike in place and route: constants and registers are not moved across its ports, and",
         "two small LUTs that could share one of six inputs count as two. So these are upper",
         "bounds of area, for comparing versions of the machine by one command; they say nothing",
-        "about its clock frequency.",
-        "",
-        *tables(results),
+        "about its clock frequency. Flattened, as for a chip, machines take what",
+        "[area.json](area.json) says (`make area`).",
+        *whole,
+        *parts,
     ]
     arguments.o.write_text("\n".join(lines) + "\n")
     print("\n".join(lines[6:]))
