@@ -18,6 +18,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.datapath.alu import AluContext, alu_operands
 from amaranth_vta.hw.datapath.sequencer import IndexedUop
 from amaranth_vta.hw.isa import AluOp
+from amaranth_vta.hw.timing import early_end
 from amaranth_vta.sim.testbench.amaranth import ReadAhead, pauses
 from amaranth_vta.sim.testbench.cocotb import Tiles, high, packed, put, serve_tiles, start
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
@@ -117,6 +118,8 @@ async def operations_run_one_after_the_other(dut: Any, gaps: float) -> None:
     cocotb.start_soon(put(dut, "i", [packed(MICRO_OP, item) for item in items], pauses(gaps)))
     for _ in range(sum(lasts)):
         await high(dut, dut.done)
+    for _ in range(early_end(CONFIG)):
+        await RisingEdge(dut.clk)
     np.testing.assert_array_equal(accumulators, expected)
 
 
