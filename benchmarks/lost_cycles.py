@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
+from tables import head, row
 
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.networks import NETWORKS, generate
@@ -117,7 +118,7 @@ def lost(name: str, dram: str) -> Lost:
 def layer_table(name: str, dram: str = "ddr") -> list[str]:
     """The lines of the table of a network's layers, in Markdown."""
     session, doing = _run(name, dram)
-    lines = _head(("layer", "cycles", "GEMM", *HEADS[5:]))
+    lines = head("layer", "cycles", "GEMM", *HEADS[5:])
     for layer in session.layers:
         if layer.cycles is not None:
             own, doing = doing[: layer.cycles], doing[layer.cycles :]
@@ -126,17 +127,13 @@ def layer_table(name: str, dram: str = "ddr") -> list[str]:
     return lines
 
 
-def _head(names: Sequence[str]) -> list[str]:
-    return [f"| {' | '.join(names)} |", "|---|" + "--:|" * (len(names) - 1)]
-
-
 def _row(name: str, counts: Iterable[int]) -> str:
-    return f"| {name} | {' | '.join(f'{count:,}' for count in counts)} |"
+    return row(name, *(f"{count:,}" for count in counts))
 
 
 def table(names: Iterable[str] = SHOWN, dram: str = "ddr") -> list[str]:
     """The lines of the table, in Markdown."""
-    lines = _head(HEADS)
+    lines = head(*HEADS)
     for name in names:
         found = lost(name, dram)
         counts = (found.cycles, *(getattr(found, item.name) for item in fields(found)))

@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from performance import replace, row
+from performance import replace
+from tables import row
 
 from amaranth_vta.bench.whole_networks import MeasuredNetwork, measure_network
 from amaranth_vta.hw.config import DEFAULT, Config

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from lost_cycles import table as lost_cycles
 from simulation_speed import simulated_cycles_per_second
+from tables import head, row
 
 from amaranth_vta.bench.layers import measure_layers
 from amaranth_vta.bench.measurement import Measurement
@@ -104,7 +105,7 @@ def _layers(layers: Sequence[Measurement], by_hand: Sequence[Measurement]) -> li
         "the machine's counters: the share of the cycles in which GEMM is busy, and the share of "
         "load's busy cycles in which GEMM is busy too.",
         "",
-        *_head(
+        *head(
             "layer", "cycles", "hand-written schedule", "bound", "of bound", "GEMM busy", "overlap"
         ),
     ]
@@ -129,7 +130,7 @@ def _rates(rates: Iterable[Measurement]) -> list[str]:
         "Rates in the steady state, as a share of what the configuration and the memory allow "
         "(`vta bench gemm`, `alu`, `load`, `store`):",
         "",
-        *_head("rate", "of bound"),
+        *head("rate", "of bound"),
     ]
     lines += [row(f"{item.operator}: {item.name}", f"{item.of_bound:.1%}") for item in rates]
     return lines
@@ -140,7 +141,7 @@ def _rounds(rounds: Iterable[Round]) -> list[str]:
         "Rounds in which each instruction waits for the one before, of one element or micro-op "
         "unless it says how many (`amaranth_vta/bench/rounds.py`, memory `ideal`):",
         "",
-        *_head("round", "cycles"),
+        *head("round", "cycles"),
     ]
     lines += [row(item.name, f"{(item.cycles or 0) / ROUNDS:.1f}") for item in rounds]
     return lines
@@ -169,14 +170,6 @@ def area() -> list[str]:
         "",
         *(line for line in lines[first:last] if not line.startswith("| target")),
     ]
-
-
-def _head(first: str, *others: str) -> list[str]:
-    return [row(first, *others), "|---|" + "--:|" * len(others)]
-
-
-def row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

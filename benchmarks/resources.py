@@ -20,6 +20,7 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from performance import AREA, area, replace
+from tables import head, row
 
 from amaranth_vta.fpga.flows import FLOWS
 from amaranth_vta.fpga.synthesis import merged_modules, xc7_usage
@@ -112,39 +113,31 @@ def synthesize(config: Config, family: Family) -> dict[str, Usage]:
     return usages
 
 
-def _row(name: str, values: Iterable[str]) -> str:
-    return f"| {name} | {' | '.join(values)} |"
-
-
 def _number(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
-
-
-def _head(first: str, columns: Iterable[str]) -> list[str]:
-    return [_row(first, columns), "|---|" + "--:|" * len(tuple(columns))]
 
 
 def machines(family: Family, results: Mapping[str, tuple[Config, dict[str, Usage]]]) -> list[str]:
     """The table of whole machines."""
     per_mac = f"{family.columns[0]} per MAC", f"{family.columns[2]} per MAC"
-    lines = _head("machine", (*family.columns, *per_mac))
+    lines = head("machine", *family.columns, *per_mac)
     for name, (config, usages) in results.items():
         total = usages["vta"]
         each = [f"{total[column] / config.macs_per_cycle:.2f}" for column in (0, 2)]
-        lines.append(_row(f"`{name}`", [*map(_number, total), *each]))
+        lines.append(row(f"`{name}`", *map(_number, total), *each))
     capacity = map(_number, family.capacity)
-    lines.append(_row(f"all of an {family.chip}", [*capacity, "", ""]))
-    return [*lines, *(_row(name, [*values, "", ""]) for name, values in family.others.items())]
+    lines.append(row(f"all of an {family.chip}", *capacity, "", ""))
+    return [*lines, *(row(name, *values, "", "") for name, values in family.others.items())]
 
 
 def by_module(family: Family, name: str, usages: Mapping[str, Usage]) -> list[str]:
     """The table of the modules of a machine."""
-    lines = ["", f"## `{name}`, by module", "", *_head("module", family.columns)]
+    lines = ["", f"## `{name}`, by module", "", *head("module", *family.columns)]
     for module in sorted(usages):
         usage = usages[module]
         if usage[0] >= _LEAST_LUTS or any(usage[2:]):
             place = module.removeprefix("vta.core.machine.")
-            lines.append(_row(f"`{place}`", map(_number, usage)))
+            lines.append(row(f"`{place}`", *map(_number, usage)))
     return lines
 
 

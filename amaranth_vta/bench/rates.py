@@ -9,24 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store
 from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.machine.dram import memory_timing
-from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.runtime.instruction_words import instruction_words
 from amaranth_vta.sw.runtime.work import work
 
 from .measurement import Measurement
+from .repeated import MEMORY_BYTES, difference, image_of, run_compared
 
 KINDS = ("gemm", "alu", "load", "store")
-_MEMORY_BYTES = 1 << 20
 _UOPS = 16
 _ROW_WORDS = 8
 _REPEATS = (4, 12)
@@ -88,34 +85,26 @@ def _measure(
         if timeline is not None:
             timeline.begin(f"{kind} {case.name}, {repeats} times")
         image = _image(case, config, repeats)
-        memories = []
-        for device in (
-            FunctionalDevice(config, image.dram.size),
-            open_device(
-                device_name,
-                config,
-                image.dram.size,
-                dram=dram,
-                timeline=timeline,
-                skip=skip,
-                timing_only=timing_only,
-            ),
-        ):
-            device.write(0, image.dram)
-            result = device.run(image.insn_addr, image.insn_count)
-            assert result.fault is None, result.fault
-            memories.append(device.read(0, image.dram.size))
-        mismatches += int(np.count_nonzero(memories[0] != memories[1]))
+        device = open_device(
+            device_name,
+            config,
+            image.dram.size,
+            dram=dram,
+            timeline=timeline,
+            skip=skip,
+            timing_only=timing_only,
+        )
+        result, differ = run_compared(config, image, device)
+        mismatches += differ
         seconds += result.seconds
         cycles.append(result.cycles)
         counters.append(result.counters)
         works.append(work(config, instruction_words(image.instruction_bits())))
-    first, second = cycles
     return Measurement(
         case.name,
         kind,
         works[1].macs - works[0].macs,
-        None if first is None or second is None else second - first,
+        difference(*cycles),
         case.bound_cycles(_REPEATS[1] - _REPEATS[0], dram),
         case.target,
         works[1].bytes_loaded - works[0].bytes_loaded,
@@ -128,9 +117,6 @@ def _measure(
 
 
 def _image(case: _Case, config: Config, repeats: int) -> ProgramImage:
-    encode = isa.instruction_set(config).encode_uop
-    dram = np.random.default_rng(0).integers(0, 256, _MEMORY_BYTES, np.uint8)
-    words = np.array([encode(uop) for uop in case.uops], "<u4").view(np.uint8)
     program: list[Instruction] = [
         Load(memory=Memory.ACC, x_size=config.acc.depth, y_size=0, y_pad_0=1),
         Load(memory=Memory.INP, x_size=config.inp.depth, y_size=0, y_pad_0=1),
@@ -140,9 +126,7 @@ def _image(case: _Case, config: Config, repeats: int) -> ProgramImage:
         *case.instructions * repeats,
         Finish(),
     ]
-    address = _MEMORY_BYTES - len(program) * isa.INSTRUCTION_BYTES
-    dram[: words.size] = words
-    return ProgramImage.assemble(config, dram, address, program)
+    return image_of(config, case.uops, program)
 
 
 def _gemm(config: Config, _: str) -> Iterator[_Case]:
@@ -194,7 +178,7 @@ def _transfers(config: Config, memory: TileMemory) -> Iterator[tuple[str, dict[s
     """The name and fields of each transfer, and the words that it moves."""
     size, bus = memory.element_bytes, config.bus_bytes
     # As much as the scratchpad holds, in an unused part of memory.
-    place = _MEMORY_BYTES // 4
+    place = MEMORY_BYTES // 4
     elements = min(memory.depth, place // size)
     whole = {"dram_base": place // size, "x_size": elements, "y_size": 1}
     yield "whole", whole, elements * size / bus

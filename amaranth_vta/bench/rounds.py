@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import (
     Alu,
@@ -28,10 +25,10 @@ from amaranth_vta.hw.isa import (
     forward_base,
 )
 from amaranth_vta.sim.devices import open_device
-from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 
-_MEMORY_BYTES = 1 << 20
+from .repeated import difference, image_of, run_compared
+
 # Where tiles and accumulators are loaded from, and results are stored to; micro-ops are at 0.
 _TILES_AT, _ACCUMULATORS_AT, _RESULTS_AT = 1 << 16, 1 << 18, 1 << 19
 # Micro-ops, and accumulators, of the longer instructions.
@@ -57,20 +54,11 @@ def measure_rounds(config: Config, device_name: str, dram: str) -> Iterator[Roun
         mismatches = 0
         for repeats in (ROUNDS, 2 * ROUNDS):
             image = _image(config, instructions * repeats)
-            memories = []
-            for device in (
-                FunctionalDevice(config, image.dram.size),
-                open_device(device_name, config, image.dram.size, dram=dram),
-            ):
-                device.write(0, image.dram)
-                result = device.run(image.insn_addr, image.insn_count)
-                assert result.fault is None, result.fault
-                memories.append(device.read(0, image.dram.size))
-            mismatches += int(np.count_nonzero(memories[0] != memories[1]))
+            device = open_device(device_name, config, image.dram.size, dram=dram)
+            result, differ = run_compared(config, image, device)
+            mismatches += differ
             cycles.append(result.cycles)
-        first, second = cycles
-        more = None if first is None or second is None else second - first
-        yield Round(name, more, mismatches)
+        yield Round(name, difference(*cycles), mismatches)
 
 
 def _rounds(config: Config) -> dict[str, list[Instruction]]:
@@ -134,9 +122,4 @@ def _image(config: Config, rounds: list[Instruction]) -> ProgramImage:
         Store(sram_base=other, x_size=1, dram_base=results + _ITEMS),
         Finish(),
     ]
-    encode = isa.instruction_set(config).encode_uop
-    words = np.array([encode(uop) for uop in uops], "<u4").view(np.uint8)
-    dram = np.random.default_rng(0).integers(0, 256, _MEMORY_BYTES, np.uint8)
-    dram[: words.size] = words
-    address = _MEMORY_BYTES - len(program) * isa.INSTRUCTION_BYTES
-    return ProgramImage.assemble(config, dram, address, program)
+    return image_of(config, uops, program)

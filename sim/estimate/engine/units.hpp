@@ -122,7 +122,7 @@ class Units {
             const Time done = std::min(std::max<Time>(0, valid - alu.resumes), alu.remaining);
             if (done) begin = std::max(begin, std::min(valid, alu.last + 1) + parameters.alu_latency + 1);
         } else if (alu.banks & loops.banks) {
-            begin = std::max(begin, alu.last + parameters.alu_latency + 2);
+            begin = std::max(begin, alu_written());
         }
         begin += shared_reads(loops, begin);
         gemm.last = begin + loops.items - 1;
@@ -148,11 +148,11 @@ class Units {
         const Time lost = alu.ends_slowly && begin == alu.last + 1 && gemm.many_uops && gemm.last >= valid;
         begin += lost;
         if (loops.parameters && loops.works) {
-            begin = std::max(begin, alu.last + parameters.alu_latency + 2) + loops.parameters + 1;
+            begin = std::max(begin, alu_written()) + loops.parameters + 1;
         }
         if (loops.table >= 0) {
             if (loops.table != table) {
-                begin = std::max(begin, alu.last + parameters.alu_latency + 2) + parameters.table_words + 1;
+                begin = std::max(begin, alu_written()) + parameters.table_words + 1;
             }
             table = loops.last_table;
         }
@@ -205,8 +205,9 @@ class Units {
         if (!done[1].empty()) done[1].back().at = alu_done();
     }
 
-    // When the latest instruction of the ALU is done.
-    Time alu_done() const { return alu.last + parameters.alu_latency + 2 - parameters.early_end; }
+    // From when on the ALU's last write can be read, and when its latest instruction is done.
+    Time alu_written() const { return alu.last + parameters.alu_latency + 2; }
+    Time alu_done() const { return alu_written() - parameters.early_end; }
 
     // From an item of GEMM being taken to its accumulator being read.
     Time gemm_reads() const { return parameters.gemm_latency - 3; }

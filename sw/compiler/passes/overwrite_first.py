@@ -31,6 +31,8 @@ from amaranth_vta.sw.compiler.nest.ir import (
 )
 from amaranth_vta.sw.compiler.te.expr import Affine, Const, Var
 
+from .support.assignments import assigns
+
 
 def overwrite_first(nest: LoopNest, config: Config) -> LoopNest:
     """``nest`` without the resets that overwriting replaces."""
@@ -66,7 +68,7 @@ def _peeled(reset: Stmt, buffer: NestBuffer, rest: Sequence[Stmt]) -> list[Stmt]
         return None
     if not any(isinstance(part, Allocate) and part.buffer.ahead for part in walk(loop)):
         return None
-    updates = [part for part in walk(loop) if isinstance(part, Assign) and part.buffer is buffer]
+    updates = [part for part in assigns(loop) if part.buffer is buffer]
     forms = [buffer.flat(part.indices) for part in updates]
     if any(form is None or loop.var in form.terms for form in forms):
         return None
@@ -99,9 +101,8 @@ def _reset_buffer(stmt: Stmt) -> NestBuffer | None:
     """The buffer that ``stmt`` resets for a matrix product; None if it does something else."""
     if not isinstance(stmt, Region) or stmt.kind != "gemm":
         return None
-    assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
-    first = assigns[0]
-    is_reset = len(assigns) == 1 and isinstance(first.value, Const) and first.value.value == 0
+    first, *others = assigns(stmt)
+    is_reset = not others and isinstance(first.value, Const) and first.value.value == 0
     return first.buffer if is_reset and not first.updates else None
 
 
@@ -109,9 +110,8 @@ def _updates_of(buffer: NestBuffer | None, parts: Sequence[Stmt]) -> list[Stmt]:
     """The leading statements of ``parts`` that only update ``buffer``."""
 
     def updates(stmt: Stmt) -> bool:
-        assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
         moves_data = any(isinstance(part, Allocate) for part in walk(stmt))
-        return len(assigns) == 1 and assigns[0].buffer is buffer and not moves_data
+        return [part.buffer for part in assigns(stmt)] == [buffer] and not moves_data
 
     return list(takewhile(updates, parts))
 
@@ -144,7 +144,7 @@ def _overwriting(reset: Stmt, updates: Sequence[Stmt]) -> list[Stmt] | None:
 def _elements(stmt: Stmt) -> tuple[set[int], dict[Var, int]] | None:
     """The elements of its buffer that the one assignment in ``stmt`` sets, and what loops around
     ``stmt`` add to all of them; None if they are not affine."""
-    (assign,) = (part for part in walk(stmt) if isinstance(part, Assign))
+    (assign,) = assigns(stmt)
     form = assign.buffer.flat(assign.indices)
     extents = {part.var: part.extent for part in walk(stmt) if isinstance(part, For)}
     if form is None:
@@ -172,7 +172,7 @@ def _first(stmt: Stmt) -> Stmt | None:
 
 def _outputs(stmt: Stmt) -> set[Var]:
     """The variables in the indices that the one assignment in ``stmt`` updates."""
-    (update,) = (part for part in walk(stmt) if isinstance(part, Assign))
+    (update,) = assigns(stmt)
     form = update.buffer.flat(update.indices)
     return set() if form is None else set(form.terms)
 
