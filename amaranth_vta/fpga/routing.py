@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .chips import Chip
 from .floorplan import FloorPlan
@@ -12,7 +15,11 @@ from .flows import FLOWS
 from .tools import Call, run, tool
 from .usage import PlacedDesign, placed
 
-_REPORT, _PLACED = "report.json", "placed.json"
+_NETLIST, _REPORT, _PLACED = "netlist.json", "report.json", "placed.json"
+# The ports that get pins. No package has as many as a machine has ports; and out of context, where
+# ports need no pins, nextpnr leaves the clock to ordinary wires, of which an array of 16×8 has none
+# to spare.
+_PINS = ("clk", "rst")
 
 
 @dataclass(frozen=True)
@@ -26,8 +33,9 @@ class RoutedMachine:
 def routed(
     netlist: Path, chip: Chip, *, grade: int = 6, seed: int = 1, wanted_mhz: float | None = None
 ) -> RoutedMachine:
-    """What a machine takes and how fast it is by itself, without pins, placed and routed from the
-    ``netlist`` that `synthesized_area` writes; ``chip`` must have ``nextpnr`` options.
+    """What a machine takes and how fast it is by itself, placed and routed from the ``netlist``
+    that `synthesized_area` writes; ``chip`` must have ``nextpnr`` options. Its buses are not
+    connected, and paths from and to them do not count.
 
     ``grade`` is the speed grade of the chip. Placement starts from ``seed``: the same machine gives
     the same result. ``wanted_mhz`` is what is asked of place and route, by default the clock of the
@@ -36,8 +44,9 @@ def routed(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "netlist.json").write_bytes(netlist.read_bytes())
-        options = f"--json netlist.json --out-of-context --seed {seed} --quiet"
+        design = with_pins(json.loads(netlist.read_text(encoding="utf-8")))
+        (folder / _NETLIST).write_text(json.dumps(design), encoding="utf-8")
+        options = f"--json {_NETLIST} --lpf-allow-unconstrained --seed {seed} --quiet"
         results = f"--report {_REPORT} --write {_PLACED}"
         wanted = f"--freq {wanted_mhz or chip.clock_mhz:g} --timing-allow-fail --speed {grade}"
         parts = (chip.nextpnr, options, results, wanted, FLOWS[chip.family].placer)
@@ -45,3 +54,14 @@ def routed(
         run(Call(tool("NEXTPNR_ECP5"), arguments), folder)
         plan = FloorPlan.load(folder / _PLACED, folder / _REPORT)
         return RoutedMachine(placed(folder / _REPORT, 0), plan)
+
+
+def with_pins(design: Mapping[str, Any]) -> dict[str, Any]:
+    """A ``design`` of Yosys' JSON with no ports at its top but those for which there are pins."""
+    modules = {}
+    for name, module in design["modules"].items():
+        if module["attributes"].get("top"):
+            ports = {port: bits for port, bits in module["ports"].items() if port in _PINS}
+            module = module | {"ports": ports}
+        modules[name] = module
+    return {**design, "modules": modules}

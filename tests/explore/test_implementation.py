@@ -32,6 +32,20 @@ device = "ecp5-85f"
 method = "grid"
 """
 SOURCE = "module vta; endmodule"
+NETLIST = {
+    "modules": {
+        "vta": {
+            "attributes": {"top": "1"},
+            "cells": {},
+            "ports": {
+                "clk": {"direction": "input", "bits": [2]},
+                "rst": {"direction": "input", "bits": [3]},
+                "irq": {"direction": "output", "bits": [4]},
+            },
+        },
+        "DP16KD": {"attributes": {}, "cells": {}, "ports": {"DOA0": {"direction": "output", "bits": [2]}}},
+    }
+}
 CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_FF": 50, "MULT18X18D": 28, "DP16KD": 3}
 
 
@@ -53,9 +67,12 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
             area = {"design": {"num_cells_by_type": CELLS}}
             (folder / "area.json").write_text(json.dumps(area))
             assert "write_json netlist.json" in call.arguments[-1]
-            (folder / "netlist.json").write_text('{"modules": {}}')
+            (folder / "netlist.json").write_text(json.dumps(NETLIST))
             return
-        assert (folder / "netlist.json").exists()
+        # The machine's buses get no pins, and its clock and reset do, so that these are global.
+        modules = json.loads((folder / "netlist.json").read_text())["modules"]
+        assert set(modules["vta"]["ports"]) == {"clk", "rst"}
+        assert modules["DP16KD"] == NETLIST["modules"]["DP16KD"]
         report = {"utilization": {}, "fmax": {"clk": {"achieved": 61.5}}}
         (folder / "report.json").write_text(json.dumps(report))
         (folder / "placed.json").write_text('{"modules": {}}')
@@ -102,7 +119,8 @@ def test_what_is_asked_for_is_synthesized_and_routed(
     assert [call.tool.name for call in calls] == [
         *("YOSYS", "NEXTPNR_ECP5", "YOSYS", "NEXTPNR_ECP5", "YOSYS"),
     ]
-    assert {"--85k", "--out-of-context", "--seed"} <= set(calls[1].arguments)
+    assert {"--85k", "--lpf-allow-unconstrained", "--seed"} <= set(calls[1].arguments)
+    assert "--out-of-context" not in calls[1].arguments
     said = capsys.readouterr().out
     assert "lut by synthesis" in said
     with (out / "results.csv").open(newline="") as file:
