@@ -12,10 +12,10 @@ it writes nothing, and ends with 1 if a count has grown by more than 1 %. For ar
 With ``--clock`` it estimates the clock of presets on the 7-series instead, which is not placed:
 times in cells are those of Yosys' library, and each wire counts as half a nanosecond.
 
-With ``--route`` it places and routes the preset ``ecp5-25f`` on an ECP5 instead, without pins, as
-it is and with larger arrays: the LUTs after packing and the clock that the longest path allows, for
-each speed grade and for the placer's seeds from 1 to N. Netlists are kept in the cache, so that
-more seeds of the same machine need no synthesis. The floor plan of the
+With ``--route`` it places and routes the preset ``ecp5-25f`` on an ECP5 instead, with pins for
+clock and reset alone, as it is and with larger arrays: the LUTs after packing and the clock that
+the longest path allows, for each speed grade and for the placer's seeds from 1 to N. Netlists are
+kept in the cache, so that more seeds of the same machine need no synthesis. The floor plan of the
 fastest one for each speed grade is drawn into ``docs/figures``.
 
 Needs the extra ``fpga``; takes minutes for each machine, and ten more for each route.

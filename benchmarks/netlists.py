@@ -1,7 +1,7 @@
 """Whether a machine still does the same after synthesis: its cells, simulated, against the model.
 
     python benchmarks/netlists.py [--config NAME ...] [--family ecp5|xc7 ...] [--programs N]
-                                  [--seed N]
+                                  [--seed N] [--multipliers N]
 
 Yosys maps a machine to the look-up tables, carry chains, wide multiplexers and flip-flops of an
 FPGA, and to its multipliers, flattened and optimized as for a bitstream, with what `refine`
@@ -9,7 +9,8 @@ changes. Memories stay as they are written: Yosys has no models of block RAMs. V
 these cells with Yosys' models of each, and one of ours of the ECP5's multipliers. They run programs
 of ``vta fuzz``, faulty ones included; faults, tokens, counters and all of memory are compared with
 the functional model, and cycles with the design before synthesis. Ends with 1 if anything differs.
-Needs the extra ``fpga``; takes minutes for each machine.
+With ``--multipliers`` the machine is made for a chip with as many, which for an ECP5 makes products
+of LUTs. Needs the extra ``fpga``; takes minutes for each machine.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from amaranth_vta.fpga.area import FAMILIES
+from amaranth_vta.fpga.area import FAMILIES, products_in_luts
+from amaranth_vta.fpga.products import in_luts
 from amaranth_vta.fpga.refinement.refine import refine, refine_sources
 from amaranth_vta.fpga.synthesis import commands_without_memories, merged_modules
 from amaranth_vta.fpga.tools import Call, run, tool
@@ -48,23 +51,23 @@ _ACCEPTED = ("SPECIFYIGN", "INITIALDLY", "ALWNEVER", "COMBDLY", "TIMESCALEMOD", 
 UNOPTIMIZED = ("-fno-dfg",)
 
 
-def netlist(config: Config, family: str) -> str:
-    """The machine of ``config`` as Verilog, after synthesis for ``family``, with the models of its
-    cells."""
+def netlist(config: Config, family: str, first: Sequence[str]) -> str:
+    """The machine of ``config`` as Verilog, after synthesis for ``family`` that begins with the
+    commands ``first``, with the models of its cells."""
     text = merged_modules(verilog(config))
 
     def synthesize(target: Path) -> None:
         with tempfile.TemporaryDirectory() as name:
-            target.write_text(mapped(text, family, Path(name)), encoding="utf-8")
+            target.write_text(mapped(text, family, Path(name), first), encoding="utf-8")
 
-    key = hash_of(text, *_scripts(family), refine_sources())
+    key = hash_of(text, *_scripts(family, first), refine_sources())
     return models(family) + kept("netlists", key, synthesize).read_text(encoding="utf-8")
 
 
-def mapped(text: str, family: str, folder: Path) -> str:
-    """The module ``vta`` of the Verilog ``text`` as cells of ``family``; files are written into
-    ``folder``."""
-    script, final = _scripts(family)
+def mapped(text: str, family: str, folder: Path, first: Sequence[str] = ()) -> str:
+    """The module ``vta`` of the Verilog ``text`` as cells of ``family``, by synthesis that begins
+    with the commands ``first``; files are written into ``folder``."""
+    script, final = _scripts(family, first)
     (folder / "vta.v").write_text(text, encoding="utf-8")
     run(Call(tool("YOSYS"), ("-q", "-p", script)), folder)
     refine(folder / "cells.json", family)
@@ -72,11 +75,18 @@ def mapped(text: str, family: str, folder: Path) -> str:
     return (folder / "cells.v").read_text(encoding="utf-8")
 
 
-def _scripts(family: str) -> tuple[str, str]:
+def _scripts(family: str, first: Sequence[str]) -> tuple[str, str]:
     """What Yosys does before and after `refine`."""
     return (
-        f"read_verilog vta.v; {commands_without_memories(family)}; "
-        "blackbox =A:whitebox; write_json cells.json",
+        "; ".join(
+            (
+                "read_verilog vta.v",
+                *first,
+                commands_without_memories(family),
+                "blackbox =A:whitebox",
+                "write_json cells.json",
+            )
+        ),
         "read_json cells.json; write_verilog -noattr cells.v",
     )
 
@@ -139,12 +149,14 @@ def main() -> None:
     parser.add_argument("--family", action="append", choices=FAMILIES)
     parser.add_argument("--programs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--multipliers", type=int, default=sys.maxsize, metavar="N")
     arguments = parser.parse_args()
     wrong = 0
     for name in arguments.config or ["tiny"]:
         for family in arguments.family or FAMILIES:
             start = time.monotonic()
-            text = netlist(PRESETS[name], family)
+            products = products_in_luts(PRESETS[name], family, arguments.multipliers)
+            text = netlist(PRESETS[name], family, in_luts(PRESETS[name], products))
             machine = design_library(text, Harness(HARNESS, PINS), UNOPTIMIZED)
             built, instructions, differing = time.monotonic() - start, 0, 0
             for number in range(arguments.programs):
@@ -157,8 +169,8 @@ def main() -> None:
                     break  # a machine that is wrong may run each of the others to its time limit
             wrong += differing
             print(
-                f"{name}, {family}: {number + 1} programs, {instructions:,} instructions, "
-                f"{differing} differences; built in {built:.0f} s",
+                f"{name}, {family}, {products} products in LUTs: {number + 1} programs, "
+                f"{instructions:,} instructions, {differing} differences; built in {built:.0f} s",
                 flush=True,
             )
     sys.exit(wrong > 0)

@@ -16,15 +16,13 @@ import csv
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
 import performance
 
 from amaranth_vta.fpga.chips import CHIPS
-from amaranth_vta.networks.generated_network import generated_network
-from amaranth_vta.networks.generators import NETWORKS, Form
+from amaranth_vta.networks.generators import NETWORKS
 
 ROOT = Path(__file__).parent.parent
 BEGIN = "<!-- made by `python benchmarks/study.py --write` -->\n"
@@ -59,12 +57,10 @@ method = "grid"
 
 @dataclass(frozen=True)
 class Space:
-    """The machines that are tried on a chip; with ``shifts`` they cannot requantize, and the scales
-    of the networks are powers of two."""
+    """The machines that are tried on a chip."""
 
     base: str
     parameters: dict[str, list[int]]
-    shifts: bool = False
 
 
 SPACES = {
@@ -95,7 +91,10 @@ SPACES = {
         },
     ),
     # With OVERLAP, ResNet-18 takes more memory than the preset addresses.
-    "ecp5-25f": Space("ecp5-25f", {"OVERLAP": [0, 1], "LOG_DRAM_SIZE": [26]}, shifts=True),
+    "ecp5-25f": Space(
+        "ecp5-25f",
+        {"OVERLAP": [0, 1], "REQUANTIZE": [1], "PAD_VALUE": [1], "LOG_DRAM_SIZE": [26]},
+    ),
 }
 
 Row = dict[str, str]
@@ -104,13 +103,11 @@ Row = dict[str, str]
 def explore(chip: str, folder: Path, jobs: list[str]) -> list[Row]:
     """The points of a chip that are machines, by ``vta explore``: with different blocks of inputs
     and outputs none can forward."""
-    space, names = SPACES[chip], []
+    space = SPACES[chip]
     folder.mkdir(parents=True, exist_ok=True)
-    for name in STUDIED:
-        names.append(shifting(name, folder) if space.shifts else name)
     lines = [f"{key} = {values}" for key, values in space.parameters.items()]
     text = _SPEC.format(
-        networks=names, base=space.base, parameters="\n".join(lines), chip=chip
+        networks=list(STUDIED), base=space.base, parameters="\n".join(lines), chip=chip
     ).replace("'", '"')
     spec, out = folder / f"{chip}.toml", folder / chip
     spec.write_text(text)
@@ -120,16 +117,6 @@ def explore(chip: str, folder: Path, jobs: list[str]) -> list[Row]:
         raise SystemExit(said.returncode)
     with (out / "results.csv").open(newline="") as file:
         return [row for row in csv.DictReader(file) if row["status"] != "illegal"]
-
-
-def shifting(name: str, folder: Path) -> str:
-    """The file of a network whose scales are powers of two."""
-    path = folder / f"{name}.onnx"
-    if not path.exists():
-        form = Form("int8", per_channel=False, power_of_two=True)
-        generator = replace(NETWORKS[name], form=form)
-        onnx.save(generated_network(name, generator, generator.size, 1.0).model, path)
-    return path.name
 
 
 def found(chip: str, rows: list[Row]) -> Iterator[str]:

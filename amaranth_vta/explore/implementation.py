@@ -51,6 +51,6 @@ def _implement(task: Implementation) -> Implemented:
     chip = CHIPS[task.chip]
     with tempfile.TemporaryDirectory() as folder:
         netlist = Path(folder, "netlist.json") if task.routes else None
-        area = synthesized_area(Config.from_json(task.config), chip.family, netlist)
+        area = synthesized_area(Config.from_json(task.config), chip.family, netlist, chip.dsp)
         values: dict[str, Any] = asdict(area)
         return Implemented(**values, mhz=routed(netlist, chip).result.fmax_mhz if netlist else None)

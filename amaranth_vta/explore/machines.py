@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from amaranth_vta.fpga.area import Area, estimate_area
+from amaranth_vta.fpga.area import Area
 from amaranth_vta.fpga.chips import RESOURCES
 from amaranth_vta.hw.config import Config, ConfigError
 
@@ -42,7 +42,7 @@ def machine_of(spec: Spec, values: tuple[int, ...]) -> CandidateMachine:
         config = Config.from_dict({**base, **chosen})
     except ConfigError as error:
         return CandidateMachine(values, None, None, ILLEGAL, str(error))
-    area = estimate_area(config, spec.limits.chip.family)
+    area = spec.limits.chip.area_of(config)
     reason = "; ".join(_exceeded(spec, area))
     return CandidateMachine(values, config, area, OVER_LIMIT if reason else "", reason)
 

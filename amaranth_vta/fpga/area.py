@@ -28,6 +28,9 @@ FAMILIES = ("xc7", "ecp5")
 FITTED = ("lut", "ff")
 # In memories deeper than this, products of extents take a multiplier: hw/dma/extent.py.
 DEEPEST_IN_LOGIC = 1024
+# Those of a product of 8 bits by 8 that is not in a multiplier: of an 8×8 array of which 60 are
+# not, 19,827 LUTs instead of 11,589.
+LUTS_OF_PRODUCT = 137
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,9 @@ class Area:
     bram36: float
 
 
-def estimate_area(config: Config, family: str) -> Area:
-    """The area of the flattened machine of ``config`` on a ``family`` of `FAMILIES`."""
+def estimate_area(config: Config, family: str, most: int | None = None) -> Area:
+    """The area of the flattened machine of ``config`` on a ``family`` of `FAMILIES`, or on a chip
+    of it with ``most`` multipliers, where `products_in_luts` are not in multipliers."""
     found = features(config)
     fitted = {
         column: round(sum(weight * found[name] for name, weight in weights.items()))
@@ -50,7 +54,13 @@ def estimate_area(config: Config, family: str) -> Area:
             (column, fitted_model()[family][column]["weights"]) for column in FITTED
         )
     }
-    return Area(**fitted, dsp=multipliers(config, family), bram36=block_rams(config, family))
+    dsp = multipliers(config, family)
+    if most is not None:
+        products = products_in_luts(config, family, most)
+        luts = LUTS_OF_PRODUCT * config.inp_width * config.wgt_width / 64
+        fitted["lut"] += round(products * luts)
+        dsp -= products
+    return Area(**fitted, dsp=dsp, bram36=block_rams(config, family))
 
 
 @cache
@@ -98,6 +108,14 @@ def multipliers(config: Config, family: str) -> int:
     if family == "xc7":
         return products // (1 if multiplies_singly(config) else 2) + 3 * lanes + checks
     return products + (6 if config.requantize else 3) * lanes + checks
+
+
+def products_in_luts(config: Config, family: str, most: int) -> int:
+    """How many products of GEMM are made of LUTs on a chip of ``family`` with ``most`` multipliers:
+    as many as it lacks, if each product takes a multiplier of an ECP5, otherwise none."""
+    if family != "ecp5" or not multiplies_singly(config):
+        return 0
+    return min(max(0, multipliers(config, family) - most), config.macs_per_cycle)
 
 
 # Block RAMs.

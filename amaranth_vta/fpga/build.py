@@ -18,8 +18,10 @@ from amaranth_vta.hw.boards.zynq import ZynqBoard
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
+from .area import products_in_luts
 from .floorplan import CriticalPath, FloorPlan, drawn
-from .flows import Flow, flow_of
+from .flows import FLOWS, family_of
+from .products import in_luts
 from .refinement.refine import refine
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
@@ -70,11 +72,13 @@ def build(
     if board.vendor:
         project = platform.prepare(design, _NAME).files
         return _project(board, config, config_name, project, started)
-    flow = flow_of(board.chip)
+    family = family_of(board.chip)
+    flow = FLOWS[family]
+    products = products_in_luts(config, family, board.capacity["dsps"])
     plan = platform.prepare(
         design,
         _NAME,
-        **flow.overrides(_NAME),
+        **flow.overrides(_NAME, in_luts(config, products)),
         script_after_synth="tee -q -o cells.json stat -json",
         nextpnr_opts=f"--seed {_SEED} --report {_REPORT} --write {_PLACED} --timing-allow-fail "
         f"{flow.placer}",
@@ -86,7 +90,7 @@ def build(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan.extract(folder)
-        result = _run_all(board, flow, calls, folder, progress)
+        result = _run_all(board, family, calls, folder, progress)
         data, log = ((folder / f"{_NAME}.{kind}").read_bytes() for kind in (flow.suffix, "tim"))
         floor = FloorPlan.load(folder / _PLACED, folder / _REPORT)
     summary = {
@@ -175,7 +179,7 @@ def sources_hash() -> str:
 
 
 def _run_all(
-    board: Board, flow: Flow, calls: list[Call], folder: Path, progress: Progress
+    board: Board, family: str, calls: list[Call], folder: Path, progress: Progress
 ) -> PlacedDesign:
     usage: Usage | None = None
     for call in calls:
@@ -185,8 +189,8 @@ def _run_all(
         if usage is None:
             modules = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
             cells = modules["design"]["num_cells_by_type"]
-            if flow.refined:
-                cells["LUT4"] = cells.get("LUT4", 0) - refine(folder / f"{_NAME}.json", "ecp5")
+            if FLOWS[family].refined:
+                cells["LUT4"] = cells.get("LUT4", 0) - refine(folder / f"{_NAME}.json", family)
             usage = synthesized(cells)
             check_fit(usage, board.capacity, "the design", f"the {board.chip} of {board.title}")
     assert usage is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .area import Area
+from amaranth_vta.hw.config import Config
+
+from .area import Area, estimate_area
 
 RESOURCES = ("lut", "ff", "dsp", "bram36")
 
@@ -25,6 +27,10 @@ class Chip:
     clock_mhz: float
     routed: str = ""
     nextpnr: str = ""
+
+    def area_of(self, config: Config) -> Area:
+        """The area of the machine of ``config`` on this chip, by `estimate_area`."""
+        return estimate_area(config, self.family, self.dsp)
 
     def share(self, area: Area) -> float:
         """The share of the chip's most used resource that ``area`` takes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # The step of Yosys' synthesis for ECP5 and Gowin that makes chains of carries of adders.
@@ -50,13 +51,15 @@ class Flow:
         """All commands of Yosys for the module ``top``."""
         return f"{self.before_gates(top)}; {self.command} -top {top} -run {GATES}:"
 
-    def overrides(self, top: str) -> dict[str, str]:
-        """What Amaranth's platform is told of synthesis for the module ``top``."""
+    def overrides(self, top: str, first: Sequence[str] = ()) -> dict[str, str]:
+        """What Amaranth's platform is told of synthesis for the module ``top``, which begins with
+        the commands ``first``."""
+        begin = "; ".join((_HIDE_ELEMENTS, *first))
         if not self.command:
-            return {"script_after_read": _HIDE_ELEMENTS}
+            return {"script_after_read": begin}
         options = self.command.partition(" ")[2]
         return {
-            "script_after_read": f"{_HIDE_ELEMENTS}; {self.before_gates(top)}",
+            "script_after_read": f"{begin}; {self.before_gates(top)}",
             "synth_opts": f"{options} -run {GATES}:",
         }
 
@@ -81,6 +84,6 @@ FLOWS = {
 }
 
 
-def flow_of(chip: str) -> Flow:
-    """The flow for a chip by its name, such as ``LFE5U-25F-6BG381C``."""
-    return next(flow for flow in FLOWS.values() if chip.startswith(flow.chips))
+def family_of(chip: str) -> str:
+    """The key in `FLOWS` for a chip by its name, such as ``LFE5U-25F-6BG381C``."""
+    return next(family for family, flow in FLOWS.items() if chip.startswith(flow.chips))

@@ -12,8 +12,9 @@ from pathlib import Path
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
-from .area import Area
+from .area import Area, products_in_luts
 from .flows import FLOWS, GATES
+from .products import in_luts
 from .refinement.refine import refine
 from .timing import NET_NS
 from .tools import Call, run, tool
@@ -49,16 +50,21 @@ def commands_without_memories(family: str) -> str:
     return f"{command} -run begin:{memories}; {adders}{command} -run {following}:check"
 
 
-def synthesized_area(config: Config, family: str, netlist: Path | None = None) -> Area:
-    """The area of the machine of ``config``, flattened, on a ``family`` of `FAMILIES`.
+def synthesized_area(
+    config: Config, family: str, netlist: Path | None = None, most: int | None = None
+) -> Area:
+    """The area of the machine of ``config``, flattened, on a ``family`` of `FAMILIES`, or on a chip
+    of it with ``most`` multipliers.
 
     ``netlist`` is a file for the cells, as place and route reads them. Takes one to four minutes.
     Raises `MissingExtra` without Yosys, and `ToolchainError` if it fails.
     """
+    products = 0 if most is None else products_in_luts(config, family, most)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / _SOURCE).write_text(merged_modules(verilog(config)), encoding="utf-8")
-        script = [f"read_verilog {_SOURCE}", commands(family), f"tee -q -o {_REPORT} stat -json"]
+        script = [f"read_verilog {_SOURCE}", *in_luts(config, products), commands(family)]
+        script.append(f"tee -q -o {_REPORT} stat -json")
         if family == "ecp5" or netlist is not None:
             script.append(f"write_json {_NETLIST}")
         run(Call(tool("YOSYS"), ("-q", "-p", "; ".join(script))), folder)

@@ -233,7 +233,7 @@ class SingleDotProducts(DotProducts):
                 inputs = [self._input(m, factors, (b, j, k)) for k in range(config.block_in)]
             products = []
             for k in range(config.block_in):
-                name = f"product_b{b}_o{j}_i{k}"
+                name = product_name(b, j, k)
                 products.append(Signal(signed(width), name=name, reset_less=True))
                 m.d.sync += products[-1].eq(inputs[k] * factors.wgt[j][k])
             terms = []
@@ -286,6 +286,12 @@ class LoopedDotProducts(DotProducts):
             o_sums=Value.cast(self.sums),
         )
         return m
+
+
+def product_name(b: int, j: int, k: int) -> str:
+    """The name of the register of a product of `SingleDotProducts`: of row b and input k for output
+    j. Synthesis finds products by it."""
+    return f"product_b{b}_o{j}_i{k}"
 
 
 def multiplies_singly(config: Config) -> bool:

@@ -43,7 +43,7 @@ NETLIST = {
                 "irq": {"direction": "output", "bits": [4]},
             },
         },
-        "DP16KD": {"attributes": {}, "cells": {}, "ports": {"DOA0": {"direction": "output", "bits": [2]}}},
+        "DP16KD": {"attributes": {}, "cells": {}, "ports": {}},
     }
 }
 CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_FF": 50, "MULT18X18D": 28, "DP16KD": 3}

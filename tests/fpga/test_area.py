@@ -73,3 +73,13 @@ def test_the_command_prints_both_families(capsys: pytest.CaptureFixture[str]) ->
     }
     assert "ecp5-85f" in said.err
     assert "mean error" in said.err
+    assert "products in LUTs" not in said.err
+
+
+def test_the_command_says_where_products_are_in_luts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke(["estimate-area", "tiny-extended"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "products in LUTs" in line]
+    luts = CHIPS["ecp5-25f"].area_of(PRESETS["tiny-extended"]).lut
+    assert lines == [
+        f"ecp5-25f: 12 products in LUTs, for want of multipliers; {luts:,} LUTs in all"
+    ]

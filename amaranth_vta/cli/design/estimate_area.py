@@ -19,7 +19,8 @@ def estimate_area(machine: Config, json_path: str | None) -> None:
 
     LUTs and flip-flops come from a model fitted to synthesis by Yosys, whose error is printed;
     multipliers and block RAMs follow from the structure of the design and are exact. xc7 is the
-    7-series of Xilinx, with LUTs of six inputs, ecp5 the ECP5 of Lattice, with LUTs of four.
+    7-series of Xilinx, with LUTs of six inputs, ecp5 the ECP5 of Lattice, with LUTs of four. Where
+    an ECP5 has too few multipliers, products of GEMM are made of LUTs.
     """
     from amaranth_vta.fpga.area import FAMILIES, FITTED, fitted_model
     from amaranth_vta.fpga.area import estimate_area as estimated
@@ -27,17 +28,27 @@ def estimate_area(machine: Config, json_path: str | None) -> None:
     from amaranth_vta.report.text_table import text_table
 
     areas = {family: estimated(machine, family) for family in FAMILIES}
-    rows = []
+    rows, lacking = [], []
     for family, area in areas.items():
-        fits = [
-            chip.name for chip in CHIPS.values() if chip.family == family and chip.share(area) <= 1
-        ]
+        fits = []
+        for chip in (chip for chip in CHIPS.values() if chip.family == family):
+            there = chip.area_of(machine)
+            if chip.share(there) > 1:
+                continue
+            fits.append(chip.name)
+            if products := area.dsp - there.dsp:
+                lacking.append(
+                    f"{chip.name}: {products} products in LUTs, for want of multipliers; "
+                    f"{there.lut:,} LUTs in all"
+                )
         numbers = (f"{area.lut:,}", f"{area.ff:,}", f"{area.dsp:,}", f"{area.bram36:,g}")
         rows.append((family, ", ".join(fits) or "none", *numbers))
     with Outputs() as outputs:
         outputs.reserve("--json", json_path)
         heads = ("family", "fits", "LUT", "FF", "DSP", "BRAM36")
         outputs.say(text_table(heads, rows, texts=2, width=None))
+        for line in lacking:
+            outputs.say(line)
         for family in FAMILIES:
             model = fitted_model()[family]
             errors = ", ".join(

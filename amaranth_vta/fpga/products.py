@@ -1,0 +1,32 @@
+"""Products of GEMM in LUTs, where a chip has too few multipliers: `in_luts`."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.datapath.dot_products import product_name
+
+# From the register of a product back to its multiplication, by cells and wires: the flip-flops,
+# what they keep, and the cell that makes it.
+_STEPS = 3
+
+
+def in_luts(config: Config, count: int) -> list[str]:
+    """The commands of Yosys that make ``count`` products of the machine of ``config`` of LUTs, by
+    Booth's algorithm, before synthesis looks for multipliers; they fail if there are not as many.
+
+    The products are spread over the array, and so are the multipliers that remain.
+    """
+    if not count:
+        return []
+    places = list(product(range(config.batch), range(config.block_out), range(config.block_in)))
+    chosen = [places[number * len(places) // count] for number in range(count)]
+    registers = " ".join(f"*/w:{product_name(*place)}" for place in chosen)
+    return [
+        "proc",
+        f"select -set registers {registers}",
+        f"select -set products @registers %ci{_STEPS} */t:$mul %i",
+        f"select -assert-count {count} @products",
+        "booth @products",
+    ]

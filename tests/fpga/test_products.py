@@ -1,0 +1,65 @@
+"""Which products are made of LUTs, found by Yosys in the design itself."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from amaranth._toolchain.yosys import YosysError, find_yosys
+from amaranth.back import rtlil
+
+from amaranth_vta.fpga.area import LUTS_OF_PRODUCT, estimate_area, products_in_luts
+from amaranth_vta.fpga.chips import CHIPS
+from amaranth_vta.fpga.products import in_luts
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.datapath.dot_products import SingleDotProducts
+
+TINY = PRESETS["tiny-extended"]
+PRODUCT = re.compile(r"product_b0_o([0-3])_i([0-3])")
+
+
+def test_they_are_as_many_as_a_chip_lacks() -> None:
+    needed = estimate_area(TINY, "ecp5").dsp
+    assert [products_in_luts(TINY, "ecp5", needed - less) for less in (-1, 0, 5)] == [0, 0, 5]
+    # The ALU's stay in multipliers.
+    assert products_in_luts(TINY, "ecp5", 0) == TINY.macs_per_cycle
+    assert products_in_luts(TINY, "xc7", 0) == 0
+    # Two products share a multiplication.
+    assert products_in_luts(PRESETS["pynq-extended"], "ecp5", 0) == 0
+
+
+def test_an_estimate_for_a_chip_has_no_more_multipliers_than_the_chip() -> None:
+    chip, config = CHIPS["ecp5-25f"], TINY
+    here, elsewhere = chip.area_of(config), estimate_area(config, "ecp5")
+    products = elsewhere.dsp - chip.dsp
+    assert products > 0
+    assert here.dsp == chip.dsp
+    assert here.lut == elsewhere.lut + products * LUTS_OF_PRODUCT
+    assert (here.ff, here.bram36) == (elsewhere.ff, elsewhere.bram36)
+
+
+def test_they_are_spread_over_the_array() -> None:
+    (_, command, *_) = in_luts(TINY, 4)
+    assert len(set(PRODUCT.findall(command))) == 4
+    assert {j for j, _ in PRODUCT.findall(command)} == set("0123")
+    assert in_luts(TINY, 0) == []
+
+
+def run(commands: list[str], name: str = "product") -> None:
+    """Runs these in the Yosys of the tests, on a design whose products have this ``name``."""
+    netlist = rtlil.convert(SingleDotProducts(TINY), emit_src=False).replace("product_", f"{name}_")
+    script = (f"read_rtlil <<netlist\n{netlist}\nnetlist", *commands)
+    find_yosys(lambda _: True).run(["-q", "-"], "\n".join(script), ignore_warnings=True)
+
+
+@pytest.mark.parametrize("count", [1, 5, 16])
+def test_yosys_finds_the_multiplications_of_the_design(count: int) -> None:
+    """By all commands but the last, which the Yosys of the tests has not."""
+    *find, last = in_luts(TINY, count)
+    assert last == "booth @products"
+    run([*find, "delete @products", f"select -assert-count {16 - count} */t:$mul"])
+
+
+def test_yosys_fails_where_products_have_other_names() -> None:
+    with pytest.raises(YosysError, match="contains 0 elements instead of the asserted 16"):
+        run(in_luts(TINY, 16)[:-1], "result")
