@@ -18,9 +18,8 @@ from amaranth_vta.hw.boards.zynq import ZynqBoard
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
-from .area import products_in_luts
 from .floorplan import CriticalPath, FloorPlan, drawn
-from .flows import FLOWS, family_of
+from .flows import FLOWS, flow_of
 from .products import in_luts
 from .refinement.refine import refine
 from .tools import Call, calls_of, path_of, run, version_of
@@ -72,13 +71,11 @@ def build(
     if board.vendor:
         project = platform.prepare(design, _NAME).files
         return _project(board, config, config_name, project, started)
-    family = family_of(board.chip)
-    flow = FLOWS[family]
-    products = products_in_luts(config, family, board.capacity["dsps"])
+    family, flow = flow_of(board.chip)
     plan = platform.prepare(
         design,
         _NAME,
-        **flow.overrides(_NAME, in_luts(config, products)),
+        **flow.overrides(_NAME, in_luts(config, family, board.capacity["dsps"])),
         script_after_synth="tee -q -o cells.json stat -json",
         nextpnr_opts=f"--seed {_SEED} --report {_REPORT} --write {_PLACED} --timing-allow-fail "
         f"{flow.placer}",

@@ -84,6 +84,6 @@ FLOWS = {
 }
 
 
-def family_of(chip: str) -> str:
-    """The key in `FLOWS` for a chip by its name, such as ``LFE5U-25F-6BG381C``."""
-    return next(family for family, flow in FLOWS.items() if chip.startswith(flow.chips))
+def flow_of(chip: str) -> tuple[str, Flow]:
+    """The item of `FLOWS` for a chip by its name, such as ``LFE5U-25F-6BG381C``."""
+    return next(item for item in FLOWS.items() if chip.startswith(item[1].chips))

@@ -12,7 +12,7 @@ from pathlib import Path
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
-from .area import Area, products_in_luts
+from .area import Area
 from .flows import FLOWS, GATES
 from .products import in_luts
 from .refinement.refine import refine
@@ -59,11 +59,11 @@ def synthesized_area(
     ``netlist`` is a file for the cells, as place and route reads them. Takes one to four minutes.
     Raises `MissingExtra` without Yosys, and `ToolchainError` if it fails.
     """
-    products = 0 if most is None else products_in_luts(config, family, most)
+    first = [] if most is None else in_luts(config, family, most)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / _SOURCE).write_text(merged_modules(verilog(config)), encoding="utf-8")
-        script = [f"read_verilog {_SOURCE}", *in_luts(config, products), commands(family)]
+        script = [f"read_verilog {_SOURCE}", *first, commands(family)]
         script.append(f"tee -q -o {_REPORT} stat -json")
         if family == "ecp5" or netlist is not None:
             script.append(f"write_json {_NETLIST}")
