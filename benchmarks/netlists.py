@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from amaranth_vta.fpga.area import FAMILIES, products_in_luts
+from amaranth_vta.fpga.area import FAMILIES, UNLIMITED, products_in_luts
 from amaranth_vta.fpga.products import in_luts
 from amaranth_vta.fpga.refinement.refine import refine, refine_sources
 from amaranth_vta.fpga.synthesis import commands_without_memories, merged_modules
@@ -51,9 +51,10 @@ _ACCEPTED = ("SPECIFYIGN", "INITIALDLY", "ALWNEVER", "COMBDLY", "TIMESCALEMOD", 
 UNOPTIMIZED = ("-fno-dfg",)
 
 
-def netlist(config: Config, family: str, first: Sequence[str]) -> str:
-    """The machine of ``config`` as Verilog, after synthesis for ``family`` that begins with the
-    commands ``first``, with the models of its cells."""
+def netlist(config: Config, family: str, most: int) -> str:
+    """The machine of ``config`` as Verilog, after synthesis for a chip of ``family`` with ``most``
+    multipliers, with the models of its cells."""
+    first = in_luts(config, family, most)
     text = merged_modules(verilog(config))
 
     def synthesize(target: Path) -> None:
@@ -149,15 +150,14 @@ def main() -> None:
     parser.add_argument("--family", action="append", choices=FAMILIES)
     parser.add_argument("--programs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--multipliers", type=int, default=sys.maxsize, metavar="N")
+    parser.add_argument("--multipliers", type=int, default=UNLIMITED, metavar="N")
     arguments = parser.parse_args()
     wrong = 0
     for name in arguments.config or ["tiny"]:
         for family in arguments.family or FAMILIES:
             start = time.monotonic()
             products = products_in_luts(PRESETS[name], family, arguments.multipliers)
-            first = in_luts(PRESETS[name], family, arguments.multipliers)
-            text = netlist(PRESETS[name], family, first)
+            text = netlist(PRESETS[name], family, arguments.multipliers)
             machine = design_library(text, Harness(HARNESS, PINS), UNOPTIMIZED)
             built, instructions, differing = time.monotonic() - start, 0, 0
             for number in range(arguments.programs):

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import performance
+import tables
 
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.networks.generators import NETWORKS
@@ -135,16 +136,13 @@ def found(chip: str, rows: list[Row]) -> Iterator[str]:
     )
     yield ""
     heads = [f"{TITLES[name]}: cycles, MACs used" for name in STUDIED]
-    yield f"| machine | LUTs | multipliers | block RAMs | {' | '.join(heads)} |"
-    yield "|---|" + "--:|" * (3 + len(STUDIED))
+    yield from tables.head("machine", "LUTs", "multipliers", "block RAMs", *heads)
     best = {name: min(of_network(good, name), key=cycles) for name in STUDIED}
     for row in sorted(of_network(good, STUDIED[0]), key=lambda row: int(row["lut"])):
         same = [r for r in good if machine(space, r) == machine(space, row)]
         cells = [cost(next(r for r in same if r["network"] == name), best) for name in STUDIED]
-        yield (
-            f"| {machine(space, row)} | {int(row['lut']):,} | {row['dsp']} | "
-            f"{float(row['bram36']):g} | {' | '.join(cells)} |"
-        )
+        area = f"{int(row['lut']):,}", row["dsp"], f"{float(row['bram36']):g}"
+        yield tables.row(machine(space, row), *area, *cells)
     yield ""
     for name in STUDIED:
         yield f"- {reason(space, good, name, best)}"

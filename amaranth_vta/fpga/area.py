@@ -7,6 +7,7 @@ multipliers and block RAMs follow from the structure of the design, by the rules
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +32,8 @@ DEEPEST_IN_LOGIC = 1024
 # Those of a product of 8 bits by 8 that is not in a multiplier: of an 8×8 array of which 60 are
 # not, 19,827 LUTs instead of 11,589.
 LUTS_OF_PRODUCT = 137
+# Multipliers where no chip is meant.
+UNLIMITED = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Area:
     bram36: float
 
 
-def estimate_area(config: Config, family: str, most: int | None = None) -> Area:
+def estimate_area(config: Config, family: str, most: int = UNLIMITED) -> Area:
     """The area of the flattened machine of ``config`` on a ``family`` of `FAMILIES`, or on a chip
     of it with ``most`` multipliers, where `products_in_luts` are not in multipliers."""
     found = features(config)
@@ -54,12 +57,10 @@ def estimate_area(config: Config, family: str, most: int | None = None) -> Area:
             (column, fitted_model()[family][column]["weights"]) for column in FITTED
         )
     }
-    dsp = multipliers(config, family)
-    if most is not None:
-        products = products_in_luts(config, family, most)
-        luts = LUTS_OF_PRODUCT * config.inp_width * config.wgt_width / 64
-        fitted["lut"] += round(products * luts)
-        dsp -= products
+    products = products_in_luts(config, family, most)
+    luts = LUTS_OF_PRODUCT * config.inp_width * config.wgt_width / 64
+    fitted["lut"] += round(products * luts)
+    dsp = multipliers(config, family) - products
     return Area(**fitted, dsp=dsp, bram36=block_rams(config, family))
 
 

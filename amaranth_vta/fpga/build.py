@@ -19,7 +19,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
 from .floorplan import CriticalPath, FloorPlan, drawn
-from .flows import FLOWS, flow_of
+from .flows import Flow, flow_of
 from .products import in_luts
 from .refinement.refine import refine
 from .tools import Call, calls_of, path_of, run, version_of
@@ -71,11 +71,11 @@ def build(
     if board.vendor:
         project = platform.prepare(design, _NAME).files
         return _project(board, config, config_name, project, started)
-    family, flow = flow_of(board.chip)
+    flow = flow_of(board.chip)
     plan = platform.prepare(
         design,
         _NAME,
-        **flow.overrides(_NAME, in_luts(config, family, board.capacity["dsps"])),
+        **flow.overrides(_NAME, in_luts(config, flow.family, board.capacity["dsps"])),
         script_after_synth="tee -q -o cells.json stat -json",
         nextpnr_opts=f"--seed {_SEED} --report {_REPORT} --write {_PLACED} --timing-allow-fail "
         f"{flow.placer}",
@@ -87,7 +87,7 @@ def build(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan.extract(folder)
-        result = _run_all(board, family, calls, folder, progress)
+        result = _run_all(board, flow, calls, folder, progress)
         data, log = ((folder / f"{_NAME}.{kind}").read_bytes() for kind in (flow.suffix, "tim"))
         floor = FloorPlan.load(folder / _PLACED, folder / _REPORT)
     summary = {
@@ -176,7 +176,7 @@ def sources_hash() -> str:
 
 
 def _run_all(
-    board: Board, family: str, calls: list[Call], folder: Path, progress: Progress
+    board: Board, flow: Flow, calls: list[Call], folder: Path, progress: Progress
 ) -> PlacedDesign:
     usage: Usage | None = None
     for call in calls:
@@ -186,8 +186,9 @@ def _run_all(
         if usage is None:
             modules = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
             cells = modules["design"]["num_cells_by_type"]
-            if FLOWS[family].refined:
-                cells["LUT4"] = cells.get("LUT4", 0) - refine(folder / f"{_NAME}.json", family)
+            if flow.refined:
+                lost = refine(folder / f"{_NAME}.json", flow.family)
+                cells["LUT4"] = cells.get("LUT4", 0) - lost
             usage = synthesized(cells)
             check_fit(usage, board.capacity, "the design", f"the {board.chip} of {board.title}")
     assert usage is not None

@@ -23,7 +23,8 @@ _NOT_BEHIND_BLOCK_RAM = "t:DP16KD %co9 %d"
 
 @dataclass(frozen=True)
 class Flow:
-    """How designs are synthesized and placed for the chips whose names begin with ``chips``.
+    """How designs are synthesized and placed for the chips of a ``family``, whose names begin with
+    ``chips``.
 
     ``command`` is the one of Yosys, ``adders`` selects those that are made of LUTs before the step
     `GATES`, and ``suffix`` is the file name extension of a bitstream. Where there is no command,
@@ -31,6 +32,7 @@ class Flow:
     ``placer`` are options of nextpnr.
     """
 
+    family: str
     chips: str
     suffix: str
     command: str = ""
@@ -51,7 +53,7 @@ class Flow:
         """All commands of Yosys for the module ``top``."""
         return f"{self.before_gates(top)}; {self.command} -top {top} -run {GATES}:"
 
-    def overrides(self, top: str, first: Sequence[str] = ()) -> dict[str, str]:
+    def overrides(self, top: str, first: Sequence[str]) -> dict[str, str]:
         """What Amaranth's platform is told of synthesis for the module ``top``, which begins with
         the commands ``first``."""
         begin = "; ".join((_HIDE_ELEMENTS, *first))
@@ -73,17 +75,20 @@ _TIMING = "--placer-heap-timingweight 30"
 # inputs are a LUT each, synthesis makes faster functions of more LUTs: 14,099 of an ECP5 for
 # `ecp5-25f`, not 13,748. Those of Gowin's chips besides hold their LUTs together in placement.
 FLOWS = {
-    "ecp5": Flow(
-        *("LFE5", "bit", "synth_ecp5 -nowidelut"),
-        adders=f"{_NARROW} {_NOT_BEHIND_BLOCK_RAM}",
-        refined=True,
-        placer=_TIMING,
-    ),
-    "gowin": Flow("GW2A", "fs", "synth_gowin -family gw2a -nowidelut", adders=_NARROW),
-    "ice40": Flow("iCE40", "bit"),
+    flow.family: flow
+    for flow in (
+        Flow(
+            *("ecp5", "LFE5", "bit", "synth_ecp5 -nowidelut"),
+            adders=f"{_NARROW} {_NOT_BEHIND_BLOCK_RAM}",
+            refined=True,
+            placer=_TIMING,
+        ),
+        Flow("gowin", "GW2A", "fs", "synth_gowin -family gw2a -nowidelut", adders=_NARROW),
+        Flow("ice40", "iCE40", "bit"),
+    )
 }
 
 
-def flow_of(chip: str) -> tuple[str, Flow]:
-    """The item of `FLOWS` for a chip by its name, such as ``LFE5U-25F-6BG381C``."""
-    return next(item for item in FLOWS.items() if chip.startswith(item[1].chips))
+def flow_of(chip: str) -> Flow:
+    """The flow for a chip by its name, such as ``LFE5U-25F-6BG381C``."""
+    return next(flow for flow in FLOWS.values() if chip.startswith(flow.chips))

@@ -20,6 +20,7 @@ def in_luts(config: Config, family: str, most: int) -> list[str]:
 
     They do so by Booth's algorithm, before synthesis looks for multipliers, and fail if there are
     not as many products.
+
     The products are spread over the array, and so are the multipliers that remain.
     """
     if not (count := products_in_luts(config, family, most)):

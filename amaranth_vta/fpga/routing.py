@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .chips import Chip
 from .floorplan import FloorPlan
@@ -44,7 +42,9 @@ def routed(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        design = with_pins(json.loads(netlist.read_text(encoding="utf-8")))
+        design = json.loads(netlist.read_text(encoding="utf-8"))
+        machine = design["modules"]["vta"]
+        machine["ports"] = {name: port for name, port in machine["ports"].items() if name in _PINS}
         (folder / _NETLIST).write_text(json.dumps(design), encoding="utf-8")
         options = f"--json {_NETLIST} --lpf-allow-unconstrained --seed {seed} --quiet"
         results = f"--report {_REPORT} --write {_PLACED}"
@@ -54,14 +54,3 @@ def routed(
         run(Call(tool("NEXTPNR_ECP5"), arguments), folder)
         plan = FloorPlan.load(folder / _PLACED, folder / _REPORT)
         return RoutedMachine(placed(folder / _REPORT, 0), plan)
-
-
-def with_pins(design: Mapping[str, Any]) -> dict[str, Any]:
-    """A ``design`` of Yosys' JSON with no ports at its top but those for which there are pins."""
-    modules = {}
-    for name, module in design["modules"].items():
-        if module["attributes"].get("top"):
-            ports = {port: bits for port, bits in module["ports"].items() if port in _PINS}
-            module = module | {"ports": ports}
-        modules[name] = module
-    return {**design, "modules": modules}

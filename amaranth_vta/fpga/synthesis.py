@@ -12,7 +12,7 @@ from pathlib import Path
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
-from .area import Area
+from .area import UNLIMITED, Area
 from .flows import FLOWS, GATES
 from .products import in_luts
 from .refinement.refine import refine
@@ -51,7 +51,7 @@ def commands_without_memories(family: str) -> str:
 
 
 def synthesized_area(
-    config: Config, family: str, netlist: Path | None = None, most: int | None = None
+    config: Config, family: str, netlist: Path | None = None, most: int = UNLIMITED
 ) -> Area:
     """The area of the machine of ``config``, flattened, on a ``family`` of `FAMILIES`, or on a chip
     of it with ``most`` multipliers.
@@ -59,12 +59,11 @@ def synthesized_area(
     ``netlist`` is a file for the cells, as place and route reads them. Takes one to four minutes.
     Raises `MissingExtra` without Yosys, and `ToolchainError` if it fails.
     """
-    first = [] if most is None else in_luts(config, family, most)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / _SOURCE).write_text(merged_modules(verilog(config)), encoding="utf-8")
-        script = [f"read_verilog {_SOURCE}", *first, commands(family)]
-        script.append(f"tee -q -o {_REPORT} stat -json")
+        script = [f"read_verilog {_SOURCE}", *in_luts(config, family, most)]
+        script += [commands(family), f"tee -q -o {_REPORT} stat -json"]
         if family == "ecp5" or netlist is not None:
             script.append(f"write_json {_NETLIST}")
         run(Call(tool("YOSYS"), ("-q", "-p", "; ".join(script))), folder)

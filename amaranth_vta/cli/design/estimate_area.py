@@ -30,17 +30,17 @@ def estimate_area(machine: Config, json_path: str | None) -> None:
     areas = {family: estimated(machine, family) for family in FAMILIES}
     rows, lacking = [], []
     for family, area in areas.items():
-        fits = []
-        for chip in (chip for chip in CHIPS.values() if chip.family == family):
-            there = chip.area_of(machine)
-            if chip.share(there) > 1:
-                continue
-            fits.append(chip.name)
-            if products := area.dsp - there.dsp:
-                lacking.append(
-                    f"{chip.name}: {products} products in LUTs, for want of multipliers; "
-                    f"{there.lut:,} LUTs in all"
-                )
+        fits = {
+            chip.name: there
+            for chip in CHIPS.values()
+            if chip.family == family and chip.share(there := chip.area_of(machine)) <= 1
+        }
+        lacking += [
+            f"{name}: {area.dsp - there.dsp} products in LUTs, for want of multipliers; "
+            f"{there.lut:,} LUTs in all"
+            for name, there in fits.items()
+            if there.dsp < area.dsp
+        ]
         numbers = (f"{area.lut:,}", f"{area.ff:,}", f"{area.dsp:,}", f"{area.bram36:,g}")
         rows.append((family, ", ".join(fits) or "none", *numbers))
     with Outputs() as outputs:
