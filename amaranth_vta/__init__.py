@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from amaranth_vta.default_device import build
+    from amaranth_vta.example_files import example_path
     from amaranth_vta.hw.config import PRESETS, Config
     from amaranth_vta.session import Session
     from amaranth_vta.session.compilation import compile
@@ -32,6 +33,7 @@ __all__ = [
     "Session",
     "build",
     "compile",
+    "example_path",
     "explain",
     "get_env",
     "lower",
@@ -47,6 +49,7 @@ _HOMES = {
     "Session": "session",
     "build": "default_device",
     "compile": "session.compilation",
+    "example_path": "example_files",
     "explain": "sw.compiler.tuner.explain",
     "get_env": "sw.compiler.environment",
     "lower": "sw.compiler.lower",

@@ -1,7 +1,8 @@
-"""Shows the steps of building a simulator: `building`."""
+"""Progress of a simulator's build, in a terminal or in the log: `building`."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,18 +12,22 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-@contextmanager
-def building(
-    what: str, progress: Callable[[str], None] | None
-) -> Iterator[Callable[[str], None] | None]:
-    """Gives the callable that is told the steps of a build of ``what``.
+_LOGGER = logging.getLogger(__name__)
 
-    That is ``progress`` if it is given. Else the steps are shown on standard error, with the time
-    that has passed, from the first one on: a device from the cache has none. Where standard error
-    is no terminal the callable is None, so that logs stay clean.
+
+@contextmanager
+def building(what: str, progress: Callable[[str], None] | None) -> Iterator[Callable[[str], None]]:
+    """Yield a callable that reports the steps of building ``what``.
+
+    Steps go to ``progress`` if given; else to standard error with the elapsed time if that is a
+    terminal; else to the logger of this module, at level INFO. A device that comes from the cache
+    reports no steps.
     """
-    if progress is not None or not sys.stderr.isatty():
+    if progress is not None:
         yield progress
+        return
+    if not sys.stderr.isatty():
+        yield lambda step: _LOGGER.info("building %s: %s", what, step)
         return
     shown: list[Progress] = []
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from amaranth_vta.sim.cache import ToolchainError, cache_folder
@@ -16,22 +17,37 @@ Command = Sequence[str | Path]
 
 
 def compiler() -> tuple[str, ...]:
-    """The C++ compiler, $CXX or g++: its path, and the options that $CXX has after its name.
+    """Path of the C++ compiler and the options that it needs.
 
-    Raises `ToolchainError` if there is none.
+    The first that exists: ``$CXX`` with its options, g++ or clang++ in PATH, or the clang of the
+    package `ziglang`. Raises `ToolchainError` if there is none.
     """
-    given = os.environ.get("CXX", "").strip() or "g++"
+    given = os.environ.get("CXX", "").strip()
+    if not given:
+        found = next(filter(None, map(shutil.which, ("g++", "clang++"))), None)
+        command = (found,) if found else _zig()
+        if command is None:
+            raise ToolchainError(
+                "no C++ compiler found: pip install 'amaranth-vta[toolchain]', install g++ or "
+                "clang, or set CXX; the functional and pysim devices need none"
+            )
+        return command
     try:
         name, *options = shlex.split(given)
     except ValueError as error:
         raise ToolchainError(f"CXX = {given} is not a command: {error}") from None
     path = shutil.which(name)
     if path is None:
-        raise ToolchainError(
-            f"there is no C++ compiler {name}: install it (Debian: apt install g++) or set CXX; "
-            "the functional and pysim devices need none"
-        )
+        raise ToolchainError(f"there is no C++ compiler {name}, which CXX names")
     return path, *options
+
+
+def _zig() -> tuple[str, ...] | None:
+    package = find_spec("ziglang")
+    if package is None or package.origin is None:
+        return None
+    # Zig enables UBSan by default, which stops at Verilator's shifts of negative values.
+    return str(Path(package.origin).with_name("zig")), "c++", "-fno-sanitize=undefined"
 
 
 @cache
@@ -52,7 +68,11 @@ def run_tool(command: Command, problem: str, environment: Mapping[str, str] | No
         command,
         capture_output=True,
         text=True,
-        env={**os.environ, **(environment or {})},
+        env={
+            **os.environ,
+            "ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"),
+            **(environment or {}),
+        },
         check=False,
     )
     if done.returncode:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amaranth_vta import cli
-from amaranth_vta.cli.models.examples import _EXAMPLES, _place
+from amaranth_vta.example_files import EXAMPLES, example_path
 from amaranth_vta.explore.exploration import read_networks
 from amaranth_vta.explore.spec import load_spec
 
@@ -19,18 +19,18 @@ ROOT = Path(__file__).parents[2]
 def test_all_examples_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.invoke(["examples"]) == 0
     listed = capsys.readouterr().out
-    assert all(name in listed for name in _EXAMPLES)
+    assert all(name in listed for name in EXAMPLES)
     there = {path.name for path in (ROOT / "examples").iterdir() if path.name[0] not in "_."}
-    assert there == {file for file, *_ in _EXAMPLES.values() if "/" not in file}
+    assert there == {file for file, *_ in EXAMPLES.values() if "/" not in file}
 
 
-@pytest.mark.parametrize("name", _EXAMPLES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_copied(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call = ["examples", name, "-o", str(tmp_path / "mine")]
     assert cli.invoke(call) == 0
-    source = _place(_EXAMPLES[name][0])
+    source = example_path(name)
     copy = tmp_path / "mine" / source.name
     assert copy.is_dir() == source.is_dir()
     if source.is_file():
@@ -38,6 +38,11 @@ def test_an_example_is_copied(
     # A copy, which the user may have changed, is not overwritten.
     assert cli.invoke(call) == 2
     assert "is not replaced" in capsys.readouterr().err
+
+
+def test_an_unknown_example_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(ValueError, match="no example is called digit; there are digits, "):
+        example_path("digit")
 
 
 def test_the_example_of_your_own_network_writes_its_report(

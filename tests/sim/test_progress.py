@@ -20,7 +20,6 @@ def test_steps_are_shown_with_what_is_built(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     with building("the rtl device", None) as tell:
-        assert tell is not None
         tell("compiling the simulator, 3 of 12")
     assert "building the rtl device: compiling the simulator, 3 of 12" in terminal.getvalue()
 
@@ -33,11 +32,14 @@ def test_without_a_step_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     assert terminal.getvalue() == ""
 
 
-def test_logs_stay_clean_and_a_callers_own_display_is_used() -> None:
-    with building("the rtl device", None) as tell:
-        assert tell is None
+def test_steps_are_logged_where_there_is_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"), building("the rtl device", None) as tell:
+        tell("elaborating the design")
+    assert caplog.messages == ["building the rtl device: elaborating the design"]
+
+
+def test_a_callers_own_display_replaces_both() -> None:
     steps: list[str] = []
     with building("the rtl device", steps.append) as tell:
-        assert tell is not None
         tell("one")
     assert steps == ["one"]

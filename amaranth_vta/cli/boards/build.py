@@ -55,7 +55,7 @@ def build(board: str, config: str | None, output: str | None, json_path: str | N
         outputs.reserve("--json", json_path)
         outputs.reserve_folder("-o", output, "manifest.json")
         with building(f"the bitstream of {chosen.title}", None) as told:
-            made = make(chosen, loaded, name, told or (lambda step: None))
+            made = make(chosen, loaded, name, told)
         summary = made.summary
         if summary["bitstream"] is not None:
             summary["bitstream"] = f"{output}/{summary['bitstream']}"

@@ -1,0 +1,63 @@
+"""Examples that come with the package, and where they are: `example_path`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# By name: the file or folder, what it shows, and the command to begin with.
+EXAMPLES = {
+    "digits": (
+        "digits",
+        "a network from its training to the machine, handwritten digits",
+        "python digits/demo.py",
+    ),
+    "own-network": (
+        "own_network.py",
+        "a float model, from PyTorch if there, to a report of its run",
+        "python own_network.py",
+    ),
+    "exploration": (
+        "exploration",
+        "a sweep over twelve machines, with a report",
+        "vta explore exploration/digits.toml -o out",
+    ),
+    "own-operator": (
+        "own_operator.py",
+        "an operator added to the compiler of networks",
+        "python own_operator.py",
+    ),
+    "schedules": (
+        "schedules.py",
+        "operators as expressions with schedules, as in VTA's tutorials",
+        "vta lower schedules.py:vector_add",
+    ),
+    "own-instruction": (
+        "tutorials/6_instruction.ipynb",
+        "an instruction: instruction set, model, hardware, compiler, test",
+        "jupyter lab 6_instruction.ipynb",
+    ),
+    "cocotb-bench": (
+        "tutorials/7_cocotb_bench.ipynb",
+        "a bench of a module, and a mistake that it finds",
+        "jupyter lab 7_cocotb_bench.ipynb",
+    ),
+    "litex-soc": ("litex_soc.py", "the machine in a LiteX SoC", "python litex_soc.py -o soc.v"),
+}
+# Other examples whose files an example needs.
+REQUIRED = {"exploration": ("digits",)}
+
+
+def example_path(name: str) -> Path:
+    """File or folder of the example ``name``, in the installed package or in the checkout.
+
+    `vta examples` lists the names. Raises `ValueError` for any other.
+    """
+    if name not in EXAMPLES:
+        raise ValueError(f"no example is called {name}; there are {', '.join(EXAMPLES)}")
+    file = EXAMPLES[name][0]
+    package = Path(__file__).parent
+    installed = package / "examples" / file
+    if installed.exists():
+        return installed
+    folder = "docs" if file.startswith("tutorials/") else "examples"
+    return package.parent / folder / file
