@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz safety mutants proofs coverage netlists nightly performance area routes area-model resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz safety mutants proofs coverage netlists products races programs nightly performance area routes area-model resources bitstreams clean
 
 help:  ## List the targets
 	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -80,9 +80,16 @@ netlists: setup  ## Run random programs on the machine after synthesis for ECP5 
 	$(BIN)/python -m pytest -q tests/sim/machine/rtl/test_dot_products.py
 	$(BIN)/python benchmarks/netlists.py
 
-nightly: setup fuzz safety mutants proofs netlists  ## fuzz, safety, mutants, proofs, netlists, races of whole networks, and ten million random instructions on all simulators; hours
+products: setup  ## Run ResNet-18 on the RTL with the multipliers that synthesis gets, not loops; minutes
+	$(BIN)/python benchmarks/shipped_products.py
+
+races: setup  ## Check whole networks for races between modules; minutes
 	$(BIN)/python benchmarks/races.py
+
+programs: setup  ## Run ten million random instructions on all simulators; hours
 	$(BIN)/vta fuzz --programs 41000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
+
+nightly: setup fuzz safety mutants proofs netlists products races programs  ## All of these; hours
 
 performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md
 	$(BIN)/python benchmarks/performance.py
