@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz safety mutants proofs coverage netlists products races programs nightly performance area routes area-model resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures site check test tests lint types format tutorials bench fuzz safety mutants proofs coverage netlists products races programs nightly performance area routes area-model resources bitstreams clean
 
 help:  ## List the targets
 	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -32,6 +32,9 @@ site: setup  ## Build the documentation as a site, in build/site
 
 test: setup lint  ## Lint, format check, types and all tests
 	@$(MAKE) --no-print-directory --jobs 2 types tests
+
+check: setup  ## Lint, types and the tests that your changes affect, without building simulators; a minute
+	$(BIN)/python -m tests.check --jobs $(JOBS)
 
 # Types are checked while the tests run: that takes a core for a minute, and no worker waits for it.
 tests: setup

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.import_graph import imported, module_name
+
 ROOT = Path(__file__).parents[1]
 SOURCES = ("hw", "sw", "sim", "amaranth_vta")
 FILES, LINES, FUNCTION_LINES, ELABORATE_LINES = 24, 600, 100, 120
@@ -80,25 +82,6 @@ def shared_names(root: Path) -> set[str]:
 def sources(root: Path) -> list[Path]:
     # rglob does not follow the links in amaranth_vta.
     return sorted(path for folder in SOURCES for path in (root / folder).rglob("*.py"))
-
-
-def module_name(path: Path) -> str:
-    parts = list(path.with_suffix("").parts)
-    if parts[-1] == "__init__":
-        parts.pop()
-    return ".".join(parts if parts[0] == "amaranth_vta" else ["amaranth_vta", *parts])
-
-
-def imported(name: str, path: Path) -> Iterator[str]:
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            start = ".".join([*base, *([node.module] if node.module else [])])
-            yield start
-            yield from (f"{start}.{alias.name}" for alias in node.names)
 
 
 def test_nothing_is_too_large() -> None:
