@@ -24,7 +24,7 @@ from .fabric.structures import instruction_layout, is_for_load, is_illegal
 
 
 class Unit(enum.Enum, shape=2):
-    """The unit of compute that executes an instruction."""
+    """The compute unit that executes an instruction."""
 
     NONE = 0
     LOADER = 1
@@ -38,24 +38,24 @@ _MEMORIES = (isa.Memory.UOP, isa.Memory.ACC)
 class Compute(wiring.Component):
     """Issues instructions in order to the loader (UOP, ACC), the GEMM unit and the ALU.
 
-    Instructions for the same unit follow one another without a bubble. One for GEMM or the ALU
-    waits in the queue of its unit until all earlier ones of the other unit are done, unless it is
-    marked independent; a LOAD is issued when everything before it has retired, and everything
-    waits for a LOAD to retire. FINISH waits for the other modules too.
+    Instructions for one unit follow each other without a bubble. A GEMM or ALU instruction waits in
+    its command queue until all older instructions of the other unit are done, unless it is marked
+    independent. A LOAD issues after everything older has retired, and younger instructions wait
+    until it retires. FINISH additionally waits for load and store.
 
-    Timing: that of its parts: `InOrder` issues and retires, `Loops` holds what has to wait and
+    Timing: that of its parts. `InOrder` issues and retires, `Loops` holds waiting commands and
     unrolls loops into micro-ops, `GemmUnit` and `AluUnit` execute them.
 
     Ports
     -----
     (all of `ModuleSignature`)
-    others_retired : load and store have no instruction that has not retired
+    others_retired : load and store have no unretired instruction
     finished : high for one cycle when FINISH retires
-    multiplies, alu_works : GEMM takes a micro-op that multiplies, the ALU takes a micro-op
+    multiplies, alu_works : GEMM accepts a micro-op that multiplies, the ALU accepts a micro-op
     moved : as in `Loader`
     bases, read : DRAM base addresses, and the memory read port
     inp_read, wgt_read : read ports of the scratchpads that load fills
-    out_read : what store reads: the low bits of the accumulators, `depth` elements of OUT
+    out_read : low bits of the accumulators for store, `depth` elements of OUT
     """
 
     def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
@@ -133,11 +133,11 @@ class Compute(wiring.Component):
         return m
 
     def _view(self, entry: Any, opcode: isa.Opcode) -> data.View:
-        """An instruction as one with this opcode."""
+        """View an instruction with the layout of this opcode."""
         return data.View(instruction_layout(self._config, opcode), entry.bits)
 
     def _decode(self, m: Module, decoder: Decoder) -> None:
-        """Finds the unit of an instruction, and whether it is illegal."""
+        """Determine the unit of an instruction and whether the instruction is illegal."""
         config = self._config
         units = {
             isa.Opcode.LOAD: Unit.LOADER,
@@ -164,8 +164,9 @@ class Compute(wiring.Component):
                 m.d.comb += decoder.illegal.eq(1)
 
     def _start(self, m: Module, order: InOrder, is_finish: Value) -> None:
-        """An instruction waits for those of all other units to retire; those of GEMM and the ALU
-        wait for one another in their queues instead."""
+        """Hold an instruction until those of all other units have retired. GEMM and ALU
+        instructions wait for each other in their command queues instead.
+        """
         waits = Signal()
         units = list(Unit.__members__.values())
         computing = {Unit.GEMM, Unit.ALU}
@@ -180,7 +181,7 @@ class Compute(wiring.Component):
     def _hand_out(
         self, m: Module, decoder: Decoder, order: InOrder, loader: Loader, loops: Loops
     ) -> None:
-        """Hands the next instruction to its unit, or to its loops, when it starts."""
+        """Pass the next instruction to its unit, or to the loops, when it issues."""
         entry = order.head.entry
         gemm_fields, alu_fields = (
             self._view(entry, opcode) for opcode in (isa.Opcode.GEMM, isa.Opcode.ALU)
@@ -219,7 +220,7 @@ class Compute(wiring.Component):
             order.queued[_place(isa.Opcode.ALU)].eq(loops.alu_level),
         ]
         if self._config.depthwise:
-            # Where GEMM has its reset, DEPTHWISE says that it overwrites.
+            # DEPTHWISE has ``overwrite`` at the position of GEMM's ``reset``.
             with m.If(gemm_fields.opcode == isa.Opcode.DEPTHWISE):
                 m.d.comb += [
                     gemm_command.sources_used.eq(1),
@@ -231,13 +232,12 @@ class Compute(wiring.Component):
         _connect_loops(m, alu_command, alu_fields)
 
     def _wait_for_one_another(self, m: Module, order: InOrder, loops: Loops) -> None:
-        """Makes commands wait for those of the other unit that were issued before them; one that
-        is independent waits for none."""
+        """Make commands wait for older commands of the other unit, unless they are independent."""
         commands = {
             isa.Opcode.GEMM: (loops.gemm_command, loops.gemm_done, loops.gemm_ends),
             isa.Opcode.ALU: (loops.alu_command, loops.alu_done, loops.alu_ends),
         }
-        # The number of the latest one.
+        # Number of the latest issued command per unit.
         issued = {
             code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_issued", init=-1)
             for code in commands
@@ -291,11 +291,10 @@ class Compute(wiring.Component):
 
 
 def take_turns(m: Module, gemm: GemmUnit, alu: AluUnit, failed: Value) -> None:
-    """Lets each unit into a bank of the accumulators when the other one has left it; GEMM has
-    priority.
+    """Admit each unit to an accumulator bank once the other unit has left it; GEMM has priority.
 
-    After a fault (``failed``) neither works on, though independent instructions after it are
-    issued.
+    After a fault (``failed``) neither unit continues, although later independent instructions
+    still issue.
     """
     gemm_bank, alu_bank = gemm.i.payload.indices.dst[-1], alu.bank
     m.d.comb += [
@@ -310,7 +309,7 @@ def take_turns(m: Module, gemm: GemmUnit, alu: AluUnit, failed: Value) -> None:
 
 
 def _place(opcode: isa.Opcode) -> int:
-    """The index, among the units of compute, of the one that executes ``opcode``."""
+    """Index of the unit that executes ``opcode``, among the units of compute."""
     return Unit.__members__[opcode.name].value - 1
 
 

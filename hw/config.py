@@ -25,7 +25,9 @@ def _log2(low: int, high: int, default: int, doc: str) -> Any:
 
 
 def _extension(doc: str, later: bool = False) -> Any:
-    """One that came ``later`` has no key and no register where it is off, as before it came."""
+    """A configuration flag of an extension. If it came ``later`` than the first release of the
+    configuration format, it has no key and no register where it is off.
+    """
     return field(
         default=0,
         metadata={
@@ -35,8 +37,8 @@ def _extension(doc: str, later: bool = False) -> Any:
     )
 
 
-# The fields that give the rows and columns of each tile, and the width of its scalars; those of a
-# micro-op are fixed.
+# Fields with log2 of the rows and columns of each tile and of its scalar width. Micro-ops are
+# fixed.
 _TILES = {
     "inp": ("batch", "block_in", "inp_width"),
     "wgt": ("block_out", "block_in", "wgt_width"),
@@ -47,7 +49,7 @@ _SCRATCHPADS = ("uop", "inp", "wgt", "acc")
 
 
 def _power_of_two(name: str) -> cached_property[int]:
-    """What the field ``name`` of a configuration is the logarithm of."""
+    """The property 2 ** field ``name``."""
     return cached_property(lambda config: 1 << getattr(config, name))
 
 
@@ -62,10 +64,10 @@ def _tile_memory(name: str) -> cached_property[TileMemory]:
 
 @dataclass(frozen=True)
 class Config:
-    """One machine. Every field is the base-2 logarithm that its JSON key gives.
+    """Parameters of one machine. Every field is a base-2 logarithm, as in the JSON file.
 
-    Raises `ConfigError` when a value is out of its range or when the fields of a micro-op or of
-    an instruction would not fit; the message names the key and the largest buffer that fits.
+    Raises `ConfigError` when a value is out of range, or when a micro-op or an instruction cannot
+    encode the resulting indices; the message names the key and the largest buffer that fits.
     """
 
     log_inp_width: int = _log2(2, 3, 3, "bits of an input scalar")
@@ -134,7 +136,7 @@ class Config:
             )
 
     def _log_tile(self, name: str) -> tuple[int, int, int]:
-        """log2 of the rows and columns of a tile, and of the bits of its scalars."""
+        """log2 of the rows and columns of a tile and of the bits of a scalar."""
         if name == "uop":
             return 0, 0, (isa.UOP_WIDTH - 1).bit_length()
         rows, columns, width = (getattr(self, f"log_{part}") for part in _TILES[name])
@@ -157,7 +159,7 @@ class Config:
         problem = isa.encoding_problem(self._index_widths())
         if problem is None:
             return
-        # Each buffer that can be reduced alone until everything fits, the least reduction first.
+        # Every buffer whose reduction alone suffices, the smallest reduction first.
         ways = []
         for name in _SCRATCHPADS:
             key = f"log_{name}_buff_size"
@@ -184,7 +186,7 @@ class Config:
 
     @cached_property
     def extensions(self) -> frozenset[str]:
-        """The names of the extensions that the machine has."""
+        """Names of the enabled extensions."""
         return frozenset(
             item.name
             for item in fields(self)
@@ -204,31 +206,31 @@ class Config:
     inp = _tile_memory("inp")
     wgt = _tile_memory("wgt")
     acc = _tile_memory("acc")
-    # What store writes: the low bits of each accumulator.
+    # Store writes the low bits of each accumulator.
     out = _tile_memory("out")
 
     @property
     def bus_bytes(self) -> int:
-        """Bytes of a beat of the memory bus."""
+        """Bytes per beat of the memory bus."""
         return (1 << self.log_bus_width) // 8
 
     @property
     def macs_per_cycle(self) -> int:
-        """Multiply-accumulates of one GEMM micro-op, done in one cycle at peak."""
+        """Multiply-accumulates of one GEMM micro-op, the peak rate per cycle."""
         return self.batch * self.block_in * self.block_out
 
     @property
     def table_elements(self) -> int:
-        """Accumulator elements that hold a table of LOOKUP."""
+        """Accumulator elements occupied by a LOOKUP table."""
         return max(1, isa.TABLE_BYTES // self.acc.element_bytes)
 
     @property
     def taps(self) -> int:
-        """Consecutive inputs that a micro-op of DEPTHWISE takes; 1 without that extension."""
+        """Consecutive inputs read by a DEPTHWISE micro-op; 1 without that extension."""
         return min(isa.MOST_TAPS, self.block_in // 2) if self.depthwise else 1
 
     def alu_sources(self, operation: isa.AluOp) -> int:
-        """Consecutive accumulator elements that are the second operand of ``operation``."""
+        """Consecutive accumulator elements that ``operation`` reads as its second operand."""
         match operation:
             case isa.AluOp.REQUANTIZE:
                 return isa.REQUANTIZE_PARAMETERS
@@ -237,15 +239,14 @@ class Config:
         return 1
 
     def memory(self, memory: isa.Memory) -> TileMemory:
-        """Geometry of what ``memory`` names on the DRAM side of a LOAD or STORE."""
+        """Shape of ``memory`` on the DRAM side of a LOAD or STORE."""
         tile: TileMemory = (
             self.out if memory is isa.Memory.ACC_8BIT else getattr(self, memory.name.lower())
         )
         return tile
 
     def to_dict(self) -> dict[str, int]:
-        """All parameters, by the keys of ``vta_config.json``; of the extensions that came later
-        only those that are on."""
+        """All parameters by the keys of ``vta_config.json``; later extensions only if enabled."""
         values = {item: getattr(self, item.name) for item in fields(self)}
         return {
             item.name.upper(): value
@@ -259,10 +260,11 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Config:
-        """From the keys of ``vta_config.json``, with defaults for those that are missing.
+        """Build a configuration from the keys of ``vta_config.json``, with defaults for missing
+        keys.
 
-        ``LOG_BLOCK`` stands for both blocks, and keys that say nothing about the machine are
-        ignored. Raises `ConfigError`, which names a key that is unknown.
+        ``LOG_BLOCK`` sets both blocks. Published keys that do not affect the machine are ignored.
+        Raises `ConfigError` for unknown keys and invalid values.
         """
         known = {item.name.upper(): item.name for item in fields(cls)}
         arguments: dict[str, Any] = {}
@@ -285,7 +287,7 @@ class Config:
 
     @classmethod
     def from_json(cls, text: str) -> Config:
-        """From the text of a ``vta_config.json``; raises `ConfigError` as `from_dict` does."""
+        """Parse the text of a ``vta_config.json``; raises `ConfigError` as `from_dict` does."""
         try:
             values = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:
@@ -296,7 +298,7 @@ class Config:
 
     @classmethod
     def load(cls, name_or_path: str) -> Config:
-        """A preset by its name, else the file at that path; raises `ConfigError`."""
+        """Load a preset by name, or else a file by path; raises `ConfigError`."""
         if name_or_path in PRESETS:
             return PRESETS[name_or_path]
         path = Path(name_or_path)
@@ -320,8 +322,9 @@ class Config:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An ``object_pairs_hook`` of `json.loads`: raises `ValueError` for a key that is there twice,
-    which would be ignored once."""
+    """``object_pairs_hook`` of `json.loads` that raises `ValueError` for a duplicate key, of which
+    `json` would silently drop one.
+    """
     values: dict[str, Any] = {}
     for key, value in pairs:
         if key in values:
@@ -330,7 +333,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-# The most that is read of a file: one such as /dev/zero has no end.
+# Read limit for a configuration file, since files such as /dev/zero never end.
 _MAX_BYTES = 1 << 20
 
 
@@ -351,7 +354,7 @@ class BusAttributes:
                 raise ConfigError(f"Ax{name.upper()} = {value} is not a number of {bits} bits")
 
 
-# Keys of published configuration files that do not describe the machine, or follow from others.
+# Keys of published configuration files that do not describe the machine or follow from others.
 _KEYS_WITHOUT_MEANING = frozenset(
     {"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_OUT_BUFF_SIZE"}
 )
@@ -369,9 +372,9 @@ _TINY = Config(
 _EXTENSIONS = {item.name: 1 for item in fields(Config) if item.metadata.get("extension")}
 
 PRESETS: dict[str, Config] = {
-    # Every scratchpad holds a few dozen elements: for tests, and for reading waveforms.
+    # A few dozen elements per scratchpad: for tests and for reading waveforms.
     "tiny": _TINY,
-    # More inputs than outputs per tile, and two rows: no square shape hides a swapped axis.
+    # More inputs than outputs per tile, and two rows, so that no square shape hides a swapped axis.
     "batch2": Config(
         log_batch=1,
         log_block_in=3,
@@ -392,12 +395,12 @@ PRESETS: dict[str, Config] = {
     ),
     # VTA's published configuration, without extensions: 1 x 16 x 16 on a Zynq-7020.
     "pynq": PYNQ,
-    # The same with all extensions.
+    # The published configuration with all extensions.
     "pynq-extended": replace(PYNQ, **_EXTENSIONS),
-    # A small one, for the tests of the extensions.
+    # A small machine for tests of the extensions.
     "tiny-extended": replace(_TINY, **_EXTENSIONS),
-    # For an ECP5-25F: block RAMs of 512 words, no more multipliers than the device has, and
-    # nothing that a program does not need.
+    # For an ECP5-25F: scratchpads fill block RAMs of 512 words, multipliers fit the device, and
+    # optional parts are left out.
     "ecp5-25f": Config(
         log_block_in=2,
         log_block_out=2,
@@ -415,5 +418,5 @@ PRESETS: dict[str, Config] = {
     ),
 }
 
-# The preset that is used where no configuration is named; decision record 17.
+# Preset used where no configuration is named; decision record 17.
 DEFAULT = "pynq-extended"

@@ -27,7 +27,7 @@ TIMEOUT_WIDTH = 32
 
 
 class FaultReport(data.Struct):
-    """Why a run failed: `isa.Cause` (0: it did not), `isa.Module`, index of the instruction."""
+    """Why a run failed: `isa.Cause` (0: no failure), `isa.Module`, instruction index."""
 
     cause: 3
     module: 2
@@ -35,7 +35,7 @@ class FaultReport(data.Struct):
 
 
 class TokensLeft(data.StructLayout):
-    """Tokens that are in the queues at the end of a run."""
+    """Tokens left in the queues at the end of a run."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -44,39 +44,39 @@ class TokensLeft(data.StructLayout):
 
 
 class Core(wiring.Component):
-    """Runs a program: from ``launch`` to ``done``, which ends every run.
+    """Runs a program, from ``launch`` to ``done``.
 
-    A run ends when each module is done, waits for another, or has stopped at a fault, and no access
-    to memory is in flight: the program has finished, or failed at the faulty instruction with the
-    lowest index, or is in a deadlock. A deadlock is detected by the state of the modules, not by a
-    timer. Between runs everything but the memories is held in reset.
+    A run ends when each module is done, waits for another module, or has stopped at a fault, and no
+    memory access is in flight. The program has then finished, failed at the faulty instruction with
+    the lowest index, or deadlocked. Deadlocks are detected from the state of the modules, without a
+    timer. Between runs everything except memories is held in reset.
 
-    ``stop`` ends a run early: no more bursts are started, and the run ends when those in flight are
-    complete. When the memory does not answer for ``timeout`` cycles although an access is in
-    flight, the run ends with a fault, and the core is ``draining`` until the memory has answered.
+    ``stop`` ends a run early: no further bursts start, and the run ends when those in flight are
+    complete. When memory does not answer for ``timeout`` cycles while an access is in flight, the
+    run ends with a fault, and the core is ``draining`` until memory has answered.
 
     Timing: fetch starts in the cycle after ``launch``, which is ignored while the core is busy or
-    draining. ``fault`` and ``tokens`` are valid in the cycle of ``done``. ``clear`` ends a run at
-    once and without ``done``.
+    draining. ``fault`` and ``tokens`` are valid in the cycle of ``done``. ``clear`` ends a run
+    immediately and without ``done``.
 
     Ports
     -----
     insn_addr, insn_count, bases, limits : of the program; stable during a run
-    timeout : 0 for never; may change during a run
+    timeout : in cycles, 0 disables it; may change during a run
     read, write : the memory
     busy : from the cycle after ``launch`` up to ``done``
     held : the modules are in reset
     done : high for one cycle when the run ends
-    fault : why it failed, or cause 0. With ``stopped``: cause 0, and where the program was: the
-        lowest instruction that had not retired and did not wait for another module
-    tokens : those that no instruction has taken
+    fault : why the run failed, or cause 0. With ``stopped``: cause 0 and the lowest instruction
+        that had not retired and did not wait for another module
+    tokens : tokens left in the queues
     counter_index, counter_value : one of `registers.COUNTERS`, complete when ``counters_ready``,
-        which is high while a program runs too
-    activity : what the modules are doing
+        which is also high while a program runs
+    activity : activity of the modules
     """
 
-    # A token given in one cycle shows in the next, and the module that it wakes is not quiet then:
-    # two cycles would suffice.
+    # A token pushed in one cycle is visible in the next, and the module that it wakes is not quiet
+    # then: two cycles would suffice.
     _QUIET_CYCLES = 3
 
     def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
@@ -113,7 +113,7 @@ class Core(wiring.Component):
         m = Module()
         running = Signal()
         machine = Module()
-        # A separate signal: inverted at each use, it would cost an inverter per flip-flop.
+        # A separate signal: inverting it at each use would cost an inverter per flip-flop.
         held = self.held
         m.d.comb += held.eq(~running)
         m.submodules.machine = ResetInserter(dict.fromkeys(self._groups.domains, held))(machine)
@@ -137,12 +137,12 @@ class Core(wiring.Component):
         with m.Elif(quiet_cycles != self._QUIET_CYCLES):
             m.d.sync += quiet_cycles.eq(quiet_cycles + 1)
         m.d.sync += started.eq(running)
-        # The tokens that FINISH itself gives are counted one cycle after it retires.
+        # Tokens that FINISH itself pushes are counted one cycle after it retires.
         finished = Signal()
         m.d.sync += finished.eq(running & compute.finished)
 
-        # A run that is stopped ends when memory has answered; ``reported`` says that it has ended
-        # without waiting for that.
+        # A stopped run ends when memory has answered; ``reported`` marks a run that ended by
+        # timeout, without waiting for memory.
         stop, stopping, reported = Signal(), Signal(), Signal()
         drained, silent, expired = Signal(), Signal(), Signal()
         stopped_before, complete = Signal(), Signal()
@@ -204,7 +204,7 @@ class Core(wiring.Component):
             scratchpad = geometry(config, memory).scratchpad(read_elements=(len(read.data),))
             machine.submodules[memory.name.lower()] = scratchpad
             if config.forward and memory is isa.Memory.INP:
-                # What comes from the bus is never held up.
+                # Writes of data from the bus are never stalled.
                 loads = fill.enable.any()
                 machine.d.comb += [
                     Value.cast(getattr(scratchpad.write, name)).eq(
@@ -231,7 +231,7 @@ class Core(wiring.Component):
         return _Parts(fetch, load, compute, store, queues, arbiter)
 
     def _connect_queues(self, machine: Module, parts: "_Parts") -> None:
-        """The queues of instructions, and those of tokens."""
+        """Connect instruction queues and token queues."""
         queues = parts.queues
         for module, component in parts.modules.items():
             name = module.name.lower()
@@ -263,10 +263,10 @@ class Core(wiring.Component):
         silent: Signal,
         expired: Signal,
     ) -> None:
-        """The fault of the lowest instruction; a deadlock only if there is none. When the run ends
-        early, an instruction that a module is executing counts like a fault.
+        """Report the fault with the lowest instruction index, or else a deadlock. When a run ends
+        early, an instruction in execution counts like a fault.
 
-        The state of the modules is registered, and compared one cycle later.
+        The states of the modules are registered and compared one cycle later.
         """
         ends_early = stop | silent
         states = []
@@ -322,8 +322,7 @@ class Core(wiring.Component):
         ]
 
     def _watch(self, m: Module, awaited: Value, silent: Signal) -> None:
-        """Sets ``silent`` when the bus has been silent for too long while an answer is
-        ``awaited``."""
+        """Set ``silent`` when the bus has been idle for too long while an answer is ``awaited``."""
         silence = Signal(TIMEOUT_WIDTH)
         streams = (
             self.read.request,
@@ -334,7 +333,7 @@ class Core(wiring.Component):
         )
         moves = Cat(item.valid & item.ready for item in streams).any()
         m.d.sync += silence.eq(Mux(awaited & ~moves, silence + 1, 0))
-        # Not only when they are equal: software may lower it while the bus is silent.
+        # Greater-or-equal, since software may lower the timeout while the bus is silent.
         m.d.comb += silent.eq(awaited & (self.timeout != 0) & (silence >= self.timeout))
 
 
@@ -348,7 +347,7 @@ class _Parts(NamedTuple):
 
     @property
     def modules(self) -> dict[isa.Module, Any]:
-        """Those that execute instructions."""
+        """The modules that execute instructions."""
         return {
             isa.Module.LOAD: self.load,
             isa.Module.COMPUTE: self.compute,
@@ -357,8 +356,9 @@ class _Parts(NamedTuple):
 
 
 class _State(NamedTuple):
-    """Of a module: whether it has failed, and with which ``cause``; or whether it waits for
-    another; and the ``index`` of its instruction in either case."""
+    """State of a module: it has ``failed`` with ``cause``, or it waits for another module;
+    ``index`` is its instruction in either case.
+    """
 
     module: isa.Module
     failed: Value
@@ -368,10 +368,11 @@ class _State(NamedTuple):
 
 
 def _lowest(m: Module, states: list[_State]) -> data.View:
-    """The fault with the lowest index in the cycle before; without one, a deadlock at the lowest
-    of the modules that waited; all zeros if none did."""
+    """Fault with the lowest index in the previous cycle; else a deadlock at the lowest waiting
+    module; else zeros.
+    """
     any_failed, found_any = Signal(), Signal()
-    # Each with whether it counts.
+    # Reports, each with its valid bit.
     reports: list[tuple[Value, Any]] = []
     failures, stops = [], []
     for state in states:
@@ -403,7 +404,7 @@ def _lowest(m: Module, states: list[_State]) -> data.View:
             lower.append((counts | other_counts, report))
         reports = lower + reports[2 * len(lower) :]
     ((_, lowest),) = reports
-    # Known early: nothing but the choice comes after the comparison of indices.
+    # Early, so that only the multiplexer follows the comparison of indices.
     found = Signal(FaultReport, name="found")
     with m.If(found_any):
         m.d.comb += found.eq(lowest)

@@ -1,4 +1,4 @@
-"""The fetch module: reads the program ahead and hands each instruction to its module."""
+"""The fetch module: prefetches the program and dispatches each instruction to its module."""
 
 from typing import Any
 
@@ -25,16 +25,16 @@ from .timing import FETCH_BURST_BYTES, is_small
 
 
 class Fetch(wiring.Component):
-    """Reads instructions in stream order, in bursts of up to 16, of which it buffers two.
+    """Reads instructions in stream order, in bursts of up to 16, and buffers two bursts.
 
-    A burst is requested when there is room for all of it, so that its beats never wait. An
-    instruction that cannot be handed over because its queue is full stalls all that follow.
-    An error in the program, or in reading it, takes effect when its instruction is reached: then
-    fetch stops, hands over nothing more, and takes the beats that are still in flight.
+    A burst is requested only if the buffer has room for all of it, so its beats never stall. An
+    instruction whose queue is full stalls all later ones. An error in the program, or in reading
+    it, takes effect when its instruction is reached: fetch then stops, dispatches nothing more, and
+    drains the beats in flight.
 
     Timing: the first request is made in the third cycle after ``start``. An instruction is
-    handed over in the cycle after its last beat has arrived, at the earliest, and one in every
-    cycle as long as there are any.
+    dispatched at the earliest in the cycle after its last beat arrived, then one per cycle while
+    instructions are available.
 
     Ports
     -----
@@ -46,9 +46,9 @@ class Fetch(wiring.Component):
     fault : ``bad_stream`` (also for an empty program, or an address that is not a multiple of
         16, at index 0) or ``bus_error``
     waiting : an instruction waits for room in its queue, and no read is in flight
-    quiet : not started, all handed over, or stopped by a fault; no read is in flight
+    quiet : not started, everything dispatched, or stopped by a fault; no read is in flight
     accessing : reads are in flight
-    index : of the next instruction to be handed over
+    index : of the next instruction to be dispatched
     activity : of `FetchActivity`
     """
 
@@ -77,7 +77,7 @@ class Fetch(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         bus_bytes = self._config.bus_bytes
-        # The buffer holds words of one instruction, or of a beat if it has several.
+        # A buffer word is one instruction, or one beat if a beat has several instructions.
         word_bytes = max(bus_bytes, isa.INSTRUCTION_BYTES)
         words = 2 * FETCH_BURST_BYTES // word_bytes
         word = data.StructLayout({"bits": unsigned(8 * word_bytes), "error": 1})
@@ -86,7 +86,7 @@ class Fetch(wiring.Component):
         if is_small(self._config):
             self._decisive = self._keep_in_luts(m, buffer, words)
 
-        # Streams that are longer than DRAM end alike, where it ends.
+        # Streams longer than DRAM all end at the end of DRAM.
         longest = (1 << self._index_width) - 1
         self._count = Signal(self._index_width)
         m.d.comb += self._count.eq(Mux(self.insn_count > longest, longest, self.insn_count))
@@ -95,7 +95,7 @@ class Fetch(wiring.Component):
         bad_start = (self.insn_count == 0) | (self.insn_addr[:4] != 0)
         planned, plan = self._plan(m, word_bytes, words, bad_start, ask)
 
-        # Ask. Words asked for and not yet handed over are never more than the buffer holds.
+        # Requests. Words requested and not yet dispatched never exceed the buffer.
         reserved = Signal(range(words + 1))
         request = Signal(BurstRequest)
         asking = Signal()
@@ -103,7 +103,8 @@ class Fetch(wiring.Component):
             ask.eq(
                 active
                 & planned
-                # Not while a request is taken, which is known late in a cycle: bursts are long.
+                # Not while a request is accepted, which is known late in the cycle; bursts are
+                # long.
                 & ~asking
                 & (reserved + plan.further < words)
             ),
@@ -118,8 +119,8 @@ class Fetch(wiring.Component):
                 request.address.eq(plan.address),
                 request.length.eq((plan.further + 1) * (word_bytes // bus_bytes) - 1),
             ]
-        # What is freed is known late, and chooses between sums with a carry and without: what is
-        # added is less 1.
+        # Freed words are known late and only select between sums with and without carry; so the
+        # added amount is less 1.
         added = plan.further | (~ask).replicate(len(plan.further))
         m.d.sync += reserved.eq(
             Mux(freed, reserved + added, (Cat(1, reserved) + Cat(1, added))[1:])
@@ -142,8 +143,9 @@ class Fetch(wiring.Component):
     def _plan(
         self, m: Module, word_bytes: int, words: int, bad_start: Value, ask: Signal
     ) -> tuple[Signal, Any]:
-        """Whether the next burst is planned, and the burst: up to the end of its chunk of memory,
-        or of the program, with the words after its first one."""
+        """Plan the next burst: up to the end of its memory chunk or of the program. Returns whether
+        it is planned, and the burst with its number of words after the first.
+        """
         shift = (word_bytes // isa.INSTRUCTION_BYTES - 1).bit_length()
         per_burst = FETCH_BURST_BYTES // isa.INSTRUCTION_BYTES
         log_burst = (per_burst - 1).bit_length()
@@ -156,15 +158,15 @@ class Fetch(wiring.Component):
             data.StructLayout({"address": self._address_width, "further": range(words + 1)})
         )
         planning, planned, last_chunk = Signal(), Signal(), Signal()
-        # Of the last instruction, from the beginning of the first chunk; and the chunks after
-        # ``chunk``.
+        # Position of the last instruction, counted from the start of the first chunk; and the
+        # number of chunks after ``chunk``.
         last = Signal(self._index_width + 1)
         chunks_left = Signal(len(last) - log_burst)
         ends_here = Signal()
         few = log_burst + 1
         m.d.comb += [
             last.eq(place[:log_burst] + self._count - 1),
-            # As in "the chunk of the last one is 0", with a short sum.
+            # Equivalent to "the chunk of the last one is 0", with a shorter adder.
             ends_here.eq(
                 (self._count >> few == 0) & (place[:log_burst] + self._count[:few] <= per_burst)
             ),
@@ -198,8 +200,9 @@ class Fetch(wiring.Component):
         return planned, plan
 
     def _keep_in_luts(self, m: Module, buffer: Queue, words: int) -> Any:
-        """The word that comes out of the buffer, where what decides whose an instruction is comes
-        from a queue in LUTs: the output of block RAM is late in a cycle."""
+        """The word at the output of the buffer. The bits that select the module come from a queue
+        in LUTs, since the output of block RAM is late in the cycle.
+        """
         fields = instruction_layout(self._config, isa.Opcode.LOAD)
         width = max(fields[name].offset + fields[name].width for name in ("opcode", "memory"))
         per_word = len(buffer.i.payload.bits) // isa.INSTRUCTION_WIDTH
@@ -223,7 +226,7 @@ class Fetch(wiring.Component):
         return word
 
     def _receive(self, m: Module, buffer: Queue, words: int) -> Signal:
-        """Fills the buffer; gives how many bursts are in flight."""
+        """Fill the buffer; returns the number of bursts in flight."""
         beat = self.read.beat
         m.d.comb += beat.ready.eq(1)
         if len(buffer.i.payload.bits) == len(beat.payload.data):
@@ -257,7 +260,7 @@ class Fetch(wiring.Component):
     def _hand_over(
         self, m: Module, buffer: Queue, active: Signal, freed: Signal, bad_start: Value
     ) -> tuple[Signal, Signal]:
-        """Whether there is an instruction without an error, and whether its module takes it."""
+        """Whether there is an error-free instruction, and whether its module accepts it."""
         per_word = len(buffer.o.payload.bits) // isa.INSTRUCTION_WIDTH
         index, last_but_one = Signal(self._index_width), Signal(self._index_width)
         part = Signal(range(per_word))
@@ -312,7 +315,7 @@ class Fetch(wiring.Component):
         return good, taken
 
     def _route(self, m: Module, entry: Any, good: Signal, taken: Signal) -> None:
-        """Offers the instruction to its module; ``taken`` says that the module takes it."""
+        """Offer the instruction to its module; ``taken`` is high when the module accepts it."""
         fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), entry.bits)
         is_load = fields.opcode == isa.Opcode.LOAD
         with m.If(fields.opcode == isa.Opcode.STORE):

@@ -1,4 +1,4 @@
-"""Instructions on their way from fetch to the modules: checked once, and queued."""
+"""Instruction queues between fetch and the modules; each instruction is checked once."""
 
 from itertools import pairwise
 from typing import Any
@@ -22,14 +22,13 @@ _BITS = Shape.cast(CheckedEntry).width
 
 
 class InstructionQueues(wiring.Component):
-    """The queues of load, compute and store, each counted until its module retires.
+    """The instruction queues of load, compute and store, with range checks and credit counting.
 
-    A module is given no more while `isa.QUEUE_DEPTH` of its instructions have not retired.
+    At most `isa.QUEUE_DEPTH` instructions per module are unretired.
 
-    Timing: an instruction can be taken four cycles after it is handed over, if its queue is empty,
-    and the next one a cycle after that. In a small machine, whose queues are in block RAM, it can
-    be taken after six cycles, and the next one three cycles later, or more where others come
-    first::
+    Timing: into an empty queue, an instruction is available four cycles after dispatch and its
+    successor a cycle later. In a small machine, with queues in block RAM, it is available after six
+    cycles and its successor three cycles later, or more when other modules are served first::
 
         compute              i   j
         compute_out                          i   j
@@ -40,11 +39,11 @@ class InstructionQueues(wiring.Component):
     Ports
     -----
     NAME, NAME_out : instructions of a module from fetch, which offers one at a time with the same
-        payload at all three, and to it
-    NAME_retire : the module has retired one
+        payload at all three, and to the module
+    NAME_retire : the module has retired an instruction
     NAME_empty : all of its instructions have retired
     limits : stable during a run
-    settled : none is in transit: each module is offered its next one, or has none
+    settled : nothing is in transit: each module is offered its next instruction, or has none
     """
 
     def __init__(self, config: Config) -> None:
@@ -82,8 +81,9 @@ class InstructionQueues(wiring.Component):
         return m
 
     def _queue_in_luts(self, m: Module, checker: ExtentChecker, puts: Signal) -> None:
-        """A memory for each module, which is read within a cycle: an instruction can be taken in
-        the cycle after it has arrived, and no register and no multiplexer before it are needed."""
+        """One LUT RAM with asynchronous read per module: no output register or multiplexer, and an
+        instruction is available in the cycle after it arrived.
+        """
         for number, name in enumerate(_NAMES):
             out = getattr(self, f"{name}_out")
             memory = Memory(shape=_BITS, depth=isa.QUEUE_DEPTH, init=[])
@@ -106,14 +106,16 @@ class InstructionQueues(wiring.Component):
                     m.d.sync += place.eq(place + 1)
 
     def _queue_in_block_ram(self, m: Module, checker: ExtentChecker, puts: Signal) -> Value:
-        """One memory for all, since a block RAM has 512 words, of which a queue would use 64; and
-        a register for each module. Gives whether each register is filled or its queue empty."""
+        """One block RAM for all queues (a block RAM has 512 words, a queue needs 64) with an output
+        register per module. Returns whether each register is full or its queue empty.
+        """
         log_depth = (isa.QUEUE_DEPTH - 1).bit_length()
         m.submodules.memory = memory = Memory(
             shape=_BITS,
             depth=isa.QUEUE_DEPTH << (len(_NAMES) - 1).bit_length(),
             init=[],
-            # No word is read in the cycle in which it is written: a full queue takes nothing.
+            # A word is never read in the cycle in which it is written: a full queue accepts
+            # nothing.
             attrs={"ram_style": "block", "no_rw_check": 1},
         )
         write, read = memory.write_port(), memory.read_port()
@@ -133,8 +135,7 @@ class InstructionQueues(wiring.Component):
             wants, gets = (Signal(name=f"{name}_{verb}") for verb in ("wants", "gets"))
             payload = Signal(_BITS, name=f"{name}_payload", reset_less=True)
             m.d.comb += [
-                # From registers alone: whether an instruction can be issued is known late in a
-                # cycle.
+                # From registers only: whether an instruction can issue is known late in the cycle.
                 wants.eq((level != 0) & ~out.valid & ~arrives[number]),
                 gets.eq(wants & ~taken),
                 Value.cast(out.payload).eq(payload),
@@ -155,8 +156,9 @@ class InstructionQueues(wiring.Component):
         return Cat(settled).all()
 
     def _admit(self, m: Module, checker: ExtentChecker) -> Signal:
-        """Hands instructions to the checker while their modules have room; gives the module whose
-        instruction leaves it."""
+        """Pass instructions to the checker while their modules have credit; returns the module of
+        the instruction that leaves it.
+        """
         stages = [Signal(range(len(_NAMES)), name=f"module_{stage}") for stage in range(4)]
         for before, after in pairwise(stages):
             m.d.sync += after.eq(before)

@@ -20,10 +20,10 @@ _MEMORIES = isa.LOADED_BY_LOAD
 
 
 class Load(wiring.Component):
-    """Executes LOADs of INP and WGT, and sets their padding value; exchanges tokens with compute.
+    """Executes LOADs of INP and WGT, sets their padding value, and exchanges tokens with compute.
 
-    Timing: bursts of an instruction are requested while the data of earlier ones arrive; it gives
-    its tokens in the cycle in which its last element is written.
+    Timing: bursts of an instruction are requested while data of older instructions arrive; tokens
+    are pushed in the cycle in which its last element is written.
 
     Ports
     -----
@@ -59,7 +59,7 @@ class Load(wiring.Component):
         connect(m, loader.inp, flipped(self.inp))
         connect(m, loader.wgt, flipped(self.wgt))
 
-        # Fetch hands only LOADs to this module.
+        # Fetch dispatches only LOADs to this module.
         order.connect_unit(m, decoder, loader, isa.Opcode.LOAD)
         m.d.comb += [loader.bases.eq(self.bases), self.moved.eq(loader.moved)]
         return m

@@ -1,4 +1,4 @@
-"""The store module: writes the low bits of accumulators to memory, or to the inputs."""
+"""The store module: writes the low bits of accumulators to memory or to the INP scratchpad."""
 
 from typing import Any
 
@@ -22,10 +22,10 @@ from .fabric.structures import ADDRESS_WIDTH, instruction_layout
 class Store(wiring.Component):
     """Executes STOREs; exchanges tokens with compute.
 
-    Timing: an instruction retires, and gives its tokens, a cycle after memory has answered the
-    last of its bursts; the bursts of the next one are written meanwhile. One that goes to the
-    inputs, with the extension FORWARD, begins when all before it that go to memory are done, and
-    those behind it begin when it is done.
+    Timing: an instruction retires and pushes its tokens one cycle after memory has answered its
+    last burst; the next instruction's bursts are written meanwhile. A STORE to INP (extension
+    FORWARD) starts when all older STOREs to memory are done, and younger ones start when it is
+    done.
 
     Ports
     -----
@@ -34,7 +34,7 @@ class Store(wiring.Component):
     scratchpad : read port of the low bits of the accumulators
     write : the memory write port
     stop, drained, moved : as in `Storer`
-    inp, hold : as in `Forwarder`, of machines with the extension FORWARD
+    inp, hold : as in `Forwarder`, with the extension FORWARD
     """
 
     def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
@@ -84,14 +84,15 @@ class Store(wiring.Component):
         return m
 
     def _forward(self, m: Module, order: InOrder, storer: Storer) -> None:
-        """Adds the way to the inputs: one unit takes what the other one does not, while that is
-        idle, so that both take turns at the scratchpad."""
+        """Add the forwarder. A unit accepts an instruction only while the other one is idle, so
+        that both share the scratchpad's read port.
+        """
         m.submodules.forwarder = forwarder = Forwarder(self._config)
         fields = data.View(
             instruction_layout(self._config, isa.Opcode.STORE), order.head.entry.bits
         )
         forwards = fields.memory == isa.Memory.INP
-        # A cycle late: whether the storer is idle depends on what memory answers.
+        # One cycle late: whether the storer is idle depends on the memory's answer.
         storer_rests = Signal()
         m.d.sync += storer_rests.eq(storer.idle & ~storer.command.valid)
         connect(m, forwarder.inp, flipped(self.inp))

@@ -1,4 +1,4 @@
-"""The shape of what a memory of the machine holds."""
+"""The shape of a memory's contents."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
-"""How much the design has in flight at a time, and how long one event takes to cause another.
+"""Depths, limits and latencies of the design.
 
 Shared with software: the estimate of cycles (`amaranth_vta.sim.estimate`) and the compiler's cost
-model count with the same numbers as the hardware. The design itself is built with the constants of
-this module, but `Latencies` follow from how its parts are put together:
-``benchmarks/estimate_constants.py`` measures them on the RTL and says if one has changed.
+model use the same numbers as the hardware. The design is built with the constants of this module.
+`Latencies` follow from the structure of the design: ``benchmarks/estimate_constants.py`` measures
+them on the RTL and reports changes.
 """
 
 from __future__ import annotations
@@ -12,105 +12,109 @@ from dataclasses import dataclass, replace
 
 from .config import Config
 
-# The most bursts in flight, for reads and for writes each.
+# Maximum bursts in flight, for reads and for writes each.
 BURSTS_IN_FLIGHT = 8
-# No read is started while this many beats of earlier ones are still to come.
+# No read burst starts while this many beats are outstanding.
 BEATS_AHEAD = 128
-# The most instructions that a module has issued and not retired.
+# Maximum instructions that a module has issued and not retired.
 INSTRUCTIONS_IN_FLIGHT = 16
-# Of those, the most that are in the queue before GEMM, and before the ALU.
+# Maximum commands in the queue of GEMM, and of the ALU.
 GEMM_COMMANDS = 2
 ALU_COMMANDS = 8
-# A burst has at most BURST_BEATS beats and does not cross a multiple of BURST_BYTES; those of fetch
-# do not cross a multiple of FETCH_BURST_BYTES, and fetch buffers twice as many bytes.
+# A burst has at most BURST_BEATS beats and does not cross a multiple of BURST_BYTES. Fetch bursts
+# do not cross a multiple of FETCH_BURST_BYTES; fetch buffers two of them.
 BURST_BEATS = 256
 BURST_BYTES = 4096
 FETCH_BURST_BYTES = 256
-# The most beats of an element that loads gather before they write them. A lane of 4 beats
-# of 64 bits leaves 5 of 261 bits of block RAM unused, one of 2 beats 7 of 135.
+# Maximum beats of an element that loads gather before writing. A lane of 4 beats of 64 bits wastes
+# 5 of 261 bits of block RAM, one of 2 beats 7 of 135.
 MAX_LANE_BEATS = 4
-# Cycles from tiles to their dot products, and from operands of the ALU to its result in lanes that
-# cannot requantize, both without the registers of small machines; and in lanes that can requantize.
+# Latency in cycles of dot products, and of ALU lanes without and with REQUANTIZE, without the
+# additional registers of small machines.
 DOT_PRODUCT_LATENCY = 3
 ALU_LATENCY = 1
 REQUANTIZING_ALU_LATENCY = 6
-# Registers of small machines, behind the operands of the ALU and behind its products.
+# Additional registers of small machines: after the ALU operands, and after its products.
 SMALL_ALU_REGISTERS = 2
-# Words in which a table of LOOKUP is copied into the lanes, one per cycle.
+# Words in which a LOOKUP table is copied into the lanes, one per cycle.
 TABLE_WORDS = 64
-# Cycles of GEMM from a micro-op's being taken to its being done, without that register: tiles are
-# read before the dot products, and accumulators written after them.
+# Cycles from accepting a GEMM micro-op to its completion, without that register: tiles are read
+# before the dot products, accumulators written after them.
 GEMM_LATENCY = DOT_PRODUCT_LATENCY + 2
-# Machines of at most this many multiply-accumulates per cycle are for small FPGAs.
+# Machines with at most this many multiply-accumulates per cycle target small FPGAs.
 SMALL_MACS = 128
 
 
 def is_small(config: Config) -> bool:
-    """Whether the machine is made for a small FPGA. Block RAM is slow there and multipliers are far
-    away, so tiles, operands of the ALU and its products have a register, at the cost of one more
-    cycle of each. But scratchpads leave some block RAM, which holds the queues of instructions."""
+    """Whether the machine targets a small FPGA, where block RAM is slow and multipliers are far
+    away: tiles, ALU operands and products have an additional register, which costs a cycle each.
+    Instruction queues are in block RAM, of which scratchpads leave some.
+    """
     return config.macs_per_cycle <= SMALL_MACS
 
 
 def gemm_latency(config: Config) -> int:
-    """Cycles of GEMM from a micro-op's being taken to its being done."""
+    """Cycles from accepting a GEMM micro-op to its completion."""
     return GEMM_LATENCY + is_small(config)
 
 
 def alu_latency(config: Config) -> int:
-    """Cycles from operands of the ALU to its result."""
+    """Cycles from the operands of the ALU to its result."""
     if config.requantize:
         return REQUANTIZING_ALU_LATENCY
     return ALU_LATENCY + (SMALL_ALU_REGISTERS if is_small(config) else 0)
 
 
 def has_long_alu(config: Config) -> bool:
-    """Whether a micro-op waits in a register before the ALU, since much depends on whether it has
-    to: where the pipeline is long, and where parameters, tables or sources are read before."""
+    """Whether the ALU has a stall register in front of its pipeline, since the stall signal has a
+    high fan-out: with long pipelines, and where parameters, tables or sources are read in advance.
+    """
     return bool(config.requantize or config.lookup or config.overlap)
 
 
 def early_end(config: Config) -> int:
-    """How many cycles before its last write can be read an instruction of GEMM or the ALU is done:
-    with OVERLAP as many as FORWARD, the quickest to read accumulators, takes from there."""
+    """Number of cycles by which a GEMM or ALU instruction retires before its last write becomes
+    visible: with OVERLAP, as many as FORWARD, the earliest reader of accumulators, needs to read.
+    """
     return 2 if config.overlap else 0
 
 
 def copied_sources(config: Config) -> int:
-    """Accumulators, the last ones, that are in memory twice: the ALU reads one of these as the
-    source of a micro-op together with its destination, whatever GEMM reads. With OVERLAP they are a
-    quarter, room for the constants of a layer; without it all, since sums and bias share a bank."""
+    """Number of accumulators, the last ones, that have a second copy, from which the ALU reads a
+    source together with its destination regardless of GEMM's reads. With OVERLAP a quarter, for the
+    constants of a layer; otherwise all, since sums and bias share a bank.
+    """
     return max(1, config.acc.depth // 4) if config.overlap else config.acc.depth
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """Cycles from one event to the next of a small machine, if nothing else holds it up."""
+    """Cycles between consecutive events of a small machine, without stalls."""
 
-    # From the launch to the first request of fetch.
+    # From launch to the first request of fetch.
     launch_to_fetch: int = 6
-    # From an instruction's hand-over by fetch to its being issued.
+    # From dispatch of an instruction by fetch to its issue.
     hand_over_to_issue: int = 6
-    # From the issue of an instruction to that of the next one of its module, already in its queue.
+    # From the issue of an instruction to the issue of its successor in the same queue.
     issue_to_issue: int = 3
-    # From a unit's being done with an instruction to its retirement; a cycle later, what waits for
-    # its tokens can be issued.
+    # From completion of an instruction in its unit to its retirement; instructions that wait for
+    # its tokens can issue one cycle later.
     done_to_retire: int = 0
     # From the issue of a LOAD to its first request, or of a STORE to the announcement of its first
     # burst.
     issue_to_request: int = 2
-    # From the choice of a request by the arbiter to its reaching memory.
+    # From the arbiter's grant to the request at memory.
     grant_to_memory: int = 1
-    # From a word on the bus to the hand-over of the instruction that it completes.
+    # From a word on the bus to the dispatch of the instruction that it completes.
     word_to_fetch: int = 2
-    # From the last word of a LOAD on the bus to its being done.
+    # From the last word of a LOAD on the bus to the LOAD's completion.
     word_to_done: int = 2
-    # From the announcement of a burst of a STORE to its first word's being moved.
+    # From the announcement of a STORE's burst to the transfer of its first word.
     announce_to_word: int = 4
-    # From the last response of a STORE to its being done.
+    # From the last response of a STORE to its completion.
     response_to_done: int = 1
-    # From the issue of a GEMM or ALU instruction to its unit's taking its first micro-op, and from
-    # there to that one's entering the pipeline of the ALU, without the register of a long one.
+    # From the issue of a GEMM or ALU instruction to its first micro-op in the unit, and from there
+    # to the entry of the ALU pipeline, without a stall register.
     issue_to_item: int = 3
     item_to_alu: int = 0
     # From the issue of FINISH to the interrupt.
@@ -121,8 +125,9 @@ LATENCIES = Latencies()
 
 
 def latencies(config: Config) -> Latencies:
-    """Those of a machine. In a large one the queues are in LUTs, which give instructions sooner,
-    even though they are decoded in a cycle of their own."""
+    """Latencies of a machine. Large machines have their queues in LUTs, which deliver instructions
+    earlier, although decoding takes a separate cycle.
+    """
     known = replace(LATENCIES, item_to_alu=int(has_long_alu(config)))
     if is_small(config):
         return known

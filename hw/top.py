@@ -22,22 +22,21 @@ _INCREMENTING = 0b01  # AXI burst type INCR
 class Top(wiring.Component):
     """The whole machine.
 
-    A driver writes the program's address and length and the base addresses, writes
-    CONTROL.launch, and waits for the interrupt line or for STATUS.done. Registers of the program
-    may not change while it runs. Every program ends by itself; CONTROL.reset stops one that
-    computes for too long.
+    A driver writes the program's address, length and base addresses, writes CONTROL.launch, and
+    waits for the interrupt or for STATUS.done. Program registers must not change during a run.
+    Every program ends by itself; CONTROL.reset stops one that computes for too long.
 
-    Timing: the run starts in the cycle after the launch shows at the register file; CYCLES
-    counts from then to the end of the run.
+    Timing: the run starts in the cycle after the launch reaches the register file; CYCLES counts
+    from then to the end of the run.
 
     Ports
     -----
     m_axi : AXI4 master; one ID, bursts of the full width of the bus
     s_axil : AXI4-Lite slave with the registers of `amaranth_vta.hw.registers`
-    irq : high while an enabled interrupt is pending: the run is done, or has failed or been stopped
-    rst : synchronous reset. It is an ordinary port, and the clock domain has no reset: between runs
-        the core is held in reset anyway, so that most registers need no second one.
-    activity : only if ``watched``: what the modules are doing, for simulation
+    irq : high while an enabled interrupt is pending: the run is done, failed, or was stopped
+    rst : synchronous reset, an ordinary port; the clock domain has no reset. Between runs the core
+        is held in reset anyway, so most registers need no second reset.
+    activity : only if ``watched``: activity of the modules, for simulation
     clock : only if ``grouped``: clocks for groups of registers, for simulation
     """
 
@@ -147,7 +146,7 @@ class Top(wiring.Component):
         fault: Any,
         tokens: Any,
     ) -> None:
-        """The state of the run in the registers, and the interrupt line."""
+        """Connect the state of the run to the registers and the interrupt line."""
         fault_bits, status = REGISTERS["FAULT"], REGISTERS["STATUS"]
         enabled = {
             part.name: registers.interrupt_enable[part.offset]
@@ -187,7 +186,7 @@ class Top(wiring.Component):
             m.d.comb += request.ready.eq(getattr(bus, f"{channel}ready"))
         m.d.comb += [
             read.beat.payload.data.eq(bus.rdata),
-            # SLVERR and DECERR are the two responses with the upper bit.
+            # SLVERR and DECERR are the two responses with the upper bit set.
             read.beat.payload.error.eq(bus.rresp[1]),
             read.beat.payload.last.eq(bus.rlast),
             read.beat.valid.eq(bus.rvalid),

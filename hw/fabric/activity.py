@@ -1,4 +1,4 @@
-"""What the modules are doing, for the counters and for timelines of a simulation."""
+"""Activity of the modules, for counters and simulation timelines."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
@@ -7,21 +7,21 @@ from .structures import INDEX_WIDTH
 
 
 class ModuleActivity(wiring.Signature):
-    """The activity of load, compute or store. Per-unit fields: bit n is unit n, bit 0 means no unit
+    """Activity of load, compute or store. In per-unit fields bit n is unit n; bit 0 means no unit
     (FINISH).
 
     ``index``, ``unit``
-        of the next instruction to be issued, and the unit that will execute it.
+        of the next instruction to issue.
     ``starts``
-        per unit, high for one cycle when that instruction is issued to it.
+        per unit, high for one cycle when that instruction issues to it.
     ``begins``
-        per unit, high for one cycle when it takes its next instruction: when that is issued, or
-        later where there is a queue before the unit.
+        per unit, high for one cycle when it accepts its next instruction: at issue, or later where
+        a command queue precedes the unit.
     ``ends``
-        per unit, high for one cycle when it is done with its oldest instruction; bit 0 when the
+        per unit, high for one cycle when it completes its oldest instruction; bit 0 when the
         instruction retires.
     ``busy``
-        per unit: it has taken an instruction and is not done with it.
+        per unit: it has accepted an instruction and not completed it.
     ``lacks_prev``, ``lacks_next``
         no instruction is in flight, and the next one lacks a token from that neighbour.
     """
@@ -42,16 +42,16 @@ class ModuleActivity(wiring.Signature):
 
 
 class FetchActivity(wiring.Signature):
-    """The activity of fetch.
+    """Activity of fetch.
 
     ``index``
-        of the next instruction to be handed over.
+        of the next instruction to be dispatched.
     ``hands_over``
-        it is handed over in this cycle.
+        that instruction is dispatched in this cycle.
     ``blocked``
         it waits for room in its queue.
     ``starved``
-        it has not come from memory yet.
+        it has not arrived from memory yet.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class FetchActivity(wiring.Signature):
 
 
 class Activity(wiring.Signature):
-    """The activity of all modules; units of compute as in `amaranth_vta.hw.compute.Unit`."""
+    """Activity of all modules; units of compute as in `amaranth_vta.hw.compute.Unit`."""
 
     def __init__(self, compute_units: int) -> None:
         super().__init__(

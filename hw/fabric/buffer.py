@@ -1,4 +1,4 @@
-"""On-chip memories that take and give several elements per cycle, at any alignment."""
+"""Scratchpad memories that transfer several elements per cycle at any alignment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +16,15 @@ from amaranth_vta.hw.timing import MAX_LANE_BEATS
 
 
 class WritePortSignature(wiring.Signature):
-    """A writer of up to ``elements`` consecutive elements per cycle, or of parts of one.
+    """Write port for up to ``elements`` consecutive elements per cycle, or for lanes of one.
 
     ``enable``
         bit j writes element ``index`` + j.
     ``lanes``
-        the parts of an element that are written, the same for all elements.
+        the lanes of an element that are written, the same for all elements.
     ``index``
-        of element 0. It may be negative, or so large that ``index`` + j is past the depth, when
-        the elements concerned are not enabled: data that starts in the middle of a beat is
-        presented as it lies in the beat.
+        of element 0. It may be negative, or so large that ``index`` + j exceeds the depth, if those
+        elements are not enabled: data that start in the middle of a beat keep their position.
     """
 
     def __init__(self, element_bits: int, depth: int, elements: int, lanes: int) -> None:
@@ -41,11 +40,11 @@ class WritePortSignature(wiring.Signature):
 
 
 class ReadPortSignature(wiring.Signature):
-    """A reader of ``elements`` consecutive elements from ``index`` on.
+    """Read port for ``elements`` consecutive elements from ``index`` on.
 
-    ``data`` holds them in the cycle after ``enable``, and keeps them while ``enable`` is low; or,
-    if ``cycles`` is 2, in the cycle after that alone. Elements outside of the memory (a negative
-    ``index`` included) have undefined values.
+    ``data`` is valid in the cycle after ``enable`` and stable while ``enable`` is low; with
+    ``cycles`` = 2 it is valid only in the second cycle after. Elements outside of the memory
+    (including negative indices) are undefined.
     """
 
     def __init__(self, element_bits: int, depth: int, elements: int, cycles: int = 1) -> None:
@@ -66,14 +65,15 @@ def _index_shape(depth: int, elements: int) -> Shape:
 class Scratchpad(wiring.Component):
     """A memory of ``depth`` elements with one write port and several read ports.
 
-    Element i lies in bank i mod N, where N is the largest number of elements that a port moves
-    in a cycle, or the power of two above it; so consecutive elements are always in different banks.
-    Each read port has its own copy of the memory, so that a block RAM needs one port to read and
-    one to write. Raises `ValueError` if ``depth`` or ``write_elements`` are not powers of two, or
-    ``lanes`` does not divide ``element_bits``.
+    Elements are interleaved: element i is in bank i mod N, where N is the largest number of
+    elements that a port transfers per cycle, rounded up to a power of two. Each read port has its
+    own copy of the memory, so that a block RAM needs one read and one write port. Raises
+    `ValueError` if ``depth`` or ``write_elements`` are not powers of two, or ``lanes`` does not
+    divide ``element_bits``.
 
-    Timing: what is read shows in the next cycle, and stays until the next read. A read in the cycle
-    in which the element is written gives the old value in simulation, and is undefined on an FPGA::
+    Timing: read data are valid in the next cycle and stable until the next read. A read in the
+    cycle of a write to the same element returns the old value in simulation and is undefined on
+    an FPGA::
 
         cycle          0     1     2
         write.enable   1
@@ -84,7 +84,7 @@ class Scratchpad(wiring.Component):
     ----------
     element_bits, depth : geometry, depth a power of two
     write_elements, lanes : of the write port; ``lanes`` divides ``element_bits``
-    read_elements : elements that each read port gives; the ports are ``read0``, ``read1``, …
+    read_elements : elements per read, by port; the ports are ``read0``, ``read1``, …
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class Scratchpad(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         banks = 1 << self._log_banks
-        # Two rows at least: a memory of one word has no address.
+        # At least two rows: a memory of one word has no address.
         row_width = max(1, exact_log2(self._depth) - self._log_banks)
 
         def row(index: Value, first: Value, bank: int) -> Value:
-            """Where ``bank`` keeps its element of those that start at ``index``."""
+            """Row of ``bank`` for an access that starts at ``index``."""
             return ((index >> self._log_banks) + (first > bank))[:row_width]
 
         write_first = self.write.index[: self._log_banks].as_unsigned()
@@ -157,7 +157,8 @@ class Scratchpad(wiring.Component):
                     writer.addr.eq(write_rows[bank]),
                     writer.en.eq(write_enables[bank]),
                     Value.cast(writer.data).eq(datas[bank]),
-                    # A port of one element reads one bank, whose row does not depend on others.
+                    # A single-element port reads one bank, so its row does not depend on the
+                    # others.
                     reader.addr.eq(
                         row(port.index, first, bank)
                         if elements > 1
@@ -172,7 +173,7 @@ class Scratchpad(wiring.Component):
             if elements & (elements - 1) == 0:
                 ordered = _rotate(outputs, -read_first, banks)
             else:
-                # A choice among all banks at once, which takes fewer LUTs.
+                # One multiplexer over all banks takes fewer LUTs.
                 ordered = [
                     Array(outputs)[(read_first + j)[: self._log_banks]] for j in range(elements)
                 ]
@@ -180,19 +181,19 @@ class Scratchpad(wiring.Component):
         return m
 
 
-# Programs order their reads and writes, and units forward what they write: Yosys need not add logic
-# so that a block RAM without the mode gives the old value.
+# Programs order reads and writes, and units forward what they write, so Yosys need not emulate
+# read-old-value collisions of a block RAM.
 _COLLISIONS_DO_NOT_MATTER = {"no_rw_check": 1}
 
 
 def _padded(values: list[Value], count: int) -> list[Value]:
-    """``values`` and copies of the first, or zeros for single bits, up to ``count``."""
+    """Extend ``values`` to ``count`` items, with copies of the first, or zeros if it is a bit."""
     filler = values[0] if len(Value.cast(values[0])) > 1 else Const(0, 1)
     return [*values, *[filler] * (count - len(values))]
 
 
 def _rotate(values: list[Value], amount: Value, count: int | None = None) -> list[Value]:
-    """``values`` rotated towards higher places: the first one goes to place ``amount``."""
+    """Rotate ``values`` towards higher places: the first one goes to place ``amount``."""
     values = [Value.cast(value) for value in values]
     for stage in range(exact_log2(count or len(values))):
         step = 1 << stage
@@ -204,11 +205,10 @@ def _rotate(values: list[Value], amount: Value, count: int | None = None) -> lis
 
 @dataclass(frozen=True)
 class Geometry:
-    """How the bus sees a memory: an element takes ``beats`` beats, or a beat holds ``elements``.
+    """How a memory maps to the bus: an element takes ``beats`` beats, or a beat has ``elements``.
 
-    Loads gather ``lane_beats`` beats before they write, and a lane is as wide: this leaves most
-    write cycles to padding and to others, and wide lanes, each with its own write enable, use more
-    of the bits of a block RAM.
+    Loads gather ``lane_beats`` beats into a lane before writing it. This leaves most write cycles
+    to padding and other writers, and wide lanes, each with its write enable, use block RAM better.
     """
 
     element_bits: int
@@ -225,7 +225,7 @@ class Geometry:
         return WritePortSignature(self.element_bits, self.depth, self.elements, self.lanes)
 
     def read_port(self) -> ReadPortSignature:
-        """A port that gives a beat of elements, or one element that is wider, in a cycle."""
+        """A port that reads one beat of elements per cycle, or one element if that is wider."""
         return ReadPortSignature(self.element_bits, self.depth, self.elements)
 
     def scratchpad(self, read_elements: Sequence[int] = (1,)) -> Scratchpad:
@@ -245,7 +245,7 @@ def geometry(config: Config, memory: isa.Memory) -> Geometry:
     beats = max(1, tile.element_bits // bus_bits)
     lane_beats = min(beats, MAX_LANE_BEATS)
     if memory is isa.Memory.ACC and config.out_width < config.acc_width:
-        # A beat of ACC_8BIT becomes this many, which are written at once.
+        # A beat of ACC_8BIT widens to this many beats, which are written at once.
         lane_beats = min(lane_beats, config.acc_width // config.out_width)
     return Geometry(
         element_bits=tile.element_bits,

@@ -1,4 +1,4 @@
-"""Commands of GEMM or the ALU that wait for their unit, and for the other one."""
+"""Queue of GEMM or ALU commands that wait for their unit and for the other unit."""
 
 from typing import Any
 
@@ -11,26 +11,26 @@ from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
 from .counting import counted, stays_above
 
-# Bits of a count of instructions, modulo a power of two: two counts of one unit that are compared
-# differ by less than half of that. A command waits for those in flight; and while it waits for
-# earlier ones of its unit, those in flight when it came may be done, and as many that came later.
+# Bits of an instruction count modulo a power of two. Compared counts of one unit differ by less
+# than half: a command waits for the instructions in flight at its arrival, and as many younger ones
+# may complete while it waits.
 COUNT_WIDTH = (4 * INSTRUCTIONS_IN_FLIGHT - 1).bit_length()
 
 
 class WaitingCommand(data.StructLayout):
-    """A command that, unless it is ``independent``, must not begin before instruction ``follows``
-    of the other unit is done, counted from 0 since the machine was cleared, modulo
-    2 ** `COUNT_WIDTH`."""
+    """A command. Unless ``independent``, it must not start before instruction number ``follows`` of
+    the other unit is done, counted from 0 since the last clear, modulo 2 ** `COUNT_WIDTH`.
+    """
 
     def __init__(self, command: ShapeLike) -> None:
         super().__init__({"command": command, "follows": COUNT_WIDTH, "independent": 1})
 
 
 class CommandQueue(wiring.Component):
-    """A first-in first-out queue, so that the instructions behind a waiting one can be issued.
+    """A FIFO that lets younger instructions issue behind a waiting command.
 
-    Timing: a command is offered in the cycle in which it arrives, if it finds the queue empty and
-    has nothing to wait for; here b and c follow the instruction that ends::
+    Timing: a command that arrives at an empty queue and need not wait is offered in the same cycle.
+    Here b and c wait for the instruction that ends::
 
         i           a   b   c
         other_ends              1
@@ -39,15 +39,15 @@ class CommandQueue(wiring.Component):
     Parameters
     ----------
     command : shape of a command
-    depth : the most commands that it holds
+    depth : capacity in commands
 
     Ports
     -----
     i : `WaitingCommand`
     o : the commands, in order
-    other_done, other_ends : how many instructions of the other unit were done before this cycle,
-        counted as in `WaitingCommand`, and whether one more is in this cycle
-    level : how many commands it holds
+    other_done, other_ends : instructions of the other unit done before this cycle, counted as in
+        `WaitingCommand`, and whether one more completes in this cycle
+    level : commands in the queue
     """
 
     def __init__(self, command: ShapeLike, depth: int) -> None:
@@ -67,7 +67,7 @@ class CommandQueue(wiring.Component):
         m = Module()
         first, last = Signal(range(self._depth)), Signal(range(self._depth))
         taken, waits = Signal(), Signal()
-        # A flip-flop that selects the output alone, so that each of its bits takes one LUT.
+        # A dedicated flip-flop selects the output, so that each bit takes one LUT.
         holds, puts, full = Signal(), Signal(), Signal()
         oldest, before = Signal(self._entry), Signal(COUNT_WIDTH)
         m.d.comb += [
@@ -75,8 +75,8 @@ class CommandQueue(wiring.Component):
             Value.cast(oldest).eq(
                 Mux(holds, self._stored(m, last, first), Value.cast(self.i.payload))
             ),
-            # Of those before the one that it follows, how many are still to come; negative if that
-            # is done too. Two ones make a carry.
+            # Number of instructions still to complete before the awaited one; negative if that is
+            # done too. Two ones make a carry.
             before.eq((Cat(1, oldest.follows) + Cat(~self.other_ends, ~self.other_done))[1:]),
             waits.eq(~oldest.independent & ~before[-1]),
             self.o.payload.eq(oldest.command),
@@ -97,12 +97,13 @@ class CommandQueue(wiring.Component):
         return m
 
     def _stored(self, m: Module, last: Signal, first: Signal) -> Value:
-        """Stores the command at ``i`` as number ``last``, as long as there is room, since whether
-        it is to be kept is known late in a cycle; gives that of number ``first``, in this cycle:
-        the unit that takes it has the register."""
+        """Store the command at ``i`` as number ``last`` whenever there is room, since whether it
+        must be kept is known late in the cycle. Returns number ``first`` combinationally; the unit
+        that accepts it has the register.
+        """
         payload = Value.cast(self.i.payload)
         if self._depth == 2:
-            # Two registers and a choice take less than a memory, of which 14 of 16 words were idle.
+            # Two registers and a multiplexer are smaller than a memory with 14 of 16 words unused.
             words = [Signal(len(payload), name=f"word_{n}", reset_less=True) for n in range(2)]
             for number, word in enumerate(words):
                 with m.If(self.i.ready & (last == number)):

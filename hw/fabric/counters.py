@@ -1,4 +1,4 @@
-"""Counters of events in a run: many at little cost, since their sums are in a small memory."""
+"""Event counters whose sums share a small memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,9 +27,10 @@ def events(
     write: Any,
     held: Value,
 ) -> dict[str, Value]:
-    """What each of `COUNTERS` adds up, in their order.
+    """Increments of each of `COUNTERS`, in their order.
 
-    ``read`` and ``write`` are the memory; ``held``: the machine is in reset, no burst is in flight.
+    ``read`` and ``write`` are the memory ports; ``held``: the machine is in reset and no burst is
+    in flight.
     """
     found = {
         "fetch_waits_for_modules": fetch.activity.blocked,
@@ -81,25 +82,25 @@ _BURSTS_WIDTH = 4
 
 
 class CounterBank(wiring.Component):
-    """Adds up events, up to `COUNTER_WIDTH` bits each.
+    """Counts events, up to `COUNTER_WIDTH` bits per counter.
 
-    Events, a cycle after they have come, are first counted in a few flip-flops per counter; each
-    cycle one of these counts, in turn, is added to its sum in the memory.
+    Events are registered, then accumulated in a few flip-flops per counter. Each cycle one counter,
+    in round-robin order, is added to its sum in memory.
 
-    Timing: a sum lags behind by a round of the counters and two cycles, until ``settled``.
+    Timing: a sum lags by one round of the counters plus two cycles, until ``settled``.
 
     Parameters
     ----------
-    events : the name of each counter, and the bits of what is added to it in a cycle
+    events : name of each counter, and the width of its increment
 
     Ports
     -----
-    clear : sets all to zero; what comes in the next cycle counts
-    counting : events may come
-    index : which sum is shown, in the order of ``events``
+    clear : sets all counters to zero; events of the next cycle count
+    counting : events may occur
+    index : selects the sum, in the order of ``events``
     value : that sum, in the same cycle
-    settled : nothing has been counted for a whole round, so the sums are complete
-    one for each counter, by its name : what is added in this cycle
+    settled : nothing was counted for a whole round, so the sums are complete
+    one for each counter, by its name : the increment in this cycle
     """
 
     def __init__(self, events: Mapping[str, int]) -> None:
@@ -122,8 +123,8 @@ class CounterBank(wiring.Component):
         write = sums.write_port()
         read, show = sums.read_port(domain="comb"), sums.read_port(domain="comb")
         turn = Signal(range(self._rounds))
-        # Sums from before ``clear`` that have not had their turn since; and, after the last
-        # event, counters that have not had theirs.
+        # Counters whose sums from before ``clear`` are still in memory; and counters still to be
+        # added after the last event.
         stale, unsettled = Signal(range(self._rounds + 1)), Signal(range(self._rounds + 2))
         recent = Signal(max(self._recent_width(width) for width in self._events.values()))
         m.d.sync += turn.eq(turn + 1)
@@ -137,7 +138,7 @@ class CounterBank(wiring.Component):
             m.d.sync += unsettled.eq(self._rounds + 1)
         with m.Elif(unsettled != 0):
             m.d.sync += unsettled.eq(unsettled - 1)
-        # What is added to a sum, whose turn it was a cycle before.
+        # The increment of a sum, one cycle after its turn.
         place, amount, restarts = Signal.like(turn), Signal.like(recent), Signal()
         m.d.sync += [
             place.eq(turn),
@@ -153,8 +154,8 @@ class CounterBank(wiring.Component):
             self.value.eq(show.data),
             self.settled.eq((unsettled == 0) & ~self.counting & ~counted_before),
         ]
-        # What has come since its counter's last turn, for all counters at once: a bit of each in
-        # every plane, added up plane by plane.
+        # Increments since each counter's last turn, as bit planes over all counters, added plane by
+        # plane.
         added = [Signal(width, name=f"added_{name}") for name, width in self._events.items()]
         for name, event in zip(self._events, added, strict=True):
             m.d.sync += event.eq(Mux(self.clear, 0, getattr(self, name)))
@@ -170,8 +171,8 @@ class CounterBank(wiring.Component):
                 m.d.sync += plane.eq(0)
             with m.Else():
                 m.d.sync += plane.eq((kept ^ bits ^ carry) & wide)
-            # A signal, since the text of an expression that holds the last one twice doubles with
-            # each plane.
+            # A named signal: an expression that contains its predecessor twice would double in size
+            # with each plane.
             carried = Signal(len(added), name=f"carried_{number}")
             m.d.comb += carried.eq((kept & bits) | (kept & carry) | (bits & carry))
             carry = carried
@@ -179,5 +180,5 @@ class CounterBank(wiring.Component):
         return m
 
     def _recent_width(self, width: int) -> int:
-        """Bits of what is added up between two turns, ``width`` bits per cycle."""
+        """Width of the sum between two turns for increments of ``width`` bits."""
         return (self._rounds * ((1 << width) - 1)).bit_length()

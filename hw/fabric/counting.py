@@ -1,14 +1,13 @@
-"""Counts that go up and down by one."""
+"""Up/down counters."""
 
 from amaranth.hdl import Cat, Signal, Value
 
-# Bits of a count without a carry chain, in which each bit takes a LUT of six inputs or two.
+# Width up to which a counter needs no carry chain: each bit takes one or two LUTs of six inputs.
 _FEW = 6
 
 
 def counted(count: Signal, up: Value, down: Value) -> Value:
-    """``count`` with one more if ``up``, and one less if ``down``, modulo its width: by one adder,
-    where a sum of three terms takes two."""
+    """``count`` + ``up`` − ``down``, modulo its width, by one adder instead of two."""
     changes, less = up ^ down, down & ~up
     if len(count) <= _FEW:
         flips = (
@@ -19,8 +18,9 @@ def counted(count: Signal, up: Value, down: Value) -> Value:
 
 
 def stays_above(least: int, count: Signal, up: Value, down: Value) -> Value:
-    """Whether ``count`` is more than ``least`` once it is `counted`; without the adder, since
-    ``up`` and ``down`` are known late in a cycle. It never goes below 0, nor above its width."""
+    """Whether the next value of `counted` exceeds ``least``, without waiting for the adder, since
+    ``up`` and ``down`` arrive late in the cycle. The count never goes below 0 or above its width.
+    """
     return (
         (count > least + 1)
         | ((count == least + 1) & (up | ~down))

@@ -1,4 +1,4 @@
-"""Between a module's queue of instructions and their issue: what their bits say."""
+"""Instruction decoding between a module's queue and its issue logic."""
 
 from typing import Any
 
@@ -15,8 +15,9 @@ from .structures import instruction_layout
 
 
 class DecodedEntry(data.StructLayout):
-    """An instruction, the unit that executes it (1 to ``units``, or 0 for none), and whether it is
-    illegal; and whether, as a LOAD or STORE, it moves any data."""
+    """An instruction with its unit (1 to ``units``, or 0 for none), whether it is illegal, and
+    whether it moves data as a LOAD or STORE.
+    """
 
     def __init__(self, units: int) -> None:
         super().__init__(
@@ -25,16 +26,16 @@ class DecodedEntry(data.StructLayout):
 
 
 class Decoder(wiring.Component):
-    """Holds the next instruction of a module with what the module finds in its bits.
+    """Holds the next instruction of a module together with its decoded properties.
 
-    Timing: an instruction shows at ``decoded`` in the cycle after it is taken, from registers; one
-    can pass in every cycle. In a small machine, whose queues have such a register already, it shows
-    in the same cycle.
+    Timing: an instruction appears at ``decoded``, registered, in the cycle after it is accepted;
+    throughput is one per cycle. In a small machine, whose queues already have an output register,
+    it appears in the same cycle.
 
     Ports
     -----
     insn, decoded : instructions
-    unit, illegal : of that at ``insn``, which the module decodes
+    unit, illegal : properties of the instruction at ``insn``, decoded by the module
     """
 
     def __init__(self, config: Config, units: int) -> None:

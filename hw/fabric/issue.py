@@ -1,4 +1,4 @@
-"""What load, compute and store have in common: tokens, order, retirement and faults."""
+"""Issue and retirement logic shared by load, compute and store: tokens, order and faults."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ from .structures import (
 
 
 class InFlight(data.StructLayout):
-    """An instruction that has been issued or refused, and has not retired."""
+    """An instruction that has issued or was rejected, and has not retired."""
 
     def __init__(self, config: Config, units: int) -> None:
         super().__init__(
@@ -44,11 +44,11 @@ class InFlight(data.StructLayout):
 
 
 class ModuleSignature(wiring.Signature):
-    """The ports that load, compute and store have in common; `InOrder` drives them.
+    """The common ports of load, compute and store; `InOrder` drives them.
 
     Members
     -------
-    insn : instructions, in stream order; taken when they are issued
+    insn : instructions in stream order, accepted when they issue
     status, fault, activity : of `ModuleStatus`, `FaultPort` and `ModuleActivity`
     from_NAME, to_NAME : tokens of each neighbour
     """
@@ -70,40 +70,40 @@ class ModuleSignature(wiring.Signature):
 
 
 class InOrder(wiring.Component):
-    """Issues the instructions of one module to its units, and retires them, in order.
+    """Issues the instructions of a module to its units, and retires them, both in order.
 
-    An instruction is issued when all the tokens that it pops are available, its unit is ready, and
-    the module says that it may start. It retires, and gives its tokens, when its unit is done with
-    it and everything before it has retired; without room for a token it stalls. A refused
-    instruction takes the same path as an issued one, so that the module stops at its first faulty
-    instruction in stream order, after all earlier ones have retired.
+    An instruction issues when all tokens that it pops are available, its unit is ready, and the
+    module permits it (``may_start``). It retires and pushes its tokens when its unit is done and
+    everything older has retired; it stalls while a token queue is full. Rejected instructions take
+    the same path, so a module stops at its first faulty instruction in stream order, after all
+    older ones have retired.
 
-    Timing: an instruction can be issued in the cycle in which it is offered. It retires in the
-    cycle in which its unit is done, or later, and what waits for its tokens can be issued in the
-    next. One can be issued and one retired in every cycle.
+    Timing: an instruction can issue in the cycle in which it is offered. It retires in the cycle in
+    which its unit is done, or later; instructions that wait for its tokens can issue one cycle
+    later. Throughput is one issue and one retirement per cycle.
 
     Parameters
     ----------
     module : the module that it is part of
-    causes : per unit, the fault that its error means
+    causes : per unit, the fault cause of its errors
 
     Ports
     -----
     (all of `ModuleSignature`)
-    head : the next instruction, of which the next six are
-    illegal : it is refused; flags towards a neighbour that does not exist are found here
-    out_of_range : it would touch elements past the depth of a scratchpad
-    out_of_bounds : it would touch DRAM beyond the limit of its memory
-    unit : the unit that executes it: 1 to n, or 0 for none
-    unit_ready : that unit can take it
-    may_start : it has no hazard with an instruction before it, or of another module
-    start : it is issued to its unit in this cycle
-    begins : per unit, it takes its next instruction in this cycle
-    queued : per unit, how many instructions have been issued to it that it has not taken
-    pending : per unit, bit 0 for none: it has instructions that have not retired
-    done, error : per unit, a pulse for an instruction that is done; after one with an error no
-        instruction of that unit is done
-    drained : the units have no access to memory in flight
+    head : the next instruction, which the next six ports describe
+    illegal : reject it; token flags towards a missing neighbour are detected here
+    out_of_range : it would access elements beyond the depth of a scratchpad
+    out_of_bounds : it would access DRAM beyond the limit of its memory
+    unit : its unit: 1 to n, or 0 for none
+    unit_ready : that unit can accept it
+    may_start : it has no hazard with an older instruction or with another module
+    start : it issues in this cycle
+    begins : per unit, it accepts its next instruction in this cycle
+    queued : per unit, instructions issued to it and not yet accepted
+    pending : per unit, bit 0 for none: it has unretired instructions
+    done, error : per unit, a pulse per completed instruction; after an error no instruction of that
+        unit completes
+    drained : the units have no memory access in flight
     """
 
     def __init__(
@@ -138,8 +138,9 @@ class InOrder(wiring.Component):
         )
 
     def connect(self, m: Module, component: Any, decoder: Decoder) -> None:
-        """Makes the ports of `ModuleSignature` those of ``component``, in its elaboration, its
-        instructions by way of the ``decoder``."""
+        """Connect the ports of `ModuleSignature` to ``component``, with its instructions passing
+        through ``decoder``.
+        """
         connect(m, flipped(component.insn), decoder.insn)
         decoded = decoder.decoded.payload
         m.d.comb += [
@@ -154,7 +155,7 @@ class InOrder(wiring.Component):
                 connect(m, flipped(getattr(component, name)), getattr(self, name))
 
     def connect_unit(self, m: Module, decoder: Decoder, unit: Any, opcode: isa.Opcode) -> None:
-        """Hands all instructions, which have this opcode, to one `Loader` or `Storer`."""
+        """Issue all instructions, which have this opcode, to one `Loader` or `Storer`."""
         bits = decoder.insn.payload.entry.bits
         m.d.comb += [
             decoder.unit.eq(1),
@@ -179,13 +180,13 @@ class InOrder(wiring.Component):
             registered=not is_small(self._config),
         )
         index = self.insn.payload.entry.index[: index_width(self._config)]
-        # The rest of an index is 0; queues in block RAM hide that from synthesis.
+        # The upper bits of an index are 0, which queues in block RAM hide from synthesis.
         m.d.comb += [self.head.eq(self.insn.payload), self.head.entry.index.eq(index)]
         refused = Signal()
         issue, lacks_tokens, illegal = self._issue(m, in_flight, refused)
         retire, overflows, failed = self._retire(m, in_flight, refused)
 
-        # Status: what is issued, and what of that its unit works on.
+        # Status: instructions issued, and those that their unit works on.
         issued = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1))
         m.d.sync += issued.eq(counted(issued, issue, retire))
         under_way = self._report_activity(m, in_flight, retire)
@@ -199,7 +200,7 @@ class InOrder(wiring.Component):
                 & (issued == 0)
                 & (lacks_tokens | ~self.may_start)
             ),
-            # What a unit that has failed, or one that waits for it, was given is never done.
+            # Instructions given to a failed unit, or to one that waits for it, never complete.
             overflowing.eq(overflows & Mux(failed, self.drained, ~under_way.any()) & ~issue),
             self.status.idle.eq(~self.insn.valid & (issued == 0)),
             self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
@@ -221,19 +222,20 @@ class InOrder(wiring.Component):
 
     @property
     def _flags(self) -> data.View:
-        """The token flags of the next instruction, which are in the same place in all of them."""
+        """Token flags of the next instruction, at the same position in every opcode."""
         return data.View(instruction_layout(self._config, isa.Opcode.FINISH), self.head.entry.bits)
 
     def _ports(self, direction: str) -> dict[str, Any]:
-        """The token ports ``from`` or ``to`` the neighbours, by side."""
+        """Token ports ``from`` or ``to`` the neighbours, by side."""
         return {
             side: getattr(self, f"{direction}_{neighbour.name.lower()}")
             for side, neighbour in isa.neighbours(self._module).items()
         }
 
     def _issue(self, m: Module, in_flight: Queue, refused: Signal) -> tuple[Signal, Value, Signal]:
-        """Issues or refuses the next instruction; gives whether it does, whether the instruction
-        lacks tokens, and whether it is illegal."""
+        """Issue or reject the next instruction. Returns whether it does, whether the instruction
+        lacks tokens, and whether it is illegal.
+        """
         flags, takes = self._flags, self._ports("from")
         strangers = [side for side in ("prev", "next") if side not in takes]
         tokens, issue, cause, illegal = Signal(), Signal(), Signal(3), Signal()
@@ -278,13 +280,14 @@ class InOrder(wiring.Component):
         return issue, ~tokens, illegal
 
     def _retire(self, m: Module, in_flight: Queue, refused: Signal) -> tuple[Signal, Value, Value]:
-        """Retires the oldest instruction; gives whether it does, whether room for a token is all
-        that keeps it from that, and whether a unit has failed."""
+        """Retire the oldest instruction. Returns whether it does, whether only a full token queue
+        prevents it, and whether a unit has failed.
+        """
         oldest, gives = in_flight.o.payload, self._ports("to")
         done, failure, failed = self._completion(m, in_flight)
         full, retire = Signal(), Signal()
         m.d.comb += [
-            # The oldest stays: after a fault nothing retires.
+            # The oldest instruction stays: nothing retires after a fault.
             self.fault.index.eq(oldest.index),
             full.eq(Cat(oldest[f"push_{side}"] & give.full for side, give in gives.items()).any()),
             retire.eq(in_flight.o.valid & done & ~full & ~self.fault.valid),
@@ -301,13 +304,13 @@ class InOrder(wiring.Component):
         return retire, in_flight.o.valid & done & full, failed
 
     def _report_activity(self, m: Module, in_flight: Queue, retire: Signal) -> Value:
-        """Gives, per unit, whether it has instructions that are not done, or have failed."""
+        """Returns, per unit, whether it has instructions that are not done or have failed."""
         oldest, activity = in_flight.o.payload, self.activity
         under_way = []
         m.d.comb += [
             activity.index.eq(self.head.entry.index),
             activity.unit.eq(self.unit),
-            # No shift: by an amount that nothing has set yet it is unknown in a simulator.
+            # No shift: shifting by an undefined amount is undefined in simulation.
             activity.starts.eq(
                 Cat(self.start & (self.unit == unit) for unit in range(len(self._causes) + 1))
             ),
@@ -329,11 +332,11 @@ class InOrder(wiring.Component):
         return Cat(under_way)
 
     def _completion(self, m: Module, in_flight: Queue) -> tuple[Signal, Signal, Value]:
-        """Whether the oldest instruction in flight is done, the cause if it has failed, and whether
-        any unit has failed, at this instruction or a later one.
+        """Whether the oldest instruction in flight is done, its cause if it failed, and whether any
+        unit has failed, at this instruction or a younger one.
 
-        Units may be done with instructions before the oldest one is done: they are counted until
-        they are the oldest.
+        Units may complete instructions before the oldest one completes: these are counted until
+        they become the oldest.
         """
         oldest = in_flight.o.payload
         done, failure, errors = Signal(), Signal(3), []

@@ -13,16 +13,15 @@ from .counting import counted, stays_above
 
 
 class Queue(wiring.Component):
-    """A first-in first-out queue of payloads that keep their shape.
+    """A FIFO whose payloads keep their shape.
 
-    ``o.payload`` is undefined while ``o.valid`` is low. It comes straight from flip-flops if the
-    depth is 2; a deeper queue is a memory that is read within a cycle, which needs no register
-    behind it, and no multiplexer for what would bypass it. In block RAM, which is read at the end
-    of the cycle before, an item that comes to an empty queue bypasses it; so does one of few bits
-    that has to come from flip-flops.
+    ``o.payload`` is undefined while ``o.valid`` is low. With a depth of 2 it is registered. A
+    deeper queue is a LUT RAM with asynchronous read, which needs neither an output register nor a
+    bypass. With ``in_block_ram`` or ``registered`` the output is registered, and a push into an
+    empty queue is bypassed to it.
 
-    Timing: an item offered in one cycle can be taken in the next; while the queue is neither empty
-    nor full, one goes in and one comes out in every cycle::
+    Timing: an item pushed in one cycle can be popped in the next; while the queue is neither empty
+    nor full, throughput is one push and one pop per cycle::
 
         i    a   b   c
         o        a   b   c
@@ -30,10 +29,9 @@ class Queue(wiring.Component):
     Parameters
     ----------
     shape : of a payload
-    depth : the most items that it holds; 2 or more, since a depth of 1 could not pass an item in
-        every cycle
-    in_block_ram, registered : of a queue deeper than 2: it is in block RAM, or ``o.payload`` comes
-        from flip-flops
+    depth : capacity, at least 2, since a depth of 1 cannot sustain one item per cycle
+    in_block_ram, registered : of a queue deeper than 2: its storage is block RAM, or
+        ``o.payload`` comes from flip-flops
     """
 
     def __init__(
@@ -59,7 +57,7 @@ class Queue(wiring.Component):
         return m
 
     def _add_registers(self, m: Module) -> None:
-        """The output, and one for the item that comes while that is not taken."""
+        """An output register plus a skid buffer."""
         out, later = (
             Signal(Shape.cast(self._shape), name=name, reset_less=True) for name in ("out", "later")
         )
@@ -73,7 +71,7 @@ class Queue(wiring.Component):
             m.d.sync += [
                 self.o.valid.eq(holds | self.i.valid),
                 holds.eq(0),
-                # Whether or not there is an item: ``i.valid`` is known late in a cycle.
+                # Regardless of ``i.valid``, which arrives late in the cycle.
                 out.eq(Mux(holds, later, Value.cast(self.i.payload))),
             ]
         with m.Elif(self.i.valid):
@@ -82,7 +80,7 @@ class Queue(wiring.Component):
             m.d.sync += later.eq(Value.cast(self.i.payload))
 
     def _add_memory(self, m: Module) -> None:
-        # In block RAM nothing is read that is written in the same cycle.
+        # A block RAM word is never read in the cycle in which it is written.
         attributes = {"ram_style": "block", "no_rw_check": 1} if self._in_block_ram else {}
         m.submodules.storage = storage = Memory(
             shape=Shape.cast(self._shape), depth=self._depth, init=[], attrs=attributes
@@ -137,12 +135,12 @@ def _next(pointer: Signal, depth: int) -> Value:
 
 
 class TokenCounter(wiring.Component):
-    """The tokens that one module has given to its neighbour and that are not taken yet.
+    """Counts the dependence tokens that one module has pushed and its neighbour has not popped.
 
-    ``give`` counts up and ``take`` counts down, also both in one cycle. The giver looks at ``full``
-    first, the taker at ``available``.
+    ``give`` increments and ``take`` decrements, possibly in the same cycle. The producer checks
+    ``full`` first, the consumer ``available``.
 
-    Timing: the new count shows in the next cycle::
+    Timing: the new count is visible in the next cycle::
 
         give       1
         available      1
@@ -159,7 +157,7 @@ class TokenCounter(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         change = self.count, self.give, self.take
-        # From flip-flops, since issue and retirement depend on them.
+        # Registered, since issue and retirement depend on them.
         m.d.sync += [
             self.count.eq(counted(*change)),
             self.available.eq(stays_above(0, *change)),

@@ -1,7 +1,7 @@
-"""What modules exchange: instructions, tokens, faults.
+"""Interfaces between modules: instructions, tokens, faults.
 
-The layouts of instructions and micro-ops are those of `amaranth_vta.hw.isa`, made into views of
-hardware signals; no position is written down here.
+Layouts of instructions and micro-ops are derived from `amaranth_vta.hw.isa`; this module defines no
+bit position.
 """
 
 from collections.abc import Iterable
@@ -14,40 +14,43 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
 INDEX_WIDTH = 32
-# The widest byte address on the bus.
+# Width of byte addresses on the bus.
 ADDRESS_WIDTH = 48
 
 
 def address_width(config: Config) -> int:
-    """Bits of a byte address that the machine computes with, the others are 0: two more than those
-    of DRAM, so that a base beyond it shows (`within_dram`), and no sum wraps."""
+    """Significant bits of a byte address; the others are 0. Two more than DRAM needs, so that a
+    base beyond DRAM is detectable (`within_dram`) and no sum wraps.
+    """
     return config.log_dram_size + 2
 
 
 def index_width(config: Config) -> int:
-    """Bits of the index of an instruction: enough for streams of twice the size of DRAM."""
+    """Bits of an instruction index: enough for streams of twice the size of DRAM."""
     return min(INDEX_WIDTH, config.log_dram_size - 3)
 
 
 def within_dram(config: Config, address: Value) -> Value:
-    """A byte ``address`` in as few bits as DRAM needs, or with one bit above these if it is beyond
-    DRAM, so that memory answers with an error."""
+    """A byte ``address`` in as many bits as DRAM needs, plus one that is set if it is beyond DRAM,
+    so that memory answers with an error.
+    """
     return Cat(address[: config.log_dram_size], address[config.log_dram_size :].any())
 
 
 def instruction_layout(config: Config, opcode: isa.Opcode) -> data.FlexibleLayout:
-    """The fields of one kind of instruction, as a view of its 128 bits."""
+    """Fields of one kind of instruction, as a view of its 128 bits."""
     return _view(isa.instruction_set(config).layouts[opcode], isa.INSTRUCTION_WIDTH)
 
 
 def uop_layout(config: Config) -> data.FlexibleLayout:
-    """The fields of a micro-op, as a view of its 32 bits."""
+    """Fields of a micro-op, as a view of its 32 bits."""
     return _view(isa.instruction_set(config).uop_layout, isa.UOP_WIDTH)
 
 
 def is_illegal(config: Config, opcode: isa.Opcode, bits: Value) -> Value:
-    """Whether 128 ``bits`` of an instruction with this opcode break one of `isa.rules`, or set a
-    bit that no field covers."""
+    """Whether an instruction with this opcode violates one of `isa.rules` or sets a bit outside its
+    fields.
+    """
     fields = data.View(instruction_layout(config, opcode), bits)
     uncovered = Const(isa.instruction_set(config).uncovered.get(opcode, 0), isa.INSTRUCTION_WIDTH)
     problems = [(bits & uncovered) != 0]
@@ -60,13 +63,13 @@ def is_illegal(config: Config, opcode: isa.Opcode, bits: Value) -> Value:
 
 
 def is_for_load(config: Config, memory: Value) -> Value:
-    """Whether fetch hands a LOAD that names ``memory`` to load; else it is compute's."""
+    """Whether fetch dispatches a LOAD of ``memory`` to load; otherwise to compute."""
     padding = (isa.Padding.LOAD,) if config.pad_value else ()
     return _is_one_of(memory, (*isa.LOADED_BY_LOAD, *padding))
 
 
 def is_forward(fields: data.View) -> Value:
-    """Whether an instruction, seen as a LOAD or STORE, is an `isa.Forward`."""
+    """Whether an instruction, viewed as a LOAD or STORE, is an `isa.Forward`."""
     return (fields.opcode == isa.Opcode.STORE) & (fields.memory == isa.Memory.INP)
 
 
@@ -84,15 +87,16 @@ def _view(layout: isa.Layout, width: int) -> data.FlexibleLayout:
 
 
 class Limits(data.StructLayout):
-    """Per memory of `isa.LIMITED`, the index of the first element in DRAM that its transfers may
-    not access; 0 for none."""
+    """Per memory of `isa.LIMITED`, the index of the first element in DRAM that transfers must not
+    access; 0 disables the limit.
+    """
 
     def __init__(self) -> None:
         super().__init__({memory.name.lower(): isa.DRAM_BASE_WIDTH for memory in isa.LIMITED})
 
 
 class QueueEntry(data.Struct):
-    """An instruction on its way to a module, with its place in the stream."""
+    """An instruction dispatched to a module, with its index in the stream."""
 
     bits: isa.INSTRUCTION_WIDTH
     index: INDEX_WIDTH
@@ -100,24 +104,25 @@ class QueueEntry(data.Struct):
 
 class FaultPort(wiring.Signature):
     """The fault at which a module stopped. ``valid`` stays high until the machine is cleared;
-    ``index`` and ``cause`` are meaningless before it."""
+    ``index`` and ``cause`` are undefined before.
+    """
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "index": Out(INDEX_WIDTH), "cause": Out(3)})
 
 
 class TakePort(wiring.Signature):
-    """Tokens from a neighbour: ``take`` one only while ``available``."""
+    """Tokens from a neighbour: pop (``take``) only while ``available``."""
 
     def __init__(self) -> None:
         super().__init__({"available": In(1), "take": Out(1)})
 
 
 class GivePort(wiring.Signature):
-    """Tokens to a neighbour: ``give`` one only while not ``full``.
+    """Tokens to a neighbour: push (``give``) only while not ``full``.
 
-    The giver stalls while it is full. Whether the taker makes room depends on the program, not on
-    timing: it is a fault only when the whole machine is stuck.
+    The producer stalls while the queue is full. Whether the consumer makes room depends on the
+    program, not on timing, so it is a fault only when the whole machine is stuck.
     """
 
     def __init__(self) -> None:
@@ -125,22 +130,22 @@ class GivePort(wiring.Signature):
 
 
 class ModuleStatus(wiring.Signature):
-    """What a module tells the core about itself.
+    """Module status for the core.
 
     ``retire``
-        high for one cycle for each instruction that retires; its place in the queue is free.
+        high for one cycle per retired instruction; its queue entry is free.
     ``idle``
         no instruction is held or in flight.
     ``waiting``
-        the oldest instruction waits for a neighbour, and none is executing. ``overflowing``
-        says that it is done and waits for room for its tokens, otherwise it waits for tokens
-        (FINISH: for the other modules).
+        the oldest instruction waits for a neighbour, and nothing executes. ``overflowing``: it is
+        done and waits for room for its tokens; otherwise it waits for tokens (FINISH: for the other
+        modules).
     ``executing``
-        the oldest instruction has been issued, and waits for no neighbour.
+        the oldest instruction has issued and waits for no neighbour.
     ``accessing``
-        accesses to memory are in flight.
+        memory accesses are in flight.
     ``index``
-        of the oldest instruction, while waiting, executing or accessing, or the faulty one.
+        of the oldest instruction, while waiting, executing or accessing, or of the faulty one.
     ``quiet``
         idle, waiting, or stopped by a fault with no access in flight.
     """
