@@ -1,10 +1,9 @@
-"""The instruction set: its fields, their encoding, and what makes an instruction legal.
+"""The instruction set: fields, encoding, and the rules of legal instructions.
 
 Everything that reads or writes an instruction or a micro-op, in hardware as in software, takes
-the position of its fields from the tables of this module. An instruction is 128 bits, two
-little-endian 64-bit words; fields follow one another from bit 0, and one that would straddle
-bit 64 starts word 1. The widths of some depend on the depths of the scratchpads.
-"""
+field positions from the tables of this module. An instruction is 128 bits, two little-endian 64-bit
+words; fields follow one another from bit 0, and one that would straddle bit 64 starts word 1. Some
+widths depend on the depths of the scratchpads."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ BASE_ALIGNMENT = 64
 
 
 class Opcode(IntEnum):
-    """The instructions by their number; docs/isa.md says what each does."""
+    """Opcodes; docs/isa.md describes the instructions."""
 
     LOAD = 0
     STORE = 1
@@ -42,16 +41,16 @@ class Opcode(IntEnum):
     ALU = 4
     # Extension OVERWRITE: a GEMM that sets the accumulator instead of adding to it.
     MULTIPLY = 5
-    # Extension DEPTHWISE: a GEMM in which each output takes several taps of its own channel.
+    # Extension DEPTHWISE: a GEMM in which each output multiplies several taps of its own channel.
     DEPTHWISE = 6
 
 
-# Those that multiply inputs and weights.
+# Opcodes that multiply inputs and weights.
 MULTIPLYING = (Opcode.GEMM, Opcode.MULTIPLY, Opcode.DEPTHWISE)
 
 
 class Memory(IntEnum):
-    """What a LOAD or STORE names; ACC_8BIT loads accumulators from scalars as narrow as OUT's."""
+    """Memory ids of LOAD and STORE; ACC_8BIT loads accumulators from scalars as narrow as OUT's."""
 
     UOP = 0
     WGT = 1
@@ -400,10 +399,10 @@ class Store(_MemoryInstruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Forward(_MemoryInstruction):
-    """A STORE to INP: extension FORWARD. Its fields mean what those of a LOAD of INP mean, but its
-    rows come from accumulators, as STORE reads them, and not from DRAM.
+    """A STORE to INP (extension FORWARD). Its fields have the meaning of a LOAD of INP, but its
+    rows come from accumulators instead of DRAM.
 
-    ``dram_base`` is `forward_base` of the first accumulator and the value of padding; ``x_stride``
+    ``dram_base`` is `forward_base` of the first accumulator and the padding value; ``x_stride``
     counts accumulators from row to row.
     """
 
@@ -417,7 +416,7 @@ class Forward(_MemoryInstruction):
 
     @property
     def source_end(self) -> int:
-        """The accumulator behind the last one that is read, if any is."""
+        """Index after the last accumulator read, or 0 if none is."""
         return self.source + max(self.y_size - 1, 0) * self.x_stride + self.x_size
 
     @property
@@ -589,7 +588,7 @@ class InstructionSet:
         """Any 128 bits decode; `problem` says whether the machine accepts them."""
         number = bits & _OPCODE_MASK
         known = number in self.layouts
-        # The fields that all instructions have are those of FINISH, which has no others.
+        # The common fields of all instructions are those of FINISH, which has no others.
         layout = self.layouts[Opcode(number) if known else Opcode.FINISH]
         values = {name: item.extract(bits) for name, item in layout.items() if name != "opcode"}
         if not known:
@@ -601,14 +600,14 @@ class InstructionSet:
         return _CLASSES[Opcode(number)](**values)
 
     def unused_bits(self, bits: int) -> int:
-        """Those of ``bits`` that are set and that no field of the instruction covers."""
+        """The set ``bits`` outside all fields of the instruction."""
         return bits & self.uncovered.get(bits & _OPCODE_MASK, 0)
 
     def problem(self, bits: int) -> str | None:
-        """Why the machine refuses 128 bits as an instruction; None if it does not.
+        """Reason why the machine rejects 128 bits as an instruction, or None.
 
-        This is the whole rule of the fault ``illegal_instruction``: `illegal_reason` of what the
-        bits decode to, and no bit set that no field covers.
+        This is the complete rule of the fault ``illegal_instruction``: `illegal_reason` of the
+        decoded instruction, and no set bit outside its fields.
         """
         reason = illegal_reason(self.decode(bits), self.extensions)
         if reason is None and (unused := self.unused_bits(bits)):
@@ -621,12 +620,12 @@ class InstructionSet:
         return sum(item.insert(getattr(uop, name)) for name, item in self.uop_layout.items())
 
     def decode_uop(self, bits: int) -> Uop:
-        """Any 32 bits decode; those that no field covers are ignored."""
+        """Any 32 bits decode; bits outside all fields are ignored."""
         return Uop(**{name: item.extract(bits) for name, item in self.uop_layout.items()})
 
 
 class HasExtensions(Protocol):
-    """What the instruction set depends on in a `Config`, besides the depths of its scratchpads."""
+    """Flags of a `Config` on which the instruction set depends, besides scratchpad depths."""
 
     @property
     def extensions(self) -> frozenset[str]: ...
@@ -661,9 +660,8 @@ def module_of(instruction: Instruction) -> Module:
 class Rule(NamedTuple):
     """A legal instruction has one of ``values`` in each of ``fields``.
 
-    ``when`` names another field and some of its values: the rule is for instructions that have
-    one of those. ``reason`` says what is wrong with an illegal instruction; ``{field}`` and
-    ``{value}`` in it stand for the offending field.
+    ``when`` restricts the rule to instructions with one of some values in another field. ``reason``
+    describes the violation; ``{field}`` and ``{value}`` in it are replaced by the offending field.
     """
 
     fields: tuple[str, ...]
@@ -684,9 +682,9 @@ class Rule(NamedTuple):
 
 @lru_cache(maxsize=256)
 def rules(opcode: Opcode, extensions: frozenset[str]) -> tuple[Rule, ...]:
-    """What makes an instruction legal, apart from its token flags and bits outside its fields.
+    """Rules of legal instructions, apart from token flags and bits outside all fields.
 
-    The modules refuse what breaks one of these rules, as `illegal_reason` does.
+    The modules reject instructions that break one of these rules, as `illegal_reason` does.
     """
     reserved = Rule(("reserved",), (0,), "reserved bits are {value:#x}, not zero")
     match opcode:

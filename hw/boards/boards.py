@@ -25,13 +25,13 @@ _KIB = 1024
 
 @dataclass(frozen=True)
 class Board:
-    """An FPGA board, which ``name`` selects on the command line.
+    """An FPGA board, selected by ``name`` on the command line.
 
     ``oscillator_hz`` is the frequency of its default clock, ``clock_hz`` that of the machine;
-    ``memory_bytes`` is the size of the memory, which is on the FPGA unless ``sdram`` says what chip
-    it is; ``loader`` is the board's name for openFPGALoader, ``config`` the preset that is made for
-    it, and ``capacity`` says how many cells of each kind the chip has. Where ``vendor`` is given,
-    only a project for that vendor's tool can be made here.
+    ``memory_bytes`` is the size of the memory, which is on the FPGA unless ``sdram`` describes a
+    chip; ``loader`` is the board's name in openFPGALoader, ``config`` its default preset, and
+    ``capacity`` the number of cells of each kind. With ``vendor``, only a project for that vendor's
+    tool can be written.
     """
 
     name: str
@@ -49,8 +49,7 @@ class Board:
 
 
 class BoardDesign(wiring.Component):
-    """The machine of ``config`` on ``board``, with its pins, its clock of ``clock_hz`` and its
-    memory.
+    """The machine of ``config`` on ``board``, with pins, a clock of ``clock_hz``, and memory.
 
     Timing: that of `BoardSystem`, which stays in reset until the clock is stable.
     """
@@ -85,7 +84,7 @@ class BoardDesign(wiring.Component):
 
 
 def surroundings(board: Board, clock_hz: int) -> Surroundings:
-    """What is around the machine on ``board``."""
+    """Surroundings of the machine on ``board``."""
     divisor = round(clock_hz / protocol.BAUD)
     return Surroundings(board.memory_bytes, clock_hz, divisor, sdram=board.sdram)
 
@@ -180,9 +179,9 @@ _PYNQ_Z1 = Board(
     vendor="Vivado",
 )
 
-# What the chips of 32 and 64 MiB on these boards have in common: of each time the longest, and half
-# of the columns of the larger ones (data sheets of Alliance's AS4C32M16SB-7, ISSI's IS42S16160G-7
-# and Winbond's W9825G6KH-6).
+# Common parameters of the 32 and 64 MiB chips of these boards: the longest of each time, and half
+# of the columns of the larger ones (data sheets of Alliance AS4C32M16SB-7, ISSI IS42S16160G-7 and
+# Winbond W9825G6KH-6).
 _ULX3S_SDRAM = SdramChip(
     row_bits=13,
     column_bits=9,

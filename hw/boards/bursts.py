@@ -1,4 +1,4 @@
-"""The AXI4 port of a board's memory: bursts become beats, one after the other."""
+"""AXI4 slave of a board's memory: expands bursts into beats."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ class BeatWrite(data.StructLayout):
 
 
 class _Bursts(wiring.Component):
-    """What reading and writing have in common: a burst at a time, whose addresses count up.
+    """Shared part of reading and writing: one burst at a time, with incrementing addresses.
 
     Beats from ``limit`` on are errors.
 
-    Timing: the index of the first beat is known in the cycle after its address is taken, that of
-    another one in the cycle after the one before it.
+    Timing: the index of the first beat is valid in the cycle after its address is accepted, that of
+    a later beat in the cycle after its predecessor.
     """
 
     def __init__(self, size: int, bus: AXI4Signature, channels: tuple[str, ...], **ports: Any):
@@ -53,23 +53,23 @@ class _Bursts(wiring.Component):
 
 
 class ReadBursts(_Bursts):
-    """The read channels. Data come back in order, at any time after they were asked for.
+    """The read channels. Data return in order, with any latency.
 
-    Timing: the first beat is asked for in the cycle after its address is taken, then one per cycle;
-    data show on the bus in the cycle after they came.
+    Timing: the first beat is requested in the cycle after its address is accepted, then one per
+    cycle; data appear on the bus one cycle after they return.
 
     Parameters
     ----------
     size : of the memory, in bytes
     bus : of the AXI4 port
-    ahead : the most beats that are asked for and not taken by the bus
+    ahead : maximum number of beats requested and not accepted by the bus
 
     Ports
     -----
     axi : the read channels
     limit : byte address, a multiple of 64
-    o : beats to be read; those beyond the limit too
-    data : what was read
+    o : beats to read, including those beyond the limit
+    data : the data read
     """
 
     def __init__(self, size: int, bus: AXI4Signature, ahead: int) -> None:
@@ -179,7 +179,7 @@ class WriteBursts(_Bursts):
 
 
 def connect_bursts(m: Module, axi: Any, *sides: _Bursts) -> None:
-    """Connects the channels of an AXI4 port, as its slave sees it, to those of ``sides``."""
+    """Connect the slave side of an AXI4 port to the channels of ``sides``."""
     for side in sides:
         for name, member in side.axi.signature.members.items():
             outer, inner = getattr(axi, name), getattr(side.axi, name)

@@ -74,7 +74,7 @@ class Ecp5Pll(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         chosen = self._dividers
-        # The phase that aligns the output's edges with those of the input.
+        # The phase that aligns the output's edges with the input's.
         aligned = chosen.output - 1
         second: dict[str, Any] = {}
         if self._with_quarter:

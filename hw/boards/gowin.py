@@ -17,11 +17,11 @@ _PLACE_AND_ROUTE = """
 
 
 def by_himbaechel(platform: type[Any]) -> type[Any]:
-    """The ``platform`` of a board with one of Gowin's chips, with the place and route of today.
+    """The ``platform`` of a board with a Gowin chip, with today's place and route.
 
-    Amaranth 0.5 calls nextpnr-gowin, which is no longer part of nextpnr, and had other options. The
-    clock that is asked for is the oscillator's. Whoever builds says by the option ``--write
-    {name}.pnr.json`` where the placed design goes, which gowin_pack reads.
+    Amaranth 0.5 calls nextpnr-gowin, which was removed from nextpnr and had other options. The
+    target clock is the oscillator's. The caller passes ``--write {name}.pnr.json`` to name the
+    placed design, which gowin_pack reads.
     """
 
     class HimbaechelPlatform(platform):

@@ -70,23 +70,21 @@ class _Header(data.Struct):
 
 
 class Link(wiring.Component):
-    """Executes the requests of `amaranth_vta.hw.boards.protocol`, one after the other.
+    """Executes the requests of `amaranth_vta.hw.boards.protocol`, one at a time.
 
-    A request takes effect when its checksum has arrived and matches. One that stops before its end
-    is dropped after ``gap`` cycles of silence, so that the next request is recognized whatever the
-    line did before. Bytes that arrive while a request is executed or answered wait in a queue of
-    `protocol.RECEIVE_BYTES`.
+    A request takes effect when its checksum has arrived and matches. An incomplete request is
+    dropped after ``gap`` cycles of silence, so the next one is recognized whatever the line did
+    before. Bytes that arrive during a request wait in a queue of `protocol.RECEIVE_BYTES`.
 
-    Timing: up to one byte per cycle in each direction; a request is judged three cycles after
-    its last byte, and each word that it reads or writes takes two or three cycles besides those of
-    the access.
+    Timing: up to one byte per cycle in each direction. A request is checked three cycles after its
+    last byte; each word that it reads or writes takes two or three cycles plus the access.
 
     Ports
     -----
     i : bytes from the line
     o : bytes to the line
     access : the accesses of requests, to memory and registers
-    dropped : how many requests were dropped, modulo 2^16
+    dropped : number of dropped requests, modulo 2^16
     """
 
     def __init__(self, gap: int) -> None:
@@ -194,7 +192,7 @@ class Link(wiring.Component):
         m.next = "hunt"
 
     def _judge(self, m: Module, expected: Signal) -> None:
-        """Decides whether the received request is executed, and what is answered."""
+        """Decide whether the received request is executed, and its reply."""
         header, known = self._header, Signal()
         is_read = header.command == Command.READ
         is_write = header.command == Command.WRITE
@@ -270,7 +268,7 @@ class Link(wiring.Component):
                     m.d.sync += self._status.eq(Status.REFUSED)
                     m.next = "reply start"
         with m.State("next word"):
-            # Its address in the payload is that of this cycle, and it arrives in the next one.
+            # The address in the payload is that of this cycle; the word arrives in the next one.
             m.next = "write"
 
     def _reply(self, m: Module) -> None:

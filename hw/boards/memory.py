@@ -1,4 +1,4 @@
-"""Memory on the chip, behind the machine's AXI4 port, which the host reads and writes too."""
+"""On-chip memory behind the machine's AXI4 port, shared with the host."""
 
 from typing import Any
 

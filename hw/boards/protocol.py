@@ -1,4 +1,4 @@
-"""The host link of a board: frames over a serial line, and what their addresses mean.
+"""The host link of a board: frames on a serial line, and the meaning of their addresses.
 
 One table for the gateware (`amaranth_vta.hw.boards.link`) and the host. Numbers are little-endian.
 
@@ -11,14 +11,13 @@ where only a WRITE and a FILL have words after the address. Its reply::
     REPLY_START  sequence  words  words x 4 bytes  status  CRC (4 bytes)
 
 The CRC is CRC-32 as in Ethernet and zlib, of everything after the start byte. The board silently
-drops a request whose checksum is wrong. Requests are executed in the order of their sequence
-numbers, each one once: one that was executed before is answered again (a READ reads again), and
-one that is ahead of its turn is answered `Status.OUT_OF_ORDER`, so that the host resends those
-before it. IDENTIFY is executed whatever its number is, and those that follow count on from it.
+drops a request with a wrong checksum. Requests are executed in the order of their sequence numbers,
+each one once: an executed one is answered again (a READ reads again), and one ahead of its turn is
+answered `Status.OUT_OF_ORDER`, so that the host resends the missing ones. IDENTIFY is executed with
+any number, from which later numbers continue.
 
-Flow control: the board buffers `RECEIVE_BYTES` of unanswered requests, whatever else it does; a
-host that never has more than that in flight loses nothing. The line is 8N1.
-"""
+Flow control: the board buffers `RECEIVE_BYTES` of unanswered requests at any time; a host that
+never exceeds this in flight loses nothing. The line is 8N1."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ VERSION = 1
 
 
 class Command(IntEnum):
-    """What a request asks for."""
+    """Commands of a request."""
 
     # Reads the board's first `IDENTIFY_WORDS` registers.
     IDENTIFY = 0
@@ -58,7 +57,7 @@ class Status(IntEnum):
 
     DONE = 0
     OUT_OF_ORDER = 1
-    # An unknown command, a wrong number of words, or an address with nothing behind it.
+    # An unknown command, a wrong number of words, or an unmapped address.
     REFUSED = 2
 
 

@@ -24,9 +24,10 @@ GAP_BITS = 16_384
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is around the machine: bytes of memory, the clock in Hz, clock cycles per bit on the
-    serial line, bits of silence after which an incomplete request is dropped, and the chip that is
-    the memory, unless that is on the FPGA."""
+    """Surroundings of the machine: bytes of memory, the clock in Hz, clock cycles per bit on the
+    serial line, bits of silence after which an incomplete request is dropped, and the memory chip,
+    or None if memory is on the FPGA.
+    """
 
     memory_bytes: int
     clock_hz: int
@@ -84,9 +85,9 @@ class RegisterAccess(wiring.Component):
 
 
 class BoardRegisters(wiring.Component):
-    """`BoardRegister`: what the board is, and the limit of its memory.
+    """`BoardRegister`: identification of the board, and the limit of its memory.
 
-    Timing: a request is taken in every cycle and answered in the one after.
+    Timing: one request per cycle, answered in the next cycle.
 
     Ports
     -----
@@ -136,8 +137,9 @@ class BoardRegisters(wiring.Component):
 
 
 def route(m: Module, access: Any, targets: Mapping[int, Any]) -> None:
-    """Connects ``access`` to those of ``targets`` that the upper two bits of an address name; an
-    error where there is none."""
+    """Connect ``access`` to one of ``targets``, selected by the upper two bits of the address; an
+    error where there is none.
+    """
     request = access.request
     chosen = Signal(2)
     latest, wrong = Signal(2), Signal()

@@ -1,4 +1,4 @@
-"""What a board holds: the machine, its memory, and the host's serial line to both."""
+"""The design of a board: the machine, its memory, and the host's serial line."""
 
 from typing import Any
 

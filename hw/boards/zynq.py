@@ -1,4 +1,4 @@
-"""Boards whose chip has a processor beside the logic, and what Vivado has to know of them."""
+"""Boards whose chip has a processor, with their parameters for Vivado."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Processor:
-    """The processor of a family of chips, as the IP ``ip`` of Vivado's block designs.
+    """The processor of a chip family, as the IP ``ip`` of Vivado's block designs.
 
     Attributes
     ----------
     settings : of the IP: a port for registers and one for memory, an interrupt, a clock. The width
-        of the memory port in bits and the clock in MHz are filled in for ``width`` and ``mhz``
-    widths : those that the memory port can have
-    external : what its automation is told of pins that are the processor's own
-    clock, reset : pins of the clock for the logic and of its reset, which is active low
+        of the memory port in bits and the clock in MHz replace ``width`` and ``mhz``
+    widths : legal widths of the memory port
+    external : arguments of the IP's automation for pins of the processor
+    clock, reset : pins of the logic's clock and of its reset, which is active low
     registers, memory : the two ports
     port_clocks : their clock inputs
-    interrupt : input for an interrupt
+    interrupt : interrupt input
     registers_at : physical address of the machine's registers
-    cells : words of 32 bits of an address in the device tree
+    cells : 32-bit words of an address in the device tree
     """
 
     ip: str
@@ -89,9 +89,9 @@ ZYNQ_ULTRASCALE = Processor(
 class ZynqBoard:
     """A board with a ``processor`` in its chip, ``chip``; ``name`` selects it on the command line.
 
-    ``board_part`` is what Vivado calls the board, if it knows it; ``clock_hz`` is that of the
-    machine, ``config`` the preset that is made for the board. Programs use ``memory_bytes`` of DRAM
-    from ``memory_at`` on, which the kernel must be kept out of.
+    ``board_part`` is Vivado's name of the board, if it knows it; ``clock_hz`` is that of the
+    machine, ``config`` the default preset. Programs use ``memory_bytes`` of DRAM from ``memory_at``
+    on, which must be reserved from the kernel.
     """
 
     name: str

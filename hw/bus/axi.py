@@ -1,8 +1,8 @@
-"""Bus signatures, and the arbiter that shares the memory's read side.
+"""Bus signatures, and the arbiter of the memory's read side.
 
-Inside the machine a memory is read and written by plain streams of bursts, beats and responses;
-`amaranth_vta.hw.top` puts the AXI4 wires around them. All bursts are incrementing, of the full
-width of the bus, at most 256 beats, and never cross a boundary of 4 KiB.
+Inside the machine memory is accessed by plain streams of bursts, beats and responses;
+`amaranth_vta.hw.top` adapts them to AXI4. All bursts are incrementing, of the full bus width, at
+most 256 beats, and never cross a 4 KiB boundary.
 """
 
 from typing import Any
@@ -17,9 +17,8 @@ from amaranth_vta.hw.timing import BEATS_AHEAD, BURSTS_IN_FLIGHT
 
 
 class AXI4Signature(wiring.Signature):
-    """AXI4 as its master sees it (AMBA AXI protocol specification, issue E, chapter A2).
-
-    Without the optional region and user signals.
+    """AXI4 master port (AMBA AXI protocol specification, issue E, chapter A2), without the optional
+    region and user signals.
 
     Attributes
     ----------
@@ -55,7 +54,7 @@ class AXI4Signature(wiring.Signature):
 
 
 class AXI4LiteSignature(wiring.Signature):
-    """AXI4-Lite as its master sees it (the same specification, chapter B1).
+    """AXI4-Lite master port (the same specification, chapter B1).
 
     Attributes
     ----------
@@ -78,7 +77,7 @@ class AXI4LiteSignature(wiring.Signature):
 
 
 def _channel(flow: Any, name: str, payload: dict[str, int]) -> dict[str, wiring.Member]:
-    """The wires of one channel whose payload goes in the direction ``flow``."""
+    """Wires of one channel whose payload flows in direction ``flow``."""
     members = {f"{name}{wire}": flow(width) for wire, width in payload.items()}
     members[f"{name}valid"] = flow(1)
     members[f"{name}ready"] = Out(1) if flow is In else In(1)
@@ -86,7 +85,7 @@ def _channel(flow: Any, name: str, payload: dict[str, int]) -> dict[str, wiring.
 
 
 class Response(enum.Enum, shape=2):
-    """What AXI answers to a transfer; the last two are errors."""
+    """AXI responses; the last two are errors."""
 
     OKAY = 0
     EXOKAY = 1
@@ -95,14 +94,14 @@ class Response(enum.Enum, shape=2):
 
 
 class BurstRequest(data.Struct):
-    """A burst: byte address of its first beat, aligned to the bus, and the beats after that."""
+    """A burst: byte address of its first beat, aligned to the bus, and number of further beats."""
 
     address: ADDRESS_WIDTH
     length: 8
 
 
 class ReadBeat(data.StructLayout):
-    """One beat of a read burst; ``error`` means that its data are invalid."""
+    """One beat of a read burst; ``error``: its data are invalid."""
 
     def __init__(self, data_width: int) -> None:
         super().__init__({"data": unsigned(data_width), "error": 1, "last": 1})
@@ -118,15 +117,15 @@ class WriteBeat(data.StructLayout):
 
 
 class WriteResponse(data.Struct):
-    """The memory's answer to one write burst."""
+    """Memory's response to one write burst."""
 
     error: 1
 
 
 class ReadSignature(wiring.Signature):
-    """A reader of memory: requests for bursts, and their beats in the order of the requests.
+    """A reader of memory: burst requests, and their beats in request order.
 
-    The reader must take the beats without waiting for anything that needs the bus.
+    The reader must accept beats without waiting for anything that needs the bus.
     """
 
     def __init__(self, data_width: int) -> None:
@@ -140,7 +139,7 @@ class ReadSignature(wiring.Signature):
 
 
 class WriteSignature(wiring.Signature):
-    """A writer of memory: bursts announced, their beats, and one response per burst, in order.
+    """A writer of memory: burst announcements, their beats, and one response per burst, in order.
 
     A burst is announced before or with its first beat.
     """
@@ -157,7 +156,7 @@ class WriteSignature(wiring.Signature):
 
 
 class Reader(enum.Enum, shape=2):
-    """The module that has requested a burst."""
+    """The module that requested a burst."""
 
     FETCH = 0
     LOAD = 1
@@ -165,16 +164,16 @@ class Reader(enum.Enum, shape=2):
 
 
 class ReadArbiter(wiring.Component):
-    """Shares the memory's read side among fetch, load and compute.
+    """Arbitrates the memory's read side among fetch, load and compute.
 
-    Fetch has priority, but not twice in a row while another waits; load and compute take turns,
-    also when fetch comes in between. So fetch waits for at most one burst of another reader, and
-    each of these for three. No burst is started while `BEATS_AHEAD` beats are still to come: enough
-    to hide the latency of a memory, few enough that instructions arrive in time.
+    Fetch has priority, but not twice in a row while another reader waits; load and compute
+    alternate (round-robin), also when fetch intervenes. So fetch waits for at most one burst of
+    another reader, and load and compute for three. No burst starts while `BEATS_AHEAD` beats are
+    outstanding: enough to hide memory latency, few enough for instructions to arrive in time.
 
-    Timing: a request shows at ``bus`` in the cycle after it is taken, a beat at its reader in
-    the cycle after it arrives; one of each can pass in every cycle. Every path from an input of
-    ``bus`` to an output has a register.
+    Timing: a request appears at ``bus`` in the cycle after it is accepted, a beat at its reader in
+    the cycle after it arrives; throughput is one of each per cycle. Every path from an input of
+    ``bus`` to an output is registered.
 
     Ports
     -----
@@ -215,7 +214,7 @@ class ReadArbiter(wiring.Component):
 
         # Requests.
         chosen = Signal(Reader)
-        # The latest burst is fetch's; the latest one that is not is load's.
+        # The latest burst is fetch's; the latest one of load and compute is load's.
         after_fetch, after_load = Signal(), Signal()
         other = Mux(
             self.load.request.valid & (~after_load | ~self.compute.request.valid),
@@ -223,8 +222,8 @@ class ReadArbiter(wiring.Component):
             Reader.COMPUTE,
         )
         others = self.load.request.valid | self.compute.request.valid
-        # Beats to come, but for those of a burst granted in the cycle before: one and its length,
-        # which are known late in a cycle. Two carries below an adder make one.
+        # Outstanding beats, without those of a burst granted in the previous cycle: one plus its
+        # length, which arrive late in the cycle. Two carries below an adder make one.
         beats_ahead, total = Signal(range(BEATS_AHEAD + 256)), Signal(range(BEATS_AHEAD + 512))
         granted_before, length_before = Signal(), Signal(8)
         open_ = Signal()

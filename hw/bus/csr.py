@@ -1,4 +1,4 @@
-"""The register file: an AXI4-Lite slave made from the table in `amaranth_vta.hw.registers`."""
+"""The register file: an AXI4-Lite slave generated from `amaranth_vta.hw.registers`."""
 
 from dataclasses import fields
 from typing import Any, NamedTuple
@@ -27,43 +27,43 @@ from amaranth_vta.hw.timing import is_small
 
 from .axi import AXI4LiteSignature
 
-# The words that can be written, by their number: the register, and which word of it.
+# Writable words by number: the register, and the word within it.
 _WORDS = {
     register.offset // WORD_BYTES + part: (register, part)
     for register in REGISTERS.values()
     if register.access is Access.READ_WRITE
     for part in range(register.width // (8 * WORD_BYTES))
 }
-# The lowest bits of the number tell these words apart.
+# The lowest bits of the number distinguish these words.
 _PLACE_BITS = (max(_WORDS) ^ min(_WORDS)).bit_length()
 
 
 class RegisterFile(wiring.Component):
     """Registers that software reads and writes.
 
-    Each register that can be written has an output with its name in lower case, which holds its
-    value or, for a command, is high for one cycle; each that can only be read has an input.
-    Configuration and identification are constants.
+    Each writable register has an output with its lower-case name, which holds its value or, for a
+    command, pulses for one cycle; each read-only register has an input. Configuration and
+    identification are constants.
 
-    Timing: a write shows at the outputs in the cycle after address and data have both been
-    taken; a read samples its inputs in the cycle in which the address is taken, or in the next one
-    if that is the cycle of a write; one of a counter in the first cycle from then on in which
-    ``counters_ready`` is high. Every address is answered: one without a register reads as zero and
-    ignores writes. One read is answered before the next is taken. Every path from an input of
-    ``bus`` to an output has a register.
+    Timing: a write takes effect in the cycle after address and data have both been accepted. A read
+    samples its inputs in the cycle in which the address is accepted, or in the next one if that is
+    the cycle of a write; a counter, in the first cycle from then on in which ``counters_ready`` is
+    high. Every address is answered: unmapped ones read as zero and ignore writes. One read is
+    answered before the next is accepted. Every path from an input of ``bus`` to an output is
+    registered.
 
     Ports
     -----
     bus : AXI4-Lite slave, 32 bits
-    counter_index : which counter is read; ``counter_value`` is its value in the same cycle
+    counter_index : selects the counter read; ``counter_value`` is its value in the same cycle
     counters_ready : a read of a counter waits for it
     """
 
     def __init__(self, config: Config) -> None:
         constants = config.to_dict()
-        # Words that no register has read as 0.
+        # Unmapped words read as 0.
         self._left_out = {item.name.upper() for item in fields(config)} - constants.keys()
-        # Where block RAM is left, and LUTs are few.
+        # Where block RAM is left over and LUTs are scarce.
         self._ram_style = "block" if is_small(config) else "distributed"
         self._constants = {**constants, "IDENTITY": IDENTITY, "VERSION": VERSION}
         super().__init__(
@@ -88,7 +88,7 @@ class RegisterFile(wiring.Component):
         bus = self.bus
         word = slice((WORD_BYTES - 1).bit_length(), ADDRESS_WIDTH)
 
-        # Writes. Address and data come in any order, and wait for the answer to be taken.
+        # Writes. Address and data arrive in any order, and wait until the response is accepted.
         address, address_held = Signal(ADDRESS_WIDTH), Signal()
         data, strobe, data_held = Signal(8 * WORD_BYTES), Signal(WORD_BYTES), Signal()
         write = Signal()
@@ -107,9 +107,9 @@ class RegisterFile(wiring.Component):
         with m.If(write):
             m.d.sync += [address_held.eq(0), data_held.eq(0), bus.bvalid.eq(1)]
 
-        # Reads. That of a counter may have to wait, and each does for a write, since what can be
-        # written is read from memory. ``arready`` must not depend on an address that is only
-        # offered: the address is taken, and held.
+        # Reads. A counter read may have to wait, and every read waits for a write, since writable
+        # words are read from a RAM. ``arready`` must not depend on the offered address: the address
+        # is accepted and held.
         read, waiting, of_counter = Signal(), Signal(), Signal()
         read_address, read_held = Signal(ADDRESS_WIDTH), Signal(ADDRESS_WIDTH)
         m.d.comb += [
@@ -145,7 +145,7 @@ class RegisterFile(wiring.Component):
             for number in range(register.width // (8 * WORD_BYTES)):
                 part = target.word_select(number, 8 * WORD_BYTES)
                 with m.If(write & (address[word] == register.offset // WORD_BYTES + number)):
-                    # Each byte has an enable: no LUT selects between its new value and the old one.
+                    # Each byte has an enable: no LUT selects between its new and old value.
                     for byte in range(WORD_BYTES):
                         with m.If(strobe[byte]):
                             m.d.sync += part.word_select(byte, 8).eq(data.word_select(byte, 8))
@@ -154,8 +154,9 @@ class RegisterFile(wiring.Component):
     def _copy(
         self, m: Module, write: Signal, number: Value, data: Signal, strobe: Signal
     ) -> "_Copies":
-        """A memory of all that can be written, to be read from: it takes less than a choice among
-        registers. Memory has no reset, so the first write after one is of all bytes of a word."""
+        """A RAM copy of all writable words for reads, smaller than a wide multiplexer. RAM has no
+        reset, so the first write after a reset writes all bytes of a word.
+        """
         m.submodules.copies = memory = Memory(
             shape=ArrayLayout(8, WORD_BYTES),
             depth=1 << _PLACE_BITS,
@@ -186,8 +187,9 @@ class RegisterFile(wiring.Component):
         return _Copies(memory.read_port(), written)
 
     def _answer(self, m: Module, read: Signal, number: Value, copies: "_Copies") -> Signal:
-        """Answers a ``read`` of the word of that ``number`` in the next cycle; gives the answer,
-        but for words that are read from memory."""
+        """Answer a ``read`` of word ``number`` in the next cycle; returns the answer, except for
+        words that are read from RAM.
+        """
         read_data, of_copy = Signal(8 * WORD_BYTES), Signal()
         answer, answer_of_copy = Signal(8 * WORD_BYTES), Signal()
         with m.If(read):
@@ -220,12 +222,12 @@ class RegisterFile(wiring.Component):
 
 
 class _Copies(NamedTuple):
-    """``written`` says, per word, whether ``reader`` has it; else it is as after power-up."""
+    """``written``: per word, whether ``reader`` has it; otherwise it has its power-up value."""
 
     reader: Any
     written: dict[int, Signal]
 
 
 def _init(register: Register, part: int) -> int:
-    """What a word holds after power-up."""
+    """Power-up value of a word."""
     return register.init >> 8 * WORD_BYTES * part & (1 << 8 * WORD_BYTES) - 1

@@ -1,4 +1,4 @@
-"""The accumulator scratchpad: in two banks where GEMM and ALU overlap."""
+"""The accumulator scratchpad, in two banks where GEMM and ALU overlap."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -20,32 +20,31 @@ _NEVER = Const(0, 1)
 
 
 class Accumulators(wiring.Component):
-    """Accumulators that GEMM and ALU read and write each cycle, and that store reads.
+    """Accumulators, read and written by GEMM and the ALU each cycle, and read by store.
 
     With the extension OVERLAP the upper half is a separate bank, and the two units may use
-    different banks in the same cycle. `Compute` arbitrates: what ``alu_dst`` gives is not used if
-    ``gemm_read`` reads the same bank, and at most one of the three write ports may use a bank in a
-    cycle. Store never stalls for a port: it reads a copy of the low bits, which is written with the
+    different banks in the same cycle. `Compute` arbitrates: the data of ``alu_dst`` are not used if
+    ``gemm_read`` reads the same bank, and at most one of the three write ports may use a bank per
+    cycle. Store needs no port of these: it reads a copy of the low bits, written together with the
     accumulators.
 
-    Timing: data one cycle after an enabled read, for GEMM and ``alu_ahead`` two. What a unit writes
-    is forwarded to its own read of the same element in the same cycle, and what GEMM writes in the
-    cycle after its read too; but nothing to ``alu_ahead``. A unit must not read an element in the
-    cycle in which another one writes it.
+    Timing: data are valid one cycle after an enabled read, for GEMM and ``alu_ahead`` two. A unit's
+    write is forwarded to its own read of the same element in the same cycle, and GEMM's writes also
+    to its reads of the previous cycle; nothing is forwarded to ``alu_ahead``. A unit must not read
+    an element in the cycle in which another unit writes it.
 
     Ports
     -----
-    gemm_read, alu_dst, alu_src : read ports, of one element; with OVERLAP ``alu_src`` reads the
-        last accumulators only, of which there is a copy (`copied_sources`)
-    gemm_clear, alu_src_clear : with ``gemm_read`` or ``alu_src``: its data are 0, whatever the
-        element is
-    alu_ahead, alu_ahead_keeps : (with OVERLAP) a read port of one element for a bank that neither
-        ``alu_dst`` reads nor GEMM, unless that clears; and per bank whether what was read there
-        stays for a cycle more: the data are all that has just been read or stays
-    gemm_write, alu_write : write ports, of one element, all of it; without REQUANTIZE data of the
-        ALU are 0 while it writes nothing
+    gemm_read, alu_dst, alu_src : single-element read ports; with OVERLAP ``alu_src`` reads only the
+        last accumulators, which have a copy (`copied_sources`)
+    gemm_clear, alu_src_clear : with ``gemm_read`` or ``alu_src``: the data are 0
+    alu_ahead, alu_ahead_keeps : (with OVERLAP) a single-element read port for a bank that neither
+        ``alu_dst`` nor GEMM reads, unless GEMM clears; and per bank whether the data read from it
+        are kept for another cycle. The port's data are the OR of all data just read or kept
+    gemm_write, alu_write : single-element write ports; without REQUANTIZE the data of the ALU are 0
+        while it writes nothing
     load_write : write port of the loader, whose data are 0 while a unit writes
-    out_read : what store reads, elements of OUT
+    out_read : read port of store, in elements of OUT
     """
 
     def __init__(self, config: Config) -> None:
@@ -97,8 +96,9 @@ class Accumulators(wiring.Component):
         return m
 
     def _connect_ahead(self, m: Module, banks: Sequence[Any]) -> None:
-        """Gives ``alu_ahead`` what is kept of a bank: each has a register, which is reset if it is
-        another one's turn."""
+        """Drive ``alu_ahead`` from a register per bank, which is reset when another bank is
+        selected.
+        """
         port, size = self.alu_ahead, self._shape.depth // len(banks)
         found = []
         for bank, stored in enumerate(banks):
@@ -114,10 +114,10 @@ class Accumulators(wiring.Component):
         m.d.comb += port.data[0].eq(reduce(or_, found))
 
     def _connect_gemm_read(self, m: Module, banks: Sequence[Any]) -> None:
-        """Gives ``gemm_read`` what it is to be added to: of a bank, or of GEMM's latest writes.
+        """Drive ``gemm_read`` with the addend of a sum: from a bank, or from GEMM's latest writes.
 
-        Each has a register, which is reset if it is another one's turn: so they are joined without
-        a choice, in the LUTs of GEMM's adders.
+        Each source has a register that is reset when another source is selected, so they merge
+        without a multiplexer in the LUTs of GEMM's adders.
         """
         port, write = self.gemm_read, self.gemm_write
         size = self._shape.depth // len(banks)
@@ -127,7 +127,7 @@ class Accumulators(wiring.Component):
         )
 
         def keep(name: str, value: Value, unless: Value) -> Signal:
-            """A register of ``value``, or of 0."""
+            """A register that takes ``value``, or 0 if ``unless``."""
             kept = Signal.like(write.data[0], name=f"gemm_{name}", reset_less=True)
             m.d.sync += kept.eq(value)
             with m.If(unless):
@@ -143,7 +143,8 @@ class Accumulators(wiring.Component):
             cleared.eq(self.gemm_clear),
             had_hit.eq(hit),
         ]
-        # What is written in the cycle of the read, the same a cycle later, and what is then.
+        # Data written in the cycle of the read, delayed by one cycle, and data written in the next
+        # cycle.
         first = keep("first", write.data[0], ~hit)
         before = keep("before", first, cleared | hit_now)
         latest = keep("latest", write.data[0], cleared | ~hit_now)
@@ -154,7 +155,7 @@ class Accumulators(wiring.Component):
         m.d.comb += port.data[0].eq(reduce(or_, found))
 
     def _add_bank(self, m: Module, bank: int, size: int) -> "_Bank":
-        """One bank of ``size`` elements."""
+        """Add a bank of ``size`` elements."""
         config, shape = self._config, self._shape
         accumulators = Scratchpad(
             element_bits=shape.element_bits,
@@ -204,8 +205,9 @@ class Accumulators(wiring.Component):
         return _Bank(destination, source, shadow.read0)
 
     def _copy_last(self, m: Module, write: Any, size: int) -> Any:
-        """The read port of a copy of the last accumulators, which are the last ones of a bank of
-        ``size`` elements that ``write`` writes."""
+        """Add a copy of the last accumulators of a bank of ``size`` elements that ``write`` writes;
+        returns its read port.
+        """
         shape, copied = self._shape, copied_sources(self._config)
         m.submodules.copy = copy = Scratchpad(
             element_bits=shape.element_bits,
@@ -230,7 +232,7 @@ class Accumulators(wiring.Component):
         return copy.read0
 
     def _connect_writes(self, m: Module, write: Any, shadow: Any, bank: int, size: int) -> None:
-        """The writes to one bank of ``size`` elements, and to its ``shadow`` of low bits."""
+        """Connect the writes to a bank of ``size`` elements and to its ``shadow`` of low bits."""
         shape, load = self._shape, self.load_write
         banks = shape.depth // size
         gemm_writes = self._uses(m, "gemm_write", bank, size)
@@ -245,7 +247,7 @@ class Accumulators(wiring.Component):
             written.alu.eq(self.alu_write.data[0]),
             written.load.eq(load.data[0]),
         ]
-        # Units write one element, the loader up to a beat of them.
+        # Units write one element, the loader up to a beat of elements.
         m.d.comb += write.data[0].eq(written.data)
         for element in range(1, shape.elements):
             m.d.comb += write.data[element].eq(load.data[element])
@@ -276,13 +278,13 @@ class Accumulators(wiring.Component):
             m.d.comb += shadow.data[element].eq(self._low_bits(write.data[element]))
 
     def _low_bits(self, element: Value) -> Value:
-        """What store sees of an element."""
+        """The low bits of an element, which store reads."""
         config = self._config
         scalars = range(config.acc.rows * config.acc.columns)
         return Cat(element.word_select(n, config.acc_width)[: config.out_width] for n in scalars)
 
     def _uses(self, m: Module, name: str, bank: int, size: int) -> Signal:
-        """Whether the port ``name`` of a unit uses the bank."""
+        """Whether a unit's port ``name`` uses the bank."""
         port = getattr(self, name)
         uses = Signal(name=f"{name}_bank{bank}")
         banks = self._shape.depth // size
@@ -291,7 +293,7 @@ class Accumulators(wiring.Component):
 
 
 class _Bank(NamedTuple):
-    """Read ports of a bank for destinations, sources and store; sources only if it has a copy."""
+    """Read ports of a bank for destinations, sources (only if it has a copy) and store."""
 
     destination: Any
     source: Any
@@ -299,11 +301,11 @@ class _Bank(NamedTuple):
 
 
 class _Written(wiring.Component):
-    """What is written into a bank: the data of the unit that writes, else of the loader.
+    """Data written to a bank: of the unit that writes, else of the loader.
 
-    A separate module, so that each bit takes one LUT: a synthesizer that sees how the selects are
-    computed repeats that logic for each bit, to shorten the path. One of four inputs suffices if
-    the data of the ALU are 0 while it writes nothing, ``alu_rests``.
+    A separate module, so that each bit takes one LUT: a synthesizer that sees the logic of the
+    selects duplicates it per bit to shorten the path. One four-input LUT suffices because the
+    ALU's data are 0 while it writes nothing (``alu_rests``).
 
     Timing: combinational.
     """
@@ -331,12 +333,12 @@ class _Written(wiring.Component):
 def _connect_read(
     m: Module, name: str, port: Any, banks: Sequence[Any], write: Any, clear: Value = _NEVER
 ) -> None:
-    """Gives ``port`` the data of its bank, or forwards what ``write`` has just written there, or 0
-    for a read with ``clear``.
+    """Drive ``port`` with the data of its bank, with forwarded data of ``write``, or with 0 for a
+    read with ``clear``.
 
-    Three inputs and two selects: one LUT per bit of data. Zeros are forwarded too: the register of
-    what is forwarded is reset by that alone, which takes no LUT. A second reset would take one per
-    bit, and is not needed: nothing is forwarded before it is written.
+    Three inputs and two selects: one LUT per bit. Zeros are forwarded too: ``clear`` alone resets
+    the forwarding register, which takes no LUT. A second reset would take one LUT per bit and is
+    unnecessary: nothing is forwarded before it is written.
     """
     size = 1 << len(banks[0].index) - 1
     bank, hit = Signal(name=f"{name}_bank"), Signal(name=f"{name}_hit")
@@ -354,10 +356,10 @@ def _connect_read(
 
 
 def _bank(index: Value, size: int, banks: int) -> Value:
-    """The number of the bank that has the element, of ``banks`` of ``size`` elements each."""
+    """Bank number of an element, among ``banks`` of ``size`` elements each."""
     return index[(size - 1).bit_length()] if banks > 1 else Const(0, 1)
 
 
 def _within(index: Value, size: int) -> Value:
-    """The index of an element within its bank."""
+    """Index of an element within its bank."""
     return index[: (size - 1).bit_length()]

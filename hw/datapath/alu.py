@@ -24,7 +24,7 @@ from .table import Table, TableReader, TableWords, written_elements
 
 
 class AluContext(data.Struct):
-    """The fields of an ALU instruction other than its loops."""
+    """Fields of an ALU instruction other than its loops."""
 
     operation: AluOp
     use_immediate: 1
@@ -34,31 +34,31 @@ class AluContext(data.Struct):
 class AluUnit(wiring.Component):
     """Executes micro-ops: ``acc[dst] = operation(acc[dst], immediate or acc[src])``.
 
-    Timing: one micro-op per cycle. An item taken in cycle t reads its operands in t, or in t + 1
-    with `has_long_alu`, and writes `alu_latency` + 1 cycles later, where `alu_latency` is the
-    lanes'. The read ports forward what is being written. A micro-op with a hazard, which reads what
-    an earlier one has yet to write, stalls until that is written (`Hazards`). A REQUANTIZE with
-    parameters other than those of the micro-op before it in its instruction stalls until everything
-    before it is written and its parameters have been read, one per cycle. So does the first
-    MULTIPLY_ADD of an instruction, for its factor, and a LOOKUP, while its table is copied into the
-    lanes, a word per cycle, unless they have it: the last table stays there until something is
-    written to its accumulators. With OVERLAP some sources take a cycle more (`SourceReader`).
+    Timing: one micro-op per cycle. An item accepted in cycle t reads its operands in t, or in t + 1
+    with `has_long_alu`, and writes `alu_latency` + 1 cycles later. The read ports forward data that
+    are being written. A micro-op with a hazard, which reads an element that an older one has not
+    written yet, stalls until the write (`Hazards`). These stall until everything older is written,
+    and then read elements before their operands: a REQUANTIZE whose parameters differ from its
+    predecessor's in the same instruction (one parameter per cycle); the first MULTIPLY_ADD of an
+    instruction (its factor); a LOOKUP whose table is not in the lanes (one word per cycle). The
+    latest table stays valid until one of its accumulators is written. With OVERLAP some sources
+    take one more cycle (`SourceReader`).
 
     Ports
     -----
     i : micro-ops from the sequencer
     dst_read, src_read : read ports of the accumulators
     src_read_clear : with ``src_read``: 0 is read, to which an immediate is added
-    write : write port of the accumulators; whole elements are written; without REQUANTIZE its data
-        are 0 while nothing is
-    written : what others write to the accumulators (with LOOKUP)
-    bank, denied : the half of the accumulators in which the next micro-op writes; the other unit
-        uses that, so the micro-op stalls
-    busy_ports : (with OVERLAP) per half of the accumulators, whether the other unit reads there in
+    write : write port of the accumulators, for whole elements; without REQUANTIZE its data are 0
+        while nothing is written
+    written : writes of other units to the accumulators (with LOOKUP)
+    bank, denied : half of the accumulators that the next micro-op writes; the other unit uses it,
+        so the micro-op stalls
+    busy_ports : (with OVERLAP) per half of the accumulators, whether the other unit reads it in
         this cycle
-    ahead_read, ahead_read_keeps : (with OVERLAP) read port of the accumulators for sources that
-        have no copy, never in the half that ``dst_read`` reads, and per half whether what has been
-        read there stays for another cycle; else its data become 0
+    ahead_read, ahead_read_keeps : (with OVERLAP) read port for sources without a copy, never in the
+        half that ``dst_read`` reads; and per half whether its data are kept for another cycle,
+        otherwise they become 0
     busy_banks : per half of the accumulators, whether a write to it is in flight
     takes : it executes a micro-op, or stops at one
     done, error : as in the GEMM unit
@@ -98,7 +98,7 @@ class AluUnit(wiring.Component):
                 "error": 1,
             }
         )
-        # Control that goes with a micro-op: one stage for each register of the lanes; the last one
+        # Control that accompanies a micro-op: one stage per register of the lanes; the last one
         # writes.
         entering = Signal(control)
         stages = [Signal(control, name=f"stage_{n}") for n in range(alu_latency(config) + 1)]
@@ -140,7 +140,7 @@ class AluUnit(wiring.Component):
         for one, other in pairwise([entering, *stages, finished]):
             m.d.sync += other.eq(one)
 
-        # While something is written too: after it, results return to 0.
+        # Also during the write: afterwards results return to 0.
         active: Value = busy
         lanes = self._add_lanes(m, computing)
         if reader:
@@ -159,7 +159,7 @@ class AluUnit(wiring.Component):
         return m
 
     def _read_together(self, m: Module, item: Any, enters: Value) -> None:
-        """Reads both operands of a micro-op when it enters the pipeline."""
+        """Read both operands of a micro-op when it enters the pipeline."""
         m.d.comb += [
             self.bank.eq(item.indices.dst[-1]),
             self.dst_read.enable.eq(enters),
@@ -170,7 +170,7 @@ class AluUnit(wiring.Component):
         ]
 
     def _add_reader(self, m: Module, hazards: Hazards, works: Signal) -> SourceReader:
-        """What reads the operands of the micro-op that waits in front of the pipeline."""
+        """Add the reader for the operands of the micro-op in the stall register."""
         item = hazards.o.payload
         m.submodules.reader = reader = SourceReader(self._config, item.shape())
         connect(m, reader.dst_read, flipped(self.dst_read))
@@ -192,7 +192,7 @@ class AluUnit(wiring.Component):
         return reader
 
     def _add_hazards(self, m: Module, before: list[Any]) -> Hazards:
-        """What micro-ops come from; ``before``: the stages that may still write."""
+        """Add the hazard check before the pipeline; ``before``: stages that may still write."""
         m.submodules.hazards = hazards = Hazards(
             self.operands, AluContext, len(before), has_long_alu(self._config)
         )
@@ -209,12 +209,12 @@ class AluUnit(wiring.Component):
         return hazards
 
     def _comes(self, operation: AluOp) -> Value:
-        """Whether the micro-op that comes is such an operation."""
+        """Whether the arriving micro-op has this operation."""
         item = self.i.payload
         return item.enable & (item.context.operation == operation)
 
     def _reads_beyond(self, item: Any) -> Value:
-        """Whether parameters, a table or a factor that the micro-op reads are past the depth."""
+        """Whether parameters, table or factor of the micro-op exceed the depth."""
         config, operation = self._config, item.context.operation
         kinds = [AluOp.REQUANTIZE] * config.requantize + [AluOp.LOOKUP] * config.lookup
         beyond = [
@@ -227,14 +227,15 @@ class AluUnit(wiring.Component):
         return item.enable & Cat(beyond).any()
 
     def _second_read(self) -> Value:
-        """What has been read as second operands, of which one is not 0 at the most."""
+        """OR of all second operands read, of which at most one is not 0."""
         if not self._config.overlap:
             return self.src_read.data[0]
         return self.src_read.data[0] | self.ahead_read.data[0]
 
     def _add_lanes(self, m: Module, computing: Any) -> list[Any]:
-        """A lane for each scalar of an element, which operates on what stage ``computing`` has
-        read."""
+        """Add a lane per scalar of an element, which operates on the data read by stage
+        ``computing``.
+        """
         config = self._config
         tile = tile_layout(config.acc)
         first, second, written = (
@@ -258,7 +259,8 @@ class AluUnit(wiring.Component):
                     lane.enable.eq(computing.write),
                     lane.operation.eq(computing.context.operation),
                     lane.a.eq(first[b][j]),
-                    # One of them is 0. With the choices of the read port, one LUT of six inputs.
+                    # One of them is 0. Together with the read port's multiplexer, one six-input
+                    # LUT.
                     lane.b.eq(second[b][j] | immediate),
                     written[b][j].eq(lane.result),
                 ]
@@ -267,8 +269,9 @@ class AluUnit(wiring.Component):
     def _read_ahead(
         self, m: Module, waiting: "_Waiting", lanes: list[Any], stages: list[Any]
     ) -> Value:
-        """Gives ``lanes`` the parameters, the factor or the table that the micro-op needs, which
-        waits meanwhile. Gives whether something arrives."""
+        """Load the parameters, factor or table of the waiting micro-op into ``lanes``. Returns
+        whether one of them arrives.
+        """
         config, reader = self._config, waiting.reader
         reads = []
         if config.requantize:
@@ -282,8 +285,9 @@ class AluUnit(wiring.Component):
         return arrives
 
     def _read_parameters(self, m: Module, waiting: "_Waiting", lanes: list[Any]) -> "_Ahead":
-        """Loads the parameters of REQUANTIZE into ``lanes`` when the next micro-op names others,
-        and the factor of MULTIPLY_ADD at its first one."""
+        """Load REQUANTIZE parameters into ``lanes`` when the next micro-op names others, and the
+        factor of MULTIPLY_ADD at its first micro-op.
+        """
         item, comes, reader = waiting.hazards.o.payload, waiting.hazards.i.ready, waiting.reader
         wanted, known, hit = Signal(), Signal(), Signal()
         index = Signal(self._config.acc.index_width)
@@ -295,7 +299,7 @@ class AluUnit(wiring.Component):
             adds = item.context.operation == AluOp.MULTIPLY_ADD
             comes_to_add = self._comes(AluOp.MULTIPLY_ADD)
         count = Mux(adds, 1, isa.REQUANTIZE_PARAMETERS)
-        # Found when the micro-op comes: much depends on it.
+        # Determined when the micro-op arrives, since the result has a high fan-out.
         with m.If(comes):
             m.d.sync += [
                 wanted.eq(self._comes(AluOp.REQUANTIZE) | comes_to_add),
@@ -309,7 +313,7 @@ class AluUnit(wiring.Component):
         # Accumulators may change between instructions.
         with m.If(waiting.taken & item.last):
             m.d.sync += [known.eq(0), hit.eq(0)]
-        # A factor is what the lanes keep of a scale.
+        # The lanes keep a factor in their scale registers.
         number = Mux(adds, 0b0110, Const(1) << step)
         arrives, arrived = _arrival(m, asks & reader.granted, number, reader.late)
         with m.If(arrives):
@@ -319,8 +323,9 @@ class AluUnit(wiring.Component):
         return _Ahead(wanted & ~hit, asks, asks, arrives)
 
     def _look_up(self, m: Module, waiting: "_Waiting", lanes: list[Any], looking: Any) -> "_Ahead":
-        """Gives ``lanes`` copies of the table that the next micro-op names, and looks up the
-        entries for that in the stage ``looking``."""
+        """Copy the table that the next micro-op names into ``lanes``, and look up its entries in
+        stage ``looking``.
+        """
         hazards, item, config = waiting.hazards, waiting.hazards.o.payload, self._config
         m.submodules.table_reader = reader = TableReader(config)
         words = TableWords(config)
@@ -360,8 +365,9 @@ class AluUnit(wiring.Component):
 
 
 class _Waiting(NamedTuple):
-    """The micro-op in front of a long pipeline, and what reads its operands. ``may_read``: it is to
-    be executed, and nothing is in flight that writes what it needs besides them."""
+    """The micro-op in the stall register of a long pipeline, and its operand reader. ``may_read``:
+    the micro-op will execute, and nothing in flight writes what it reads before its operands.
+    """
 
     hazards: Hazards
     reader: SourceReader
@@ -371,9 +377,9 @@ class _Waiting(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """What a micro-op needs before its operands: whether it is ``wanted``, whether the reader is
-    asked for an element of it and then moves on to the next, and whether some of it arrives in the
-    lanes."""
+    """Elements needed before the operands: whether any is ``wanted``, whether one is requested and
+    the reader then advances, and whether data arrive in the lanes.
+    """
 
     wanted: Value
     asks: Value
@@ -382,8 +388,9 @@ class _Ahead(NamedTuple):
 
 
 def _arrival(m: Module, read: Value, number: Value, late: Signal) -> tuple[Value, Value]:
-    """When what is ``read`` in a cycle shows, and its ``number`` then: in the next cycle or, if it
-    is ``late``, in the one after."""
+    """When data ``read`` in a cycle arrive, and their ``number``: in the next cycle or, if
+    ``late``, one cycle later.
+    """
     reads, numbers = [read], [number]
     for _ in range(2):
         m.d.sync += [
@@ -396,7 +403,7 @@ def _arrival(m: Module, read: Value, number: Value, late: Signal) -> tuple[Value
 
 
 def _ahead_ports(config: Config) -> dict[str, Any]:
-    """The ports for what is read ahead."""
+    """Ports for reading ahead."""
     return {
         "busy_ports": In(2),
         "ahead_read": Out(acc_read_port(config, cycles=2)),

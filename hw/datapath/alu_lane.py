@@ -1,4 +1,4 @@
-"""What the ALU computes of one pair of scalars, in machines without REQUANTIZE: `AluLane`."""
+"""An ALU lane for one pair of scalars, in machines without REQUANTIZE: `AluLane`."""
 
 from functools import reduce
 from operator import or_
@@ -16,12 +16,12 @@ from .table import LOOKUP_PORTS
 
 
 class AluLane(wiring.Component):
-    """``result = operation(a, b)`` on one pair of scalars, wrapped to their width; 0 for operands
-    without ``enable``.
+    """``result = operation(a, b)`` on one pair of scalars, wrapped to their width; 0 without
+    ``enable``.
 
     Timing: the result is valid `latency` cycles after the operands: one, or three if operands and
     products are ``registered``. With ``looks_up``, the result of LOOKUP is ``entry``: ``index`` is
-    valid `to_index` cycles after the operands, and the entry is taken a cycle later.
+    valid `to_index` cycles after the operands, and ``entry`` is sampled one cycle later.
     """
 
     def __init__(self, width: int, looks_up: bool = False, registered: bool = False) -> None:
@@ -51,9 +51,9 @@ class AluLane(wiring.Component):
         operands, summed = (
             Signal(_operands(width), name=name, reset_less=True) for name in ("operands", "summed")
         )
-        # Operands come from block RAM, whose data arrive late in a cycle, but the path through the
-        # multipliers is longer: it begins at the factor. On an ECP5 multipliers are in a few rows,
-        # far from most lanes: their products take a cycle to come back.
+        # Operands come from block RAM late in the cycle, but the path through the multipliers,
+        # which starts at the factor, is longer. On an ECP5 multipliers are in a few rows, far from
+        # most lanes: their products return a cycle later.
         domain = m.d.sync if self._registered else m.d.comb
         domain += [
             operands.enabled.eq(self.enable),
@@ -86,7 +86,7 @@ class AluLane(wiring.Component):
             sum_.eq(a + b[:width].as_signed()),
             takes_first.eq(sum_[-1] ^ (operation == AluOp.MAX)),
         ]
-        # A register for each kind of result, of which one is not 0: resets take no LUTs.
+        # A register per kind of result, all but one reset to 0: resets take no LUTs.
         results = []
         for name, value, counts in (
             ("product", Cat(low[:half], (high + cross)[:half]), summed.multiplies),
@@ -115,13 +115,13 @@ class AluLane(wiring.Component):
         return m
 
     def _factor(self, m: Module) -> "_Factor":
-        """What makes a shift by ``b`` a product."""
+        """Operand that turns a shift by ``b`` into a product."""
         half = self._width // 2
         log_half = (half - 1).bit_length()
         left, rest = self.b[-1], self.b[log_half + 1 :]
         powers, to_upper = Signal(half), Signal()
         m.d.comb += [
-            # 2 ** -b, the exponent modulo the half.
+            # 2 ** -b, with the exponent modulo the half.
             powers.eq(Cat(self.b[:log_half] == -bit % half for bit in range(half))),
             to_upper.eq(left & (self.b[log_half] == powers[0])),
         ]
@@ -136,9 +136,10 @@ class AluLane(wiring.Component):
 
 
 def _operands(width: int) -> data.StructLayout:
-    """What a lane has of an operation: ``b`` as it is, inverted, or as a `_Factor`, of which
-    ``multiplies``, ``shifts_right``, ``far`` (by half the width or more) and ``all_sign`` say what
-    the products mean."""
+    """Operands of an operation: ``b`` as is, inverted, or as a `_Factor`. ``multiplies``,
+    ``shifts_right``, ``far`` (by half the width or more) and ``all_sign`` tell how to interpret the
+    products.
+    """
     flags = ("enabled", "multiplies", "shifts_right", "far", "all_sign")
     return data.StructLayout(
         {"a": signed(width), "b": width + 1, "operation": AluOp, **dict.fromkeys(flags, 1)}
@@ -146,13 +147,13 @@ def _operands(width: int) -> data.StructLayout:
 
 
 class _Factor(NamedTuple):
-    """A shift as a product with ``power``.
+    """A shift expressed as a product with ``power``.
 
-    To the left by n that is 2 ** n; by the width or more, all is ``lost``. To the right by n or by
-    n + half, with n less than half the width, it is 2 ** (half - n), in the lower half of the
-    factor, to which the topmost bit of ``power`` belongs. Without its lower half the product is
-    then what was to be shifted, shifted by n, and the upper half of that is the result of the
-    longer shift. By the width or more, ``all_sign``, only signs are left.
+    A left shift by n multiplies by 2 ** n; by the width or more, everything is ``lost``. A right
+    shift by n or by n + half, with n less than half the width, multiplies by 2 ** (half - n) in the
+    lower half of the factor, which includes the topmost bit of ``power``. Without its lower half
+    the product is the operand shifted by n; the upper half of that is the result of the longer
+    shift. By the width or more (``all_sign``) only signs remain.
     """
 
     power: Value

@@ -22,9 +22,9 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.hw.timing import DOT_PRODUCT_LATENCY, is_small
 
-# Products that a chain of DSP slices adds in a cycle.
+# Products added in one chain of DSP slices per cycle.
 _CHAINED = 4
-# Bits of a factor of a multiplier of an ECP5.
+# Factor width of an ECP5 multiplier.
 SMALL_FACTOR_WIDTH = 18
 
 
@@ -36,10 +36,10 @@ def tile_layout(memory: TileMemory) -> data.ArrayLayout:
 
 
 def sum_and_carries(m: Module, terms: list[Any], carries: list[Any], name: str) -> Any:
-    """The sum of ``terms``, unsigned, and of a bit of ``carries`` per addition of two terms: the
-    carry input of an adder is free, where adding a bit takes one more adder.
+    """Sum of ``terms``, unsigned, and of one bit of ``carries`` per addition of two terms: the
+    carry input of an adder is free, while adding a bit separately takes another adder.
 
-    Each level is one bit wider than the one before it.
+    Each level is one bit wider than its predecessor.
     """
     level, carry = 0, iter(carries)
     while len(terms) > 1:
@@ -55,8 +55,9 @@ def sum_and_carries(m: Module, terms: list[Any], carries: list[Any], name: str) 
 
 
 class Factors(NamedTuple):
-    """What dot products multiply: ``inp`` and ``wgt``, and with DEPTHWISE the tiles ``further``,
-    and whether inputs are ``tapped``."""
+    """Operands of dot products: ``inp`` and ``wgt``, and with DEPTHWISE the ``further`` input tiles
+    and whether inputs are ``tapped``.
+    """
 
     inp: Any
     wgt: Any
@@ -65,8 +66,9 @@ class Factors(NamedTuple):
 
 
 class _Chain(NamedTuple):
-    """The sums of the products of a chain, for two outputs: ``upper`` is more than that of the
-    second one by the carry from ``lower``, its last bit."""
+    """Sums of the products of a chain for two outputs: ``upper`` exceeds the second output's sum by
+    the carry from ``lower``, its top bit.
+    """
 
     lower: Value
     upper: Value
@@ -76,36 +78,35 @@ class DotProducts(wiring.Component):
     """``sums[b][j] + carries[b][j] = sum over k of inp[b][k] * wgt[j][k]``, one pair of tiles per
     cycle.
 
-    Timing: tiles presented in one cycle give their sums `latency` cycles later: products are
-    registered, then the sums of four of them, then the sums themselves; in a machine for a small
-    FPGA (`is_small`) the tiles before all these. In the cycle after ``clear`` all sums and carries
-    add up to 0.
+    Timing: tiles presented in one cycle produce their sums `latency` cycles later. Products are
+    registered, then sums of four products, then the sums themselves; in a machine for a small FPGA
+    (`is_small`) also the tiles. In the cycle after ``clear`` all sums and carries add up to 0.
 
-    One multiplication makes the products of one input x with the weights v and w of two outputs,
-    where n is the bits of a product::
+    One multiplication computes the products of one input x with the weights v and w of two outputs,
+    where n is the width of a product::
 
         (v * 2^n + w) * x  =  (v * x) * 2^n + w * x
 
-    Four such are added in a chain of DSP slices, each of which holds the adder of two weights, a
-    multiplier, its register, and an adder behind that: only sums of eight products and more are
-    made of logic. Each half is then the sum of four products, at most 2^n and more than -2^n: with
-    an offset of 2^n - 1 it is never negative, and at most 2^(n + 1) - 1. So the lower half may
-    carry 1 into the upper one. That bit of the sum is the carry plus the last bit of the upper
-    half, which is known: of a sum of products it is the parity of the factors' last bits. The
-    carry is taken off in the carry inputs of the adders behind the chains, which are free; but for
-    one, in ``carries``, for the adder of the accumulators.
+    Four of these are added in a chain of DSP slices, each of which contains the adder of two
+    weights, a multiplier, its register, and an adder; only sums of eight and more products use
+    logic. Each half then is a sum of four products, at most 2^n and more than -2^n. With an offset
+    of 2^n - 1 it is in the range from 0 to 2^(n + 1) - 1, so the lower half may carry 1 into the
+    upper one. The affected bit equals the carry plus the upper half's last bit, which is known: the
+    last bit of a sum of products is the parity of the ANDed last bits of the factors. The carry is
+    subtracted in the free carry inputs of the adders after the chains, except for one, which
+    ``carries`` passes to the accumulators' adder.
 
-    With the carries of their adders, p / 4 such halves add up to p * 2^(n - 2) - 1 more than the
-    sum of p products: a power of two, taken off by inverting one bit, less the 1 in ``carries``.
+    Including these carry inputs, p / 4 such halves exceed the sum of p products by
+    p * 2^(n - 2) - 1: a power of two, subtracted by inverting one bit, less the 1 in ``carries``.
 
-    With DEPTHWISE there are the tiles ``further``, those that follow ``inp``. While ``tapped``,
-    inputs 2t and 2t + 1 of each pair of outputs are its own two channels of tile t (`_input`).
+    With DEPTHWISE, ``further`` tiles follow ``inp``. While ``tapped``, inputs 2t and 2t + 1 of each
+    pair of outputs are its own two channels of tile t (`_input`).
     """
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self.latency = DOT_PRODUCT_LATENCY + is_small(config)
-        # One bit is for a single sum, of products of the lowest scalars alone.
+        # One bit is for a single sum: of products of the lowest scalars only.
         width = config.inp_width + config.wgt_width + config.log_block_in
         outputs = config.block_out
 
@@ -139,12 +140,12 @@ class DotProducts(wiring.Component):
         return m
 
     def _chain(self, m: Module, factors: Factors, place: tuple[int, int, int]) -> _Chain:
-        """The sum of the products of `_CHAINED` inputs from k on, where ``place`` is b, j and k."""
+        """Sum of the products of `_CHAINED` inputs from k on, where ``place`` is (b, j, k)."""
         half = self._config.inp_width + self._config.wgt_width
         b, j, k = place
         name = f"b{b}_o{j}_i{k}"
         offset = (1 << half) - 1
-        # Each half takes one bit more, and the upper one the carry.
+        # Each half needs one more bit, and the upper one the carry.
         width = 2 * half + 2
         total: Value = Const((offset << half) + offset, width)
         parities = []
@@ -157,7 +158,7 @@ class DotProducts(wiring.Component):
             both = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{number}", reset_less=True)
             m.d.comb += weights.eq((upper << half) + lower)
             m.d.sync += both.eq(weights * inp)
-            # A signal for each sum, to which the next DSP slice adds its product.
+            # A signal per sum, to which the next DSP slice adds its product.
             before, total = total, Signal(width, name=f"chain_b{b}_o{j}_i{number}")
             m.d.comb += total.eq(before + both)
             parities.append(upper[0] & inp[0])
@@ -170,8 +171,9 @@ class DotProducts(wiring.Component):
         return _Chain(Cat(halves[:half], carry), halves[half:])
 
     def _add(self, m: Module, place: tuple[int, int], terms: list[Any], carries: list[Any]) -> None:
-        """Makes the sum of ``terms`` and ``carries``, less offsets, that of an output, whose row
-        and column ``place`` is."""
+        """Add ``terms`` and ``carries`` of the output at ``place`` (row, column) and subtract the
+        offsets.
+        """
         b, j = place
         total = sum_and_carries(m, terms, carries, f"tree_b{b}_o{j}")
         top = len(self.sums[b][j]) - 2
@@ -182,7 +184,7 @@ class DotProducts(wiring.Component):
             m.d.sync += [self.sums[b][j].eq(signed_total), self.carries[b][j].eq(carries[-1])]
 
     def _factors(self, m: Module) -> Factors:
-        """The tiles, or in a machine for a small FPGA registers of them."""
+        """The tiles; registered in machines for small FPGAs."""
         has_taps = bool(self._config.depthwise)
         further, tapped = (self.further, self.tapped) if has_taps else (None, None)
         factors = Factors(self.inp, self.wgt, further, tapped)
@@ -201,7 +203,7 @@ class DotProducts(wiring.Component):
         return Factors(*kept)
 
     def _input(self, m: Module, factors: Factors, place: tuple[int, int, int]) -> Value:
-        """Input k of row b for outputs j and j + 1, where ``place`` is b, j and k."""
+        """Input k of row b for outputs j and j + 1, where ``place`` is (b, j, k)."""
         b, j, k = place
         inp = factors.inp
         tap = k // 2
@@ -216,11 +218,10 @@ class DotProducts(wiring.Component):
 
 
 class SingleDotProducts(DotProducts):
-    """The same without carries, with a multiplication for each product: an ECP5 multiplies 18 bits
-    by 18, too few for two products of 8 bits by 8, and has no adder behind the multiplier that
-    Yosys uses.
+    """Dot products without carries, with one multiplication per product: an ECP5 multiplies 18 by
+    18 bits, too few for two products of 8 by 8 bits, and Yosys uses no adder behind the multiplier.
 
-    Timing: that of `DotProducts`, but for the sums of two products in place of four.
+    Timing: that of `DotProducts`, with sums of two products instead of four.
     """
 
     def elaborate(self, platform: Any) -> Module:
@@ -242,7 +243,7 @@ class SingleDotProducts(DotProducts):
                 m.d.sync += terms[-1].eq(products[k] + products[k + 1])
             while len(terms) > 1:
                 sums = [one + other for one, other in zip(terms[::2], terms[1::2], strict=True)]
-                # Kept, or Yosys makes one sum of all, of compressors.
+                # Kept, or Yosys would merge all into one compressor tree.
                 terms = [
                     Signal(total.shape(), name=f"tree_b{b}_o{j}", attrs={"keep": 1})
                     for total in sums
@@ -256,8 +257,8 @@ class SingleDotProducts(DotProducts):
 
 
 class LoopedDotProducts(DotProducts):
-    """The same without carries, written as loops in the module `LOOPS`: for simulation, where they
-    take a third of the host's instructions.
+    """Dot products without carries, as loops in the module `LOOPS`: for simulation, where they take
+    a third of the host's instructions.
 
     Timing: that of `SingleDotProducts`.
     """
@@ -289,19 +290,21 @@ class LoopedDotProducts(DotProducts):
 
 
 def product_name(b: int, j: int, k: int) -> str:
-    """The name of the register of a product of `SingleDotProducts`: of row b and input k for output
-    j. Synthesis finds products by it."""
+    """Register name of a product of `SingleDotProducts`, for row b, input k and output j; synthesis
+    selects products by name.
+    """
     return f"product_b{b}_o{j}_i{k}"
 
 
 def multiplies_singly(config: Config) -> bool:
-    """Whether each product of GEMM takes a multiplication: in small machines, unless factors of two
-    products fit the multipliers of a small FPGA."""
+    """Whether each product of GEMM takes its own multiplication: in small machines, unless the
+    factors of two products fit the multipliers of a small FPGA.
+    """
     return is_small(config) and _factor_width(config) > SMALL_FACTOR_WIDTH
 
 
 def _factor_width(config: Config) -> int:
-    """Bits of the weights of two outputs in one factor."""
+    """Bits of two outputs' weights in one factor."""
     return config.inp_width + 2 * config.wgt_width + 1
 
 

@@ -1,4 +1,4 @@
-"""The GEMM core: products of tiles, and their accumulation."""
+"""The GEMM core: products of tiles and their accumulation."""
 
 from itertools import pairwise
 from typing import Any
@@ -24,7 +24,7 @@ from .sequencer import IndexedUop
 
 
 class GemmContext(data.StructLayout):
-    """What a GEMM instruction says besides its loops."""
+    """Fields of a GEMM instruction other than its loops."""
 
     def __init__(self, config: Config) -> None:
         tapped = {"tapped": 1} if config.depthwise else {}
@@ -32,28 +32,28 @@ class GemmContext(data.StructLayout):
 
 
 class GemmUnit(wiring.Component):
-    """Executes micro-ops: ``acc[dst] += inp[src] . wgt[wgt]``, without the addition when it
-    overwrites, or ``acc[dst] = 0`` on reset. A micro-op of DEPTHWISE reads several inputs from
+    """Executes micro-ops: ``acc[dst] += inp[src] . wgt[wgt]``, without the addition when
+    overwriting, or ``acc[dst] = 0`` on reset. A micro-op of DEPTHWISE reads several inputs from
     ``src`` on.
 
-    Timing: one micro-op per cycle, whatever accumulators they name. An item taken in cycle t reads
-    its tiles in t, reads its accumulator a cycle before their dot products are there and writes it
-    in the cycle after that; the accumulators' read port forwards what is being written in the cycle
-    of the read and in the next, so the following micro-ops see that value.
+    Timing: one micro-op per cycle for any accumulators. An item accepted in cycle t reads its tiles
+    in t, its accumulator one cycle before the dot products are ready, and writes one cycle after
+    that. The accumulators' read port forwards data written in the cycle of the read and in the
+    next, so later micro-ops see the value.
 
     Ports
     -----
     i : micro-ops from the sequencer
     inp, wgt : read ports of the scratchpads
-    acc_read, acc_write : ports of the accumulators; whole elements are written
-    acc_read_clear : with ``acc_read``: 0 is read, since nothing is added to it
-    denied : the other unit uses the bank that holds ``dst``: the item is not taken
+    acc_read, acc_write : ports of the accumulators, for whole elements
+    acc_read_clear : with ``acc_read``: 0 is read, for overwriting
+    denied : the other unit uses the bank of ``dst``: the item is not accepted
     busy_banks : per half of the accumulators, whether a write to it is in flight
     busy_ports : the same, whether it is read in this cycle (with OVERLAP)
-    done : high for a cycle when an instruction's last write has been made, or `early_end` cycles
-        before that
-    error : with ``done``: a micro-op named an index past the depth; nothing was or will be
-        written from that micro-op on
+    done : high for one cycle when an instruction's last write has been made, or `early_end` cycles
+        earlier
+    error : with ``done``: an index of a micro-op exceeded the depth; that micro-op and all later
+        ones write nothing
     """
 
     def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
@@ -87,7 +87,7 @@ class GemmUnit(wiring.Component):
         m.d.comb += [
             failed.eq(item.error),
             would_work.eq(item.enable & ~failed & ~stopped),
-            # Whether an index is past a depth is found meanwhile.
+            # The range check of indices runs in parallel.
             self.i.ready.eq(~item.enable | stopped | ~self.denied),
             taken.eq(self.i.valid & self.i.ready),
             works.eq(taken & would_work),
@@ -102,7 +102,7 @@ class GemmUnit(wiring.Component):
             further = [self.inp.data[tap] for tap in range(1, self._config.taps)]
             tapped, most = Signal(), self._config.inp.depth - self._config.taps
             m.d.sync += tapped.eq(item.context.tapped)
-            # The last input is past the depth though the first one is not.
+            # The last input exceeds the depth although the first one does not.
             with m.If(item.enable & item.context.tapped & (item.indices.src > most)):
                 m.d.comb += failed.eq(1)
             m.d.comb += [
@@ -122,7 +122,7 @@ class GemmUnit(wiring.Component):
             entering.done.eq(taken & (item.last | failed) & ~stopped),
             entering.error.eq(failed),
         ]
-        # One cycle for the scratchpads, then the dot products'.
+        # One cycle for the scratchpads, then those of the dot products.
         behind = range(1 + dot_products.latency + 1)
         stages = [entering, *(Signal(stage, name=f"stage_{n}") for n in behind)]
         for one, other in pairwise(stages):
@@ -141,7 +141,7 @@ class GemmUnit(wiring.Component):
             self.done.eq(ending.done),
             self.error.eq(ending.error),
         ]
-        # Of the stages behind the first one, from a register: of all before the last but one.
+        # Registered: of all stages before the last but one.
         m.d.sync += self.busy_banks.eq(busy_banks(stages[:-2]))
         if self._config.overlap:
             m.d.comb += self.busy_ports.eq(Mux(reading.adds, busy_banks([reading]), 0))
@@ -151,7 +151,7 @@ class GemmUnit(wiring.Component):
         kept, written = (data.View(tile, port.data[0]) for port in (self.acc_read, self.acc_write))
         for b in range(self._config.batch):
             for j in range(self._config.block_out):
-                # A bit and a one make a carry.
+                # Adding a constant one to the bit makes a carry.
                 carry, total = dot_products.carries[b][j], dot_products.sums[b][j]
                 one, other = Cat(carry, total), Cat(1, kept[b][j])
                 m.d.comb += written[b][j].eq((one.as_signed() + other.as_signed())[1:])
@@ -164,7 +164,7 @@ class GemmUnit(wiring.Component):
 
 
 class GemmStage(data.StructLayout):
-    """Control that follows a micro-op down the pipeline."""
+    """Control that accompanies a micro-op through the pipeline."""
 
     def __init__(self, index_width: int) -> None:
         super().__init__(
@@ -180,17 +180,17 @@ def busy_banks(stages: list[Any]) -> Value:
 
 
 def inp_read_port(config: Config) -> ReadPortSignature:
-    """The port through which GEMM reads its inputs."""
+    """Port through which GEMM reads its inputs."""
     return ReadPortSignature(config.inp.element_bits, config.inp.depth, config.taps)
 
 
 def acc_read_port(config: Config, cycles: int = 1) -> ReadPortSignature:
-    """The port through which a unit reads one accumulator element per cycle."""
+    """Port through which a unit reads one accumulator element per cycle."""
     return ReadPortSignature(config.acc.element_bits, config.acc.depth, 1, cycles)
 
 
 def acc_write_port(config: Config) -> WritePortSignature:
-    """The port through which a unit writes one accumulator element per cycle."""
+    """Port through which a unit writes one accumulator element per cycle."""
     lanes = geometry(config, isa.Memory.ACC).lanes
     return WritePortSignature(config.acc.element_bits, config.acc.depth, 1, lanes)
 

@@ -1,4 +1,4 @@
-"""Between the sequencer and the ALU: the next micro-op, and what it has to wait for."""
+"""Hazard check between the sequencer and the ALU."""
 
 from typing import Any
 
@@ -10,36 +10,36 @@ from .sequencer import IndexedUop, Operands
 
 
 class Write(data.StructLayout):
-    """A micro-op in flight that may write to accumulator ``dst``."""
+    """A micro-op in flight that may write accumulator ``dst``."""
 
     def __init__(self, index_width: int) -> None:
         super().__init__({"write": 1, "dst": index_width})
 
 
 class Hazards(wiring.Component):
-    """Holds the next micro-op while one that it depends on is in flight.
+    """Stalls the next micro-op while one that it depends on is in flight.
 
-    If it is ``registered``, indices are compared when a micro-op comes, with those that will be in
-    flight a cycle later; then a flip-flop alone says whether it waits.
+    If ``registered``, indices are compared when a micro-op enters the stall register, with the
+    writes that will be in flight one cycle later, so a single flip-flop drives the stall.
 
-    Timing: a micro-op shows at ``o`` in the cycle in which it is offered, or, ``registered``, in
-    the cycle after it is taken; one can pass in every cycle.
+    Timing: a micro-op appears at ``o`` in the cycle in which it is offered, or, if ``registered``,
+    in the cycle after it is accepted; throughput is one per cycle.
 
     Parameters
     ----------
     operands, context : of the micro-ops
-    stages : of the pipeline behind ``o`` that have not written yet
-    registered : micro-ops wait in a register
+    stages : stages of the pipeline behind ``o`` that have not written yet
+    registered : the stall register exists
 
     Ports
     -----
     i, o : micro-ops
-    works : that at ``o`` is to write its ``dst``; high only if it is valid
-    in_flight : per stage, what it has; in the next cycle the following stage has that. If
-        ``registered``, the one that writes is the last; else it is that before the last
+    works : the micro-op at ``o`` will write its ``dst``; high only if it is valid
+    in_flight : the write of each stage, which moves to the next stage in the next cycle. If
+        ``registered``, the last one writes; otherwise the last but one
     waits : the micro-op at ``o`` must not enter the pipeline in this cycle
-    source_waits : (``registered``) the same, if it had to read its source in this cycle, and
-        nothing that is written in it were forwarded
+    source_waits : (``registered``) the same, if it had to read its source in this cycle without
+        forwarding
     coming_waits : (``registered``) the same for the micro-op at ``i``, if the one at ``o`` enters
     """
 
@@ -71,7 +71,7 @@ class Hazards(wiring.Component):
             ]
             return m
         item = Signal(self.o.payload.shape(), reset_less=True)
-        # By stage, whether what it writes is the destination, or the source; the last one writes.
+        # Per stage, whether it writes the destination or the source; the last stage writes.
         dsts, srcs = (Signal(len(self.in_flight), name=name) for name in ("dsts", "srcs"))
         dsts_next, srcs_next = Signal.like(dsts), Signal.like(srcs)
         waits, source_waits = Signal(), Signal()
@@ -88,7 +88,7 @@ class Hazards(wiring.Component):
             dsts_next.eq(dsts << 1),
             srcs_next.eq(srcs << 1),
             self.i.ready.eq(~self.o.valid | self.o.ready),
-            # If another one comes, this one is in the first stage then.
+            # When another micro-op arrives, this one is in the first stage.
             enters.write.eq(self.works),
             enters.dst.eq(item.indices.dst),
         ]
@@ -101,7 +101,7 @@ class Hazards(wiring.Component):
         m.d.sync += [
             dsts.eq(dsts_next),
             srcs.eq(srcs_next),
-            # What is written when the micro-op enters is forwarded.
+            # Data written when the micro-op enters are forwarded.
             waits.eq((dsts_next | srcs_next)[:-1].any()),
             source_waits.eq(srcs_next.any()),
         ]

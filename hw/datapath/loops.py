@@ -1,4 +1,4 @@
-"""From issued GEMM and ALU instructions to the micro-ops of both units."""
+"""Command queues and sequencers of GEMM and the ALU."""
 
 from typing import Any
 
@@ -18,23 +18,23 @@ from .sequencer import IndexedUop, LoopCommand, Sequencer
 
 
 class Loops(wiring.Component):
-    """Holds the commands of GEMM and the ALU until the other unit has done what they wait for, and
-    unrolls their loops.
+    """Queues the commands of GEMM and the ALU until the other unit has completed what they wait
+    for, and unrolls their loops into micro-ops.
 
-    Each unit has a queue and a sequencer where the two overlap. Where they do not, each command
-    waits for all earlier ones of the other unit, so commands begin in the order in which they were
-    issued: then there is one queue and one sequencer for both, with the same cycles.
+    With OVERLAP each unit has a queue and a sequencer. Without it each command waits for all older
+    ones of the other unit, so commands start in issue order, and one queue and one sequencer serve
+    both in the same number of cycles.
 
     Timing: that of `CommandQueue` and `Sequencer`.
 
     Ports
     -----
-    gemm_command, alu_command : `WaitingCommand`; of one unit at a time
-    for_alu : a command that comes now is the ALU's; known before that it is issued
-    gemm_level, alu_level : how many commands wait
-    gemm_begins, alu_begins : one of them begins in this cycle
-    gemm_done, alu_done, gemm_ends, alu_ends : of each unit, how many instructions were done before
-        this cycle, counted as in `WaitingCommand`, and whether one more is in this cycle
+    gemm_command, alu_command : `WaitingCommand`; for one unit at a time
+    for_alu : an arriving command is the ALU's; known before it issues
+    gemm_level, alu_level : number of waiting commands
+    gemm_begins, alu_begins : one of them starts in this cycle
+    gemm_done, alu_done, gemm_ends, alu_ends : per unit, instructions done before this cycle,
+        counted as in `WaitingCommand`, and whether one more completes in this cycle
     gemm, alu : micro-ops
     uops : read port of the micro-op buffer
     """
@@ -102,8 +102,8 @@ class Loops(wiring.Component):
             ]
         gemm, alu = sequencers["gemm"], sequencers["alu"]
         # The ALU has priority, since it reads few micro-ops, each for many vectors; but not while
-        # it stalls. The grant depends on registers alone: no combinational path leads from a stall
-        # of one unit to the other.
+        # it stalls. The grant is registered: no combinational path leads from a stall of one unit
+        # to the other.
         stalled, for_gemm = Signal(), Signal()
         m.d.sync += stalled.eq(alu.o.valid & ~alu.o.ready)
         m.d.comb += [
@@ -117,7 +117,7 @@ class Loops(wiring.Component):
         ]
 
     def _unroll_in_turn(self, m: Module) -> None:
-        """One queue and one sequencer, whose commands are of two kinds."""
+        """One queue and one sequencer, with commands of two kinds."""
         m.submodules.sequencer = sequencer = Sequencer(
             self._config,
             list(self._operands.values()),
@@ -140,7 +140,7 @@ class Loops(wiring.Component):
         for kind, name in enumerate(self._commands):
             command, micro_ops = getattr(self, f"{name}_command"), getattr(self, name)
             level, begins = getattr(self, f"{name}_level"), getattr(self, f"{name}_begins")
-            # What each may issue is as if it had a queue of its own.
+            # Issue credits are those of separate queues.
             m.d.comb += [
                 command.ready.eq(level != self._most[name]),
                 begins.eq(queue.o.valid & queue.o.ready & (queue.o.payload.kind == kind)),
@@ -161,7 +161,7 @@ class Loops(wiring.Component):
 
 
 def _offer(m: Module, given: data.View, offered: data.View, name: str) -> None:
-    """Offers a command of the unit ``name`` to the queue of both."""
+    """Offer a command of unit ``name`` to the shared queue."""
     own, common = given.command, offered.command
     m.d.comb += [
         offered.follows.eq(given.follows),

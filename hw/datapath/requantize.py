@@ -5,16 +5,15 @@ For an accumulator t (bias added) and an unsigned scale M of 49 bits the result 
     min(max(rint(float32(t * M / 2^43)) + zero_point, low), high)
 
 where both roundings, to the 24 significant bits of a float32 and to an integer, are half to even
-(IEEE 754, section 4.3.1). A t of more than 25 bits gives the bound on its side; or, if the
-parameters say ``wide``, t is divided by 2^7 first, and the last bit of the quotient set if anything
-is lost. So the result is that of float32 arithmetic, bit for bit, where t and the scale are
-float32 numbers themselves: -2^24 < t < 2^24, and a scale from 2^-20 up to 2^6. The definition is
-`amaranth_vta.sim.model.scalar.requantize`; the lane is checked against the NumPy model of it,
-`amaranth_vta.sim.model.arithmetic.requantized`.
+(IEEE 754, section 4.3.1). A t of more than 25 bits saturates; with ``wide`` parameters t is first
+divided by 2^7, with a sticky last bit. So the result equals float32 arithmetic bit for bit where t
+and the scale are float32 numbers: -2^24 < t < 2^24, and a scale from 2^-20 up to 2^6. The
+definition is `amaranth_vta.sim.model.scalar.requantize`; the lane is checked against its NumPy
+model `amaranth_vta.sim.model.arithmetic.requantized`.
 
-t * M is exact: three DSP slices, of 15, 17 and 17 bits of M. Its binary point is fixed, and
-`rounding` rounds it without a shift that normalizes it. An integer part of more than 9 bits is out
-of bounds, whatever the zero point.
+t * M is exact: three DSP slices multiply by 15, 17 and 17 bits of M. The binary point is fixed, and
+`rounding` rounds without a normalizing shift. An integer part of more than 9 bits saturates for any
+zero point.
 """
 
 from itertools import pairwise
@@ -34,32 +33,31 @@ from .shift import Shift, register, shift_of
 from .table import LOOKUP_PORTS
 
 _WIDTH = 32
-# Bits of t in a product, its sign included, and of a scale's upper part: factors of a DSP slice.
+# Bits of t in a product, sign included, and of a scale's upper part: factor width of a DSP slice.
 _FACTOR = 25
 _UPPER = isa.SCALE_WIDTH - _WIDTH
-# The lower part of a scale, in two factors; a DSP slice adds the result of another, shifted right
-# by the latter width.
+# Widths of the lower factors of a scale; a DSP slice adds the result of another, shifted right by
+# the latter width.
 _LOW, _MIDDLE = 15, 17
 
 
 class RequantizingLane(wiring.Component):
-    """``result = operation(a, b)`` as `AluLane`, and REQUANTIZE of ``a``; one multiplier for both.
-    With ``multiplies_and_adds``, also MULTIPLY_ADD, ``a`` times a factor plus ``b``.
+    """``result = operation(a, b)`` as `AluLane`, and REQUANTIZE of ``a``, with shared multipliers.
+    With ``multiplies_and_adds``, also MULTIPLY_ADD: ``a`` times a factor plus ``b``.
 
-    A shift is a product with a power of two of 17 bits or less; one to the right by n is a product
-    with 2^(17 - n), or with 2^(33 - n) if n is above 16, of which the lowest 17 or 33 bits are
-    dropped.
+    A shift is a product with a power of two of at most 17 bits. A right shift by n multiplies by
+    2^(17 - n), or by 2^(33 - n) if n exceeds 16, and drops the lowest 17 or 33 bits.
 
-    Timing: the result is valid `latency` cycles after the operands. A parameter applies to the
-    operations after it. With ``looks_up``, LOOKUP gives ``entry`` as in `AluLane`.
+    Timing: the result is valid `latency` cycles after the operands. A parameter applies to later
+    operations. With ``looks_up``, LOOKUP returns ``entry`` as in `AluLane`.
 
     Ports
     -----
     enable, operation, a, b : an operation; REQUANTIZE does not read ``b``
-    parameter : bit n, with the operation REQUANTIZE and ``enable`` low: ``b`` is parameter n of the
-        REQUANTIZEs that follow; bits 1 and 2 with MULTIPLY_ADD: ``b`` is the factor of those that
-        follow. None may come while one of these is in flight, and an enabled operation of another
-        kind overwrites scale and factor.
+    parameter : bit n, with the operation REQUANTIZE and ``enable`` low: ``b`` is parameter n of
+        later REQUANTIZEs; bits 1 and 2 with MULTIPLY_ADD: ``b`` is the factor of later ones. None
+        may arrive while such an operation is in flight, and an enabled operation of another kind
+        overwrites scale and factor.
     """
 
     latency = REQUANTIZING_ALU_LATENCY
@@ -82,7 +80,7 @@ class RequantizingLane(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        # Nothing is reset: control outside says which results count.
+        # Nothing is reset: outside control marks valid results.
         kinds = [
             Signal(_Kind, name=f"kind_{stage}", reset_less=True) for stage in range(1, self.latency)
         ]
@@ -96,8 +94,8 @@ class RequantizingLane(wiring.Component):
         if self._looks_up:
             m.d.comb += self.index.eq(sums.passed[:8])
             byte = Mux(kinds[4].looks_up, self.entry, byte)
-        # Where a byte is made, the rest is 0: a register that is set extends the sign of the byte
-        # without a LUT.
+        # For a byte the other bits are 0: a register with set extends the byte's sign without a
+        # LUT.
         makes_bytes = kinds[4].makes_bytes
         low = register(m, Mux(makes_bytes, byte, results.done[:8].as_signed()), "result_low")
         high = register(m, results.done[8:], "result_high")
@@ -107,9 +105,10 @@ class RequantizingLane(wiring.Component):
         return m
 
     def _operands(self, m: Module, kind: Any) -> "_Operands":
-        """Stages 1 and 2. Stage 1 is a register of the inputs, which come from block RAM. In stage
-        2 one adder makes sums, the differences that decide MIN and MAX, and adds the bias; other
-        operands go past it."""
+        """Stages 1 and 2. Stage 1 registers the inputs, which come from block RAM. In stage 2 one
+        adder computes sums, the differences for MIN and MAX, and the sum with the bias; other
+        operands bypass it.
+        """
         operation, enable, a, b, parameter = (
             register(m, value, name)
             for value, name in (
@@ -153,7 +152,7 @@ class RequantizingLane(wiring.Component):
         return _Operands(total, first, multiplied, lower, upper, added, bounds)
 
     def _added(self, m: Module, operation: Value, b: Signal) -> tuple[Value, Signal | None]:
-        """Whether the operation is MULTIPLY_ADD, and a register of what that adds, else of 0."""
+        """Whether the operation is MULTIPLY_ADD, and a register of its addend, 0 otherwise."""
         if not self._multiplies_and_adds:
             return Const(0, 1), None
         adds = operation == AluOp.MULTIPLY_ADD
@@ -178,9 +177,9 @@ def _decode(m: Module, kind: Any, operation: Value, shift: Shift, adds: Value) -
 
 
 class _Multiplied(NamedTuple):
-    """What is multiplied, in two registers of which one is 0: the pre-adders of DSP slices join
-    them. ``halved`` is a quotient; ``lost`` says that its last bit is 0 and has to be set, since
-    something is lost."""
+    """The multiplicand in two registers, one of which is 0; the pre-adders of DSP slices merge
+    them. ``halved`` is a quotient; ``lost`` is its sticky bit: the last bit is 0 and must be set.
+    """
 
     narrow: Signal
     halved: Signal
@@ -203,19 +202,20 @@ def _multiplied(m: Module, kind: Any, sum_: Value, bounds: Any) -> _Multiplied:
 
 
 class _Gives(enum.Enum, shape=2):
-    """What the result of an operation other than REQUANTIZE is."""
+    """Result format of an operation other than REQUANTIZE."""
 
     PASSED = 0
     PRODUCT = 1
-    # The bits of the product above the lowest 17, or 33.
+    # Product bits above the lowest 17, or 33.
     NEAR = 2
     FAR = 3
 
 
 class _Operands(NamedTuple):
-    """Registers behind stage 2: ``total`` is what the adder gives. ``lower`` and ``upper`` are the
-    second operand, the scale, or the factor of MULTIPLY_ADD, and ``added`` is what that adds, of
-    other operations 0."""
+    """Registers after stage 2: ``total`` is the adder's result; ``lower`` and ``upper`` are the
+    second operand, the scale, or the factor of MULTIPLY_ADD; ``added`` is the addend of
+    MULTIPLY_ADD, else 0.
+    """
 
     total: Signal
     first: Signal
@@ -227,8 +227,9 @@ class _Operands(NamedTuple):
 
 
 class _Products(NamedTuple):
-    """Registers behind stage 3: three partial products; the result of an operation without any; of
-    REQUANTIZE, the sign, and whether t is too wide."""
+    """Registers after stage 3: three partial products; the result of operations without a product;
+    for REQUANTIZE the sign, and whether t is too wide.
+    """
 
     low: Signal
     middle: Signal
@@ -239,7 +240,7 @@ class _Products(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Registers behind stage 4: the product as a fixed-point number, and the rest as before."""
+    """Registers after stage 4: the product as a fixed-point number; the rest as before."""
 
     fixed: Any
     carried: Signal
@@ -249,9 +250,9 @@ class _Sums(NamedTuple):
 
 
 class _Results(NamedTuple):
-    """Registers behind stage 5: the result of operations that make no bytes, else 0; the integer
-    part of REQUANTIZE's, whether it is rounded up, and whether it is out of bounds whatever the
-    bounds are."""
+    """Registers after stage 5: the 32-bit result, or 0 for operations with byte results;
+    REQUANTIZE's integer part, whether to round up, and whether it saturates for any bounds.
+    """
 
     done: Signal
     whole: Signal
@@ -261,7 +262,7 @@ class _Results(NamedTuple):
 
 
 def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
-    """Stage 3: partial products; operations that do not multiply are decided meanwhile."""
+    """Stage 3: partial products; operations without a product are resolved in parallel."""
     total, first, lower = operands.total, operands.first, operands.lower
     less, chosen = Signal(), Signal(signed(_WIDTH))
     m.d.comb += [
@@ -292,13 +293,12 @@ def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
 
 
 def _factors(m: Module, kind: Any, operands: _Operands) -> tuple[Signal, Signal, Signal]:
-    """What the two lower parts of the second operand are multiplied by, and its upper part.
+    """Factors of the two lower parts of the second operand, and of its upper part.
 
-    Of operations other than REQUANTIZE these are the lower 24 bits of the first operand, without a
-    sign, and its upper eight, with theirs, at the place that they have in the upper part of a
-    product after a shift to the right. In a MUL ``upper`` holds the low bits of b, which with the
-    upper bits of a make the upper bits of the product: eight bits, to which others may be added
-    above.
+    For operations other than REQUANTIZE these are the lower 24 bits of the first operand, unsigned,
+    and its upper eight, signed, aligned with the upper part of a right-shifted product. In a MUL
+    ``upper`` holds the low bits of b, which together with the upper bits of a produce the upper
+    bits of the product: eight bits, with others added above.
     """
     total, (narrow, halved, lost) = operands.total, operands.multiplied
     quotient = Cat(halved[0] | lost, halved[1:])
@@ -308,7 +308,7 @@ def _factors(m: Module, kind: Any, operands: _Operands) -> tuple[Signal, Signal,
     top, beside = total[_FACTOR - 1 :], Signal(signed(_FACTOR))
     to_right = (kind.gives == _Gives.NEAR) | (kind.gives == _Gives.FAR)
     m.d.comb += [
-        # Two sums of different terms: of two alike Yosys makes one, which is in neither DSP slice.
+        # Two sums with different terms: Yosys would share equal ones outside both DSP slices.
         low.eq(narrow + quotient.as_signed()),
         middle.eq(Cat(narrow[0] | lost, narrow[1:]).as_signed() + halved),
         beside.eq(Cat(Mux(to_right, Cat(Const(0, 7), top[0]), top), top[1:]).as_signed()),
@@ -318,7 +318,7 @@ def _factors(m: Module, kind: Any, operands: _Operands) -> tuple[Signal, Signal,
 
 
 def _sums(m: Module, products: _Products) -> _Sums:
-    """Stage 4: products added."""
+    """Stage 4: sum of the partial products."""
     low, middle, high, passed, negative, outside = products
     lower_sum, sum_ = Signal(signed(44)), Signal(signed(44))
     m.d.comb += [
@@ -329,7 +329,7 @@ def _sums(m: Module, products: _Products) -> _Sums:
     m.d.sync += Value.cast(fixed).eq(Cat(low[:_LOW], lower_sum[:_MIDDLE], sum_))
     return _Sums(
         fixed,
-        # The carry into the upper sum, which a product of integers must not have.
+        # The carry into the upper sum, which integer products must not have.
         carried=register(m, lower_sum[_MIDDLE:][:8], "carried"),
         passed=register(m, passed, "passed_4"),
         negative=register(m, negative, "negative_4"),
@@ -366,7 +366,7 @@ def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
 
 
 def _bounded(results: _Results, bounds: Any) -> Value:
-    """Stage 6: zero point and bounds. If the bounds cross, every value is above the upper one."""
+    """Stage 6: zero point and bounds. If the bounds cross, every value exceeds the upper one."""
     value = _sum(results.whole, bounds.zero_point, results.up)
     crossed = bounds.low > bounds.high
     too_low = Mux(results.outside, results.negative, value < bounds.low)
@@ -393,5 +393,5 @@ class _Bounds(data.Struct):
 
 
 def _sum(a: Value, b: Value, carry: Value) -> Value:
-    """a + b + carry, in one adder: two carries below make one."""
+    """a + b + carry in one adder: two carries below make one."""
     return (Cat(carry, a).as_signed() + Cat(carry, b).as_signed())[1:].as_signed()

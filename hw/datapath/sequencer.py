@@ -1,4 +1,4 @@
-"""The loops of a GEMM or ALU instruction, unrolled into one micro-op per cycle."""
+"""The sequencer: unrolls the loops of a GEMM or ALU instruction into one micro-op per cycle."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ Operands = dict[str, int]
 
 
 class LoopCommand(data.StructLayout):
-    """The loops of one instruction.
+    """Loops of one instruction.
 
-    ``factors`` hold the two loop factors of each operand; ``sources_used`` says whether operands
-    other than ``dst`` are read (only then are their indices checked); ``context`` is carried
-    along with every micro-op. ``kind`` is one of ``kinds``.
+    ``factors`` hold the two loop factors of each operand; ``sources_used`` tells whether operands
+    other than ``dst`` are read (only then are their indices checked); ``context`` accompanies every
+    micro-op. ``kind`` is one of ``kinds``.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class LoopCommand(data.StructLayout):
 
 
 class IndexedUop(data.StructLayout):
-    """One micro-op with its loop offsets added, of a command of ``kind``.
+    """A micro-op with its loop offsets added, of a command of ``kind``.
 
-    ``enable`` is 0 for the single item of an instruction that has no micro-ops; ``last`` marks
-    the last item of an instruction; ``error`` says that an index is past its scratchpad's depth:
-    nothing must be done with such an item or any after it.
+    ``enable`` is 0 for the single item of an instruction without micro-ops; ``last`` marks the last
+    item of an instruction; ``error``: an index exceeds its scratchpad's depth, so neither this item
+    nor any later one may have an effect.
     """
 
     def __init__(self, operands: Operands, context: ShapeLike, kinds: int = 1) -> None:
@@ -71,25 +71,25 @@ class IndexedUop(data.StructLayout):
 class Sequencer(wiring.Component):
     """Unrolls loop commands into micro-ops with the final index of each operand.
 
-    Timing: the first item of a command comes three cycles after the command is taken, then one per
-    cycle; the first item of the next command follows the last one without a gap when that
-    command was waiting. A micro-op that serves several items in a row is read once; an item whose
-    micro-op cannot be read waits.
+    Timing: the first item of a command appears three cycles after the command is accepted, then one
+    per cycle; the first item of a waiting command follows the last one of its predecessor without a
+    gap. A micro-op that serves consecutive items is read once; an item whose micro-op cannot be
+    read waits.
 
     Parameters
     ----------
     operands : index width of each operand by the name of its micro-op field; ``dst`` is one. With
-        several such, commands of as many kinds, a source that one has not being ignored
-    context : shape of what a command carries along
+        several such, commands have as many kinds, and a source that a kind lacks is ignored
+    context : shape of the payload that accompanies a command
 
     Ports
     -----
     i : `LoopCommand`
     o : `IndexedUop`
     uop_wanted : the loops need a micro-op that has not been read, whether or not they advance in
-        this cycle; depends on registers alone
-    uop_enable, uop_index, uop_bits : read port of the micro-op buffer; the micro-op is there in
-        the cycle after the one in which it is enabled, and only then
+        this cycle; registered
+    uop_enable, uop_index, uop_bits : read port of the micro-op buffer; the micro-op is valid in the
+        cycle after the one in which the port is enabled, and only then
     uop_denied : the port is not available in this cycle
     """
 
@@ -117,7 +117,7 @@ class Sequencer(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        # The output and the micro-op behind it move on; the loops do if they get a micro-op too.
+        # The output and the micro-op behind it advance; the loops do if they also get a micro-op.
         moves, advance = Signal(), Signal()
         m.d.comb += moves.eq(~self.o.valid | self.o.ready)
         at = self._count_loops(m, moves, advance)
@@ -142,7 +142,7 @@ class Sequencer(wiring.Component):
 
         # The indices of that item.
         uop_fields = data.View(uop_layout(self._config), word)
-        # Those known before the micro-op arrives, and those of its sums.
+        # Errors known before the micro-op arrives, and errors of its index sums.
         early, late = [arrived_item.error], []
         indices = {}
         for name, bits in self._operands.items():
@@ -176,10 +176,10 @@ class Sequencer(wiring.Component):
         return m
 
     def _count_loops(self, m: Module, moves: Signal, advance: Signal) -> "_Counters":
-        """The loop counters: the micro-op that is asked for in this cycle.
+        """The loop counters: they select the micro-op requested in this cycle.
 
-        Each operand's offset carries one bit more than its index: once an offset has passed the
-        depth it stays there, since factors are never negative.
+        An operand's offset is one bit wider than its index: once it exceeds the depth it remains
+        there, since factors are never negative.
         """
         offset_layout = data.StructLayout(
             {name: unsigned(bits + 1) for name, bits in self._operands.items()}
@@ -187,7 +187,7 @@ class Sequencer(wiring.Component):
         command = Signal(self.i.payload.shape())
         active, empty = Signal(), Signal()
         uop = Signal(self._config.uop.index_width + 1)
-        # Kept, since whether a command ends is known late in a cycle without an addition before it.
+        # Kept, since the end of a command arrives late in the cycle even without a preceding adder.
         final_uop = Signal.like(uop)
         inner_left = Signal(isa.ITERATION_WIDTH)
         outer_left = Signal(isa.ITERATION_WIDTH)
@@ -214,7 +214,7 @@ class Sequencer(wiring.Component):
                         following = _add_sticky(m, outer_offset[name], factor, bits)
                         m.d.sync += [outer_offset[name].eq(following), offset[name].eq(following)]
         m.d.comb += self.i.ready.eq(~active | (advance & last))
-        # Whether or not there is a command, which is known late in a cycle.
+        # Regardless of whether there is a command, which arrives late in the cycle.
         with m.If(self.i.ready):
             taken = self.i.payload
             m.d.sync += [
@@ -245,7 +245,7 @@ class Sequencer(wiring.Component):
         advance: Signal,
         repeats: Value,
     ) -> None:
-        """Reads the micro-op, unless the item before it had the same: that one ``repeats``."""
+        """Read the micro-op, unless the previous item had the same one (``repeats``)."""
         known = Signal()
         wanted = self.uop_wanted
         m.d.comb += [
@@ -258,7 +258,7 @@ class Sequencer(wiring.Component):
             m.d.sync += known.eq(repeats)
 
     def _receive_micro_op(self, m: Module) -> Signal:
-        """The micro-op that arrives in this cycle, or the one before it, which is kept."""
+        """The micro-op that arrives in this cycle, or its predecessor, which is kept."""
         fresh, kept = Signal(), Signal(isa.UOP_WIDTH)
         word = Signal(isa.UOP_WIDTH)
         m.d.sync += fresh.eq(self.uop_enable)
@@ -275,7 +275,7 @@ def widest(kinds: Sequence[Operands]) -> Operands:
 
 
 class _Counters(NamedTuple):
-    """Where the loops are: ``uop`` with ``offset`` is the next item, the ``last`` or not."""
+    """State of the loops: ``uop`` with ``offset`` is the next item; ``last`` marks the last one."""
 
     command: Any
     active: Signal

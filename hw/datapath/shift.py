@@ -1,4 +1,4 @@
-"""A shift as a product, for lanes of the ALU whose multipliers are used for REQUANTIZE too."""
+"""Shifts as products, for ALU lanes that share their multipliers with REQUANTIZE."""
 
 from typing import Any, NamedTuple
 
@@ -8,14 +8,14 @@ from .operation import power_of_two
 
 
 def register(m: Module, value: Any, name: str) -> Any:
-    """A register of ``value`` that is not reset."""
+    """A register of ``value`` without reset."""
     stage = Signal(value.shape(), name=name, reset_less=True)
     m.d.sync += stage.eq(value)
     return stage
 
 
 class Shift(NamedTuple):
-    """A shift as a product with ``power``; to the right, by more than 16 if it is ``far``."""
+    """A shift as a product with ``power``; a right shift by more than 16 if ``far``."""
 
     power: Value
     to_left: Value
@@ -24,20 +24,21 @@ class Shift(NamedTuple):
 
 
 def shift_of(m: Module, shifts: Value, incoming: Value, b: Signal) -> Shift:
-    """SHR by ``b``, which is ``incoming`` in the cycle before. By 0 it multiplies by 1, by less
-    than -31 by 0, and by more than 31 it gives the sign, as by 32."""
+    """SHR by ``b``, whose value is ``incoming`` one cycle earlier. By 0 it multiplies by 1, by less
+    than -31 by 0; by more than 31 it returns the sign, as by 32.
+    """
     none = register(m, incoming[:5] == 0, "shifts_none")
-    # Bits unlike the sign, five at a time: what comes from block RAM is late.
+    # Bits that differ from the sign, five at a time: data from block RAM are late.
     unlike = incoming[5:-1] ^ incoming[-1].replicate(len(incoming) - 6)
     groups = Cat(unlike[place : place + 5].any() for place in range(0, len(unlike), 5))
     beyond = register(m, groups, "shifts_beyond").any()
     to_right, exponent = Signal(name="shifts_to_right"), Signal(5, name="exponent")
-    # Of -b, whose lower bits are also those of 16 - b, 32 - b and 48 - b. Not by an adder, of which
-    # each bit would take an inverter and a carry.
+    # Bits of -b, whose lower bits equal those of 16 - b, 32 - b and 48 - b. Not by an adder, which
+    # would take an inverter and a carry per bit.
     opposite = Cat(b[place] ^ b[:place].any() for place in range(5))
     m.d.comb += [
         to_right.eq(shifts & ~b[-1] & (beyond | ~none)),
-        # The power's place in the middle one of three factors, whose lowest bit is 15.
+        # Position of the power in the middle of three factors, whose lowest bit is 15.
         exponent.eq(Cat(Mux(beyond, 0, opposite[:4]), to_right | opposite[4])),
     ]
     power = power_of_two(m, exponent, to_right | (~beyond & (none ^ b[-1])))

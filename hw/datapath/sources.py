@@ -1,4 +1,4 @@
-"""What a micro-op of the ALU reads besides its destination."""
+"""Operand prefetch of the ALU: sources, parameters, factors and tables."""
 
 from typing import Any
 
@@ -15,18 +15,18 @@ from .sequencer import IndexedUop
 
 
 class SourceReader(wiring.Component):
-    """Reads the source of a micro-op, and before it the parameters, the factor or the table that
-    the micro-op needs, for a pipeline in front of which micro-ops wait in a register.
+    """Reads the source of a micro-op, and before it the parameters, factor or table that the micro-
+    op needs, for a pipeline with a stall register.
 
-    The last accumulators (`copied_sources`) are in memory twice: such a source is read together
-    with the destination, in the cycle in which the micro-op enters the pipeline. Any other one is
-    read ahead and kept, in one of two ways: in the cycle in which the micro-op comes, if the one
-    before it, of the same instruction, reads its destination in the other bank; or in a cycle of
-    its own. It stays for the next micro-op if that names the same source.
+    The last accumulators (`copied_sources`) have a second copy: such a source is read together with
+    the destination when the micro-op enters the pipeline. Any other source is read ahead and kept,
+    in one of two ways: when the micro-op arrives, if its predecessor in the same instruction reads
+    its destination in the other bank; or in a separate cycle. It is reused if the next micro-op has
+    the same source.
 
-    Timing: a source that has no copy and is read in a cycle of its own takes that cycle, others
-    take none. ``src_read`` gives what has a copy in the next cycle, and ``ahead_read`` what has
-    none in the one after; the other one gives 0 then.
+    Timing: a source without a copy that is read in a separate cycle takes that cycle; others take
+    none. ``src_read`` returns copied sources in the next cycle, ``ahead_read`` others one cycle
+    later; the unused one returns 0.
 
     Parameters
     ----------
@@ -35,14 +35,14 @@ class SourceReader(wiring.Component):
 
     Ports
     -----
-    comes, coming : a micro-op comes into the register, if there is one
-    item, works : the micro-op there, and whether it is to be executed
-    coming_waits, waits : one that is in flight, or enters the pipeline, writes the source of the
-        micro-op, and what is read of it would be old
-    ahead : it needs elements before its source; depends on registers alone
-    asks, granted, moves_on : the next one of them is to be read, it is read, and then the one
-        behind it is the next; without ``asks`` it is the first one again
-    late : elements without a copy are read: they show a cycle later
+    comes, coming : whether a micro-op enters the stall register, and the micro-op
+    item, works : the micro-op in the register, and whether it will execute
+    coming_waits, waits : a micro-op in flight, or entering the pipeline, writes its source, so a
+        read would return stale data
+    ahead : it needs elements before its source; registered
+    asks, granted, moves_on : the next of these elements is requested, is read, and then its
+        successor is next; without ``asks`` the first one is next
+    late : elements without a copy are read: they arrive one cycle later
     ready : the source has been read, or need not be read ahead
     busy_ports, dst_read, src_read, src_read_clear, ahead_read, ahead_read_keeps : as in `AluUnit`
     """
@@ -76,15 +76,15 @@ class SourceReader(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         coming, item, port = self.coming, self.item, self.ahead_read
-        # Found when the micro-op comes: much depends on it.
+        # Determined when the micro-op arrives, since the result has a high fan-out.
         needs, keeps = Signal(), Signal()
         reads, continues, stays, early, is_free = (
             Signal(name=name) for name in ("reads", "continues", "stays", "early", "is_free")
         )
         m.d.comb += [
             reads.eq(self._reads(coming) & ~self._has_copy(coming.indices.src)),
-            # The micro-op that comes is of the instruction of the one that leaves, and has as many
-            # operands.
+            # The arriving micro-op belongs to the same instruction as the leaving one, and has as
+            # many operands.
             continues.eq(self.works & ~item.last),
             stays.eq(
                 continues
@@ -100,10 +100,10 @@ class SourceReader(wiring.Component):
         ]
         with m.If(self.comes):
             m.d.sync += [keeps.eq(reads), needs.eq(reads & ~stays & ~early)]
-        # The element that is read next, of those before the source.
+        # The next element to read before the source.
         element = Signal(self._config.acc.index_width)
         with m.If(~self.asks):
-            # A table may have to be read once more.
+            # A table may have to be read again.
             m.d.sync += element.eq(self._first_ahead(item))
         with m.Elif(self.granted & self.moves_on):
             m.d.sync += element.eq(element + 1)
@@ -140,7 +140,7 @@ class SourceReader(wiring.Component):
         return above.all() if len(above) else Const(1, 1)
 
     def _reads(self, item: Any) -> Value:
-        """Whether the operation of a micro-op has an accumulator as its second operand."""
+        """Whether the operation of a micro-op has an accumulator as second operand."""
         operation = item.context.operation
         reads = item.enable & ~item.context.use_immediate
         for other in (AluOp.REQUANTIZE, AluOp.LOOKUP):

@@ -1,4 +1,4 @@
-"""The ALU's copies of the table that LOOKUP maps bytes through, one for each lane."""
+"""The ALU's copies of the LOOKUP table, one per lane."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.buffer import geometry
 from amaranth_vta.hw.timing import TABLE_WORDS
 
-# Entries that are written at once. A LUT of an FPGA can be a memory of 64 words of one bit.
+# Entries written at once. A LUT can serve as a memory of 64 words of one bit.
 _ENTRIES = isa.TABLE_BYTES // TABLE_WORDS
 _WORD_WIDTH = 8 * _ENTRIES
-# The ports through which a lane of the ALU looks up entries.
+# Ports through which an ALU lane looks up entries.
 LOOKUP_PORTS = {"index": Out(8), "entry": In(signed(8))}
 
 
 class Table(wiring.Component):
-    """``entry = table[index]``, of 256 bytes, written a word at a time.
+    """``entry = table[index]``, of 256 bytes, written one word at a time.
 
-    Timing: the entry is valid in the cycle after ``read``, and stays until the next read. Nothing
-    is read in the cycle of a ``write``; a read in the next one gives what was written.
+    Timing: the entry is valid in the cycle after ``read`` and stable until the next read. No read
+    may coincide with a ``write``; a read in the next cycle returns the written data.
 
     Ports
     -----
@@ -44,7 +44,7 @@ class Table(wiring.Component):
         m.submodules.memory = memory = Memory(shape=shape, depth=TABLE_WORDS, init=[])
         writer, reader = memory.write_port(), memory.read_port(domain="comb")
         within = (_ENTRIES - 1).bit_length()
-        # One address for both: a memory of one port takes the fewest LUTs.
+        # One shared address: a single-port memory takes the fewest LUTs.
         address = Signal(range(TABLE_WORDS))
         entry = Signal(signed(8), reset_less=True)
         m.d.comb += [
@@ -63,16 +63,16 @@ class Table(wiring.Component):
 
 
 class TableWords(wiring.Component):
-    """Takes a word of a table out of the accumulator element that holds it, for the copies.
+    """Selects a word of a table from its accumulator element, for the copies.
 
-    Separate from `TableReader`, with the clock of the lanes: while that stands still, a simulator
-    evaluates neither the element nor the copies.
+    Separate from `TableReader`, with the clock of the lanes: while that clock is stopped, a
+    simulator evaluates neither the element nor the copies.
 
     Timing: the word is written in the cycle after ``take``.
 
     Ports
     -----
-    take, taken_place, element : the word that goes to this place of the table is in this element
+    take, taken_place, element : the word of this place of the table is in this element
     write, place, word : of the copies
     """
 
@@ -103,31 +103,32 @@ class TableWords(wiring.Component):
 
 
 def written_elements(config: Config) -> data.ArrayLayout:
-    """What GEMM and the loader write to the accumulators in a cycle: one element, and those of a
-    beat."""
+    """Writes of GEMM and the loader to the accumulators per cycle: one element, and one beat of
+    them.
+    """
     element = data.StructLayout({"enable": 1, "index": config.acc.index_width})
     return data.ArrayLayout(element, 1 + geometry(config, isa.Memory.ACC).elements)
 
 
 class TableReader(wiring.Component):
-    """Reads tables from the accumulators, for the copies of all lanes, and keeps track of which
-    table these hold.
+    """Reads tables from the accumulators into the copies of all lanes, and tracks which table they
+    hold.
 
-    Timing: with ``wanted``, one word per cycle is read and written to the copies. In the cycle
-    after `TABLE_WORDS` + 1 such cycles the table is ``known``, and a micro-op can be taken. It
-    stops being known two cycles after one of its elements is ``written``.
+    Timing: while ``wanted``, one word per cycle is read and written to the copies. After
+    `TABLE_WORDS` + 1 such cycles the table is ``known``, and a micro-op can be accepted. The table
+    is invalidated two cycles after one of its elements is ``written``.
 
     Ports
     -----
-    comes, next_src : a micro-op comes, which names the table from this element on
-    wanted, src : the table of the latest micro-op is to be copied, from this element on; nothing
-        in flight writes to it, and no other comes
-    known : the copies are of that table
-    asks, granted, moves_on : the accumulator element with the next word is to be read, it is read,
-        and then the next word is in the element behind it
+    comes, next_src : a micro-op arrives, whose table starts at this element
+    wanted, src : copy the table of the latest micro-op, from this element on; nothing in flight
+        writes to it, and no other micro-op arrives
+    known : the copies hold that table
+    asks, granted, moves_on : the accumulator element with the next word is requested, is read, and
+        the next word is in its successor
     take, place : the word at this place of the table is in the element that is read
-    written : elements of accumulators that are written, or will be; the last is the ALU's own,
-        after which the table is not known in the next cycle
+    written : elements of accumulators that are or will be written; the last one is the ALU's own,
+        which invalidates the table in the next cycle
     """
 
     def __init__(self, config: Config) -> None:
@@ -153,10 +154,10 @@ class TableReader(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         count = self._config.table_elements
-        # The word is the lower part of a step, the element the upper one.
+        # The low part of a step selects the word, the high part the element.
         within = (TABLE_WORDS // count - 1).bit_length()
         is_valid, table = Signal(), Signal.like(self.src)
-        # Found when the micro-op comes: much depends on it.
+        # Determined when the micro-op arrives, since the result has a high fan-out.
         is_same = Signal()
         with m.If(self.comes):
             m.d.sync += is_same.eq(is_valid & (table == self.next_src))

@@ -1,4 +1,4 @@
-"""From the rows of a transfer to the place of each beat."""
+"""Beat walker: the destination of each beat of a transfer."""
 
 from functools import reduce
 from operator import or_
@@ -15,10 +15,10 @@ from .rows import Kind, Rows
 
 
 class BeatWalker(wiring.Component):
-    """Says of each beat, in order, which elements are in it.
+    """Determines the elements in each beat, in order.
 
-    Timing: a command that is taken shows its first beat in the next cycle, and can be taken in the
-    cycle of the last ``step`` of the one before::
+    Timing: an accepted command shows its first beat in the next cycle, and can be accepted in the
+    cycle of its predecessor's last ``step``::
 
         command  a       b
         valid        a0  a1  b0
@@ -28,16 +28,16 @@ class BeatWalker(wiring.Component):
     Ports
     -----
     command : of `Rows.beats`
-    valid : there is a beat, which the other outputs describe
-    step : go on, to the next beat if ``release``
+    valid : there is a beat, described by the other outputs
+    step : advance, to the next beat if ``release``
     kind : of the elements
     index : of the element in lane 0 of the beat (serial: of the element of this step)
     mask : one bit per element of the beat: it belongs to the row (serial, or elements wider than
         the beat: 1)
-    lane : which beat of its element this is; serial: where in the beat the element is
-    release : this step is the last one for the beat
+    lane : number of this beat within its element; serial: position of the element in the beat
+    release : this is the last step of the beat
     last : this is the last step of the command
-    taken : elements that a step completes
+    taken : number of elements that a step completes
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -61,11 +61,11 @@ class BeatWalker(wiring.Component):
         m = Module()
         rows = self._rows
         command, new = Signal(rows.beats()), self.command.payload
-        # The elements of this row that are still to come, and where they go.
+        # Remaining elements of this row, and their destination.
         left, index, lane = Signal(rows.count), Signal(rows.index), Signal(rows.lane)
-        # A step ends this row, which is the last.
+        # A step ends this row; this row is the last one.
         ends, last_row = Signal(), Signal()
-        # Where this row and the next one begin, and what is between.
+        # Start of this row, start of the next, and the distance between rows.
         row, next_row = Signal(rows.index), Signal(rows.index)
         pitch = Signal(range(rows.depth + (2 << isa.PAD_WIDTH)))
 
@@ -94,7 +94,7 @@ class BeatWalker(wiring.Component):
         with m.If(takes):
             m.d.sync += [
                 command.eq(new),
-                # That of the second row.
+                # Lane of the second row.
                 command.lane.eq(new.lane + new.lane_stride),
                 left.eq(new.row_size),
                 Cat(index, row).eq(Cat(new.index, new.index)),
@@ -125,8 +125,9 @@ class BeatWalker(wiring.Component):
     def _describe(
         self, m: Module, number: Value, left: Signal, index: Signal, lane: Signal, ends: Signal
     ) -> "_Step":
-        """Fills in what is said of a beat with elements of kind ``number``; gives the elements that
-        a step takes, unless it ``ends`` the row, and where the next one is then."""
+        """Describe a beat with elements of kind ``number``. Returns the elements that a step takes,
+        unless it ``ends`` the row, and the position of the next one.
+        """
         rows = self._rows
         elements, next_lane = Signal(range(rows.elements + 1)), Signal(rows.lane)
         m.d.comb += [
@@ -165,12 +166,13 @@ class BeatWalker(wiring.Component):
         return _Step(elements, next_lane)
 
     def _ends_row(self, number: Value, left: Value, lane: Value, steps: int = 1) -> Value:
-        """Whether the last of so many ``steps`` ends a row that has ``left`` elements of kind
-        ``number``, from ``lane`` on; no earlier one does."""
+        """Whether the last of ``steps`` steps ends a row with ``left`` elements of kind ``number``,
+        from ``lane`` on, and no earlier one does.
+        """
         return self._rows.says(number, lambda kind: _takes_all(kind, left, lane, steps))
 
     def _lane(self, number: Value, lane: Value) -> Value:
-        """The lane of a row of elements of kind ``number``: as much of it as there are lanes."""
+        """Lane of a row of elements of kind ``number``, truncated to the existing lanes."""
         masks = (
             (number == place).replicate(len(kind.lane(lane)))
             for place, kind in enumerate(self._rows.kinds)
@@ -179,15 +181,16 @@ class BeatWalker(wiring.Component):
 
 
 class _Step(NamedTuple):
-    """The elements that a step takes, and the lane of the next one."""
+    """Elements that a step takes, and the lane of the next one."""
 
     elements: Signal
     lane: Signal
 
 
 def _takes_all(kind: Kind, left: Value, lane: Value, steps: int) -> Value:
-    """Whether the last of so many ``steps`` takes the rest of the ``left`` elements of ``kind``,
-    from ``lane`` on; no earlier one does."""
+    """Whether the last of ``steps`` steps takes the rest of the ``left`` elements of ``kind``, from
+    ``lane`` on, and no earlier one does.
+    """
     if kind.beats > 1:
         return (left == 1) & (lane == kind.beats - steps)
     # By the room behind each lane.

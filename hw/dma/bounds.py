@@ -1,4 +1,4 @@
-"""Whether a LOAD or STORE leaves the elements in DRAM that software has given its memory."""
+"""Bounds check of LOADs and STOREs against the limit of their memory in DRAM."""
 
 from typing import Any
 
@@ -15,25 +15,25 @@ from .product import product_of
 
 
 class BoundsChecker(wiring.Component):
-    """Compares the end of the last row, which no other row exceeds since strides are not negative,
-    with the limit of its memory, or with the elements that DRAM holds if these are fewer. Both
-    count elements from the base, so no address is needed.
+    """Compares the end of the last row with the limit of its memory, or with the number of elements
+    in DRAM if that is smaller. Strides are not negative, so no other row ends later. Both are
+    counted in elements from the base, so no address is needed.
 
-    Timing: one instruction per cycle; ``outside`` two cycles after it is taken::
+    Timing: one instruction per cycle; ``outside`` is valid two cycles after it is accepted::
 
         valid    a   b
         outside          a   b
 
     Parameters
     ----------
-    rows : the most rows of a transfer that is in range; of others the result means nothing
+    rows : maximum number of rows of a transfer in range; for others the result is undefined
 
     Ports
     -----
-    valid, bits : an instruction; of one that is no LOAD or STORE the result means nothing
+    valid, bits : an instruction; the result is undefined unless it is a LOAD or STORE
     limits : stable during a run
-    outside : it would access an element at the limit of its memory, or beyond; or further from the
-        base than DRAM is large; of an `isa.Forward`: it would read an accumulator past the depth
+    outside : it would access an element at or beyond the limit of its memory, or beyond DRAM; for
+        an `isa.Forward`: it would read an accumulator beyond the depth
     """
 
     def __init__(self, config: Config, rows: int) -> None:
@@ -52,13 +52,13 @@ class BoundsChecker(wiring.Component):
         m = Module()
         fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), self.bits)
         config = self._config
-        # Bits of an index of an element that DRAM may hold.
+        # Bits of the index of an element in DRAM.
         width = min(isa.DRAM_BASE_WIDTH, config.log_dram_size)
         if config.forward:
             width = max(width, isa.SRAM_BASE_WIDTH)
         limit, limited = Signal(width + 1, reset_less=True), Signal(reset_less=True)
-        # The limit that software has set; the elements that DRAM holds, or 0 if all indices do not
-        # reach as far.
+        # The limit set by software; the number of elements in DRAM, or 0 if indices do not reach as
+        # far.
         given, most, no_limit = Signal(isa.DRAM_BASE_WIDTH), Signal(width + 1), Signal()
         beyond_most = Signal()
         m.d.comb += no_limit.eq((given == 0) | beyond_most)

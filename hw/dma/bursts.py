@@ -1,4 +1,4 @@
-"""From the rows of a transfer to the bursts that move them."""
+"""Burst walker: cuts the rows of a transfer into bursts."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from .rows import Rows
 
 
 class BurstWalker(wiring.Component):
-    """Cuts rows into bursts. Addresses take only additions.
+    """Cuts rows into bursts; addresses are computed by addition only.
 
-    Timing: one burst per cycle, also from one row to the next and, if the last row of a command is
-    of two bursts or more, to the next command; the first burst of a command two cycles after it is
-    taken::
+    Timing: one burst per cycle, also across rows and, if the last row of a command has at least two
+    bursts, across commands; the first burst of a command appears two cycles after the command is
+    accepted::
 
         command  a       b
         request          a0  a1  b0
@@ -28,7 +28,7 @@ class BurstWalker(wiring.Component):
     command : of `Rows.bursts`
     request : the bursts
     last : the burst on ``request`` is the last one of its command
-    stop : nothing follows the burst that is being offered; no command is taken
+    stop : no burst follows the one being offered, and no command is accepted
     idle : nothing is held
     """
 
@@ -50,10 +50,10 @@ class BurstWalker(wiring.Component):
         # Bursts end where their address is a multiple of this.
         log_chunk = exact_log2(min(BURST_BEATS * self._rows.bus_bytes, BURST_BYTES))
 
-        # The row that comes next.
+        # The next row.
         row_valid, row = Signal(), Signal(self._rows.bursts())
-        # The rest of the row that is being cut: its place in the chunk, the chunks after this
-        # one, and where in the last of them it ends.
+        # The rest of the row being cut: its position in the chunk, the number of later chunks, and
+        # its end within the last of them.
         cutting = Signal()
         chunk = Signal(self._rows.address.width - log_chunk)
         first = Signal(log_chunk - log_bus)
@@ -67,8 +67,8 @@ class BurstWalker(wiring.Component):
             last_chunk.eq(chunks_after == 0),
             cut.eq(cutting & self.request.ready),
             take_row.eq(row_valid & (~cutting | (cut & last_chunk)) & ~self.stop),
-            # From registers alone: whether memory takes a burst is known late in a cycle, and the
-            # path through the issue of instructions that follows is long.
+            # Registered: whether memory accepts a burst arrives late in the cycle, and the path
+            # through instruction issue is long.
             self.command.ready.eq(~row_valid & ~self.stop),
             self.request.valid.eq(cutting),
             self.request.payload.address.eq((chunk << log_chunk) | (first << log_bus)),
@@ -76,7 +76,7 @@ class BurstWalker(wiring.Component):
             self.idle.eq(~row_valid & ~cutting),
             ends_at.eq(row.address[:log_chunk] + row.last_byte),
         ]
-        # To the end of its chunk a burst has ~first + 1 beats: the largest length less first.
+        # To the end of its chunk a burst has ~first + 1 beats: the maximum length less first.
         full = (1 << log_chunk - log_bus) - 1
         m.d.comb += self.request.payload.length.eq(Mux(last_chunk, last, full) - first)
 
@@ -99,7 +99,7 @@ class BurstWalker(wiring.Component):
                 row.rows.eq(row.rows - 1),
                 row_valid.eq(row.rows != 1),
             ]
-        # Whether or not there is a command, which is known late in a cycle.
+        # Regardless of whether there is a command, which arrives late in the cycle.
         with m.If(~row_valid):
             m.d.sync += row.eq(self.command.payload)
         with m.If(self.stop):

@@ -1,4 +1,4 @@
-"""How many elements a LOAD or STORE touches, and whether the scratchpad has them all."""
+"""Range check: elements that a LOAD or STORE touches, against the depth of the scratchpad."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ ELEMENTS_WIDTH = isa.SRAM_BASE_WIDTH + 1
 
 
 class CheckedEntry(data.Struct):
-    """An instruction, and for a LOAD or STORE: the elements that it touches in the scratchpad,
-    padding included (`isa.Load.elements`), the index of the first that is not padding, whether any
-    is past the depth, and whether its rows leave the bounds of their memory in DRAM.
+    """An instruction and, for a LOAD or STORE: the number of scratchpad elements that it touches,
+    padding included (`isa.Load.elements`), the index of the first one that is not padding, whether
+    any exceeds the depth, and whether its rows exceed the bounds of their memory in DRAM.
 
-    All but ``out_of_range`` are only meaningful if the instruction is not out of range.
+    All but ``out_of_range`` are defined only if the instruction is in range.
     """
 
     entry: QueueEntry
@@ -32,19 +32,19 @@ class CheckedEntry(data.Struct):
 
 
 class ExtentChecker(wiring.Component):
-    """Counts the elements of the LOADs and STOREs that pass; other instructions just pass.
+    """Counts the elements of passing LOADs and STOREs; other instructions pass unchanged.
 
-    The multiplier is as wide as the deepest memory asks for (one DSP slice), since a side that is
-    longer is out of range whatever the other one is.
+    The multiplier is as wide as the deepest memory requires (one DSP slice): a longer side is out
+    of range whatever the other one is.
 
-    Timing: one instruction per cycle, in three stages: sums, product, comparison; an instruction
-    shows at ``o`` three cycles after it is taken, from registers. Nothing stalls it.
+    Timing: one instruction per cycle, in three stages: sums, product, comparison. An instruction
+    appears at ``o``, registered, three cycles after it is accepted. Nothing stalls it.
 
     Ports
     -----
     i, o : instructions
-    limits : as those of `BoundsChecker`
-    empty : none is in the pipeline
+    limits : as in `BoundsChecker`
+    empty : no instruction is in the pipeline
     """
 
     def __init__(self, config: Config) -> None:
@@ -106,7 +106,7 @@ class ExtentChecker(wiring.Component):
         product = Signal(range(deepest * deepest + 1), reset_less=True)
         above = Signal(isa.SRAM_BASE_WIDTH, reset_less=True)
         refused, empty = Signal(reset_less=True), Signal(reset_less=True)
-        # The elements of the scratchpad from the first that is touched on.
+        # Elements of the scratchpad from the first touched one on.
         fields = data.View(layout, entries[1].bits)
         room = Signal(range(-(1 << isa.SRAM_BASE_WIDTH), deepest + 1), reset_less=True)
         depth = self._depth_of(m, fields.memory)
@@ -122,7 +122,7 @@ class ExtentChecker(wiring.Component):
         # Comparison.
         fields = data.View(layout, entries[2].bits)
         past, outside = refused | ((product > room) & ~empty), bounds.outside
-        # What bounds the rows of a FORWARD is not DRAM but the accumulators.
+        # The rows of a FORWARD are bounded by the accumulators, not by DRAM.
         of_forward = is_forward(fields) if self._config.forward else Const(0)
         with m.If(valid[2]):
             m.d.sync += [
@@ -142,7 +142,7 @@ class ExtentChecker(wiring.Component):
         depth = Signal(range(max(self._depths.values()) + 1))
         with m.Switch(memory):
             for item, its_depth in self._depths.items():
-                # Both ways of loading accumulators fill one memory.
+                # Both kinds of accumulator LOADs fill the same memory.
                 ids = [item, isa.Memory.ACC_8BIT] if item is isa.Memory.ACC else [item]
                 with m.Case(*ids):
                     m.d.comb += depth.eq(its_depth)

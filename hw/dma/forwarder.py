@@ -1,4 +1,4 @@
-"""From accumulators to inputs: strided rows of their low bits, with padding around them."""
+"""Forwarder: copies strided rows of the accumulators' low bits to INP, with padding."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ from amaranth_vta.hw.fabric.buffer import geometry
 
 from .transfer import transfer_layout
 
-# Bits of the padding value in an instruction.
+# Width of the padding value in an instruction.
 _VALUE_BITS = isa.DRAM_BASE_WIDTH - isa.SRAM_BASE_WIDTH
 
 
 class Forwarder(wiring.Component):
-    """Writes rows of elements of the accumulators' low bits, and their padding, to inputs.
+    """Writes rows of the accumulators' low bits, and their padding, to the INP scratchpad.
 
-    It walks over what it writes, row by row, and reads an element where there is no padding.
+    It walks over the destination row by row and reads an element where there is no padding.
 
-    Timing: an element is written per cycle, the first one three cycles after the command is taken,
-    and as many cycles later as ``hold`` is high. The next command is taken in the cycle after the
-    last element is read, and its first element written three cycles later::
+    Timing: one element per cycle, the first one three cycles after the command is accepted, delayed
+    by as many cycles as ``hold`` is high. The next command is accepted in the cycle after the last
+    element is read, and its first element is written three cycles later::
 
         command      c
         scratchpad       i0  i1
@@ -32,11 +32,11 @@ class Forwarder(wiring.Component):
 
     Ports
     -----
-    command : of `transfer_layout`, for a legal `isa.Forward` that is in range
-    scratchpad : where the elements are read
+    command : of `transfer_layout`, for a legal `isa.Forward` in range
+    scratchpad : read port
     inp : write port of the inputs
     hold : nothing is written in this cycle
-    done : high for one cycle when all of a command is written
+    done : high for one cycle when a command is completely written
     idle : no command is in progress
     """
 
@@ -57,17 +57,17 @@ class Forwarder(wiring.Component):
         m = Module()
         config = self._config
         depth = config.inp.depth
-        # The place of the element in its row and the row, both negative in padding before.
+        # Position of the element in its row, and the row; both are negative in leading padding.
         place = signed((depth - 1).bit_length() + 2)
         x, y = Signal(place), Signal(place)
         first_x, last_x, x_size, y_size = (Signal(place) for _ in range(4))
         left = Signal(range(depth + 1))
         index = Signal(range(depth))
         source, row, stride = (Signal(range(config.acc.depth)) for _ in range(3))
-        # That of the command, and of what has been read.
+        # Padding value of the command, and of the element that was read.
         padding, read_padding = Signal(config.inp_width), Signal(config.inp_width)
 
-        # What has been read, and then what is written.
+        # Read stage, then write stage.
         active, free, reads = Signal(), Signal(), Signal()
         layout = {"valid": 1, "writes": 1, "pads": 1, "last": 1, "index": range(depth)}
         read = Signal(data.StructLayout(layout))
@@ -113,7 +113,7 @@ class Forwarder(wiring.Component):
                 with m.If(y >= 0):
                     m.d.sync += [source.eq(next_row), row.eq(next_row)]
         command = self.command.payload
-        # Whether or not there is a command, which is known late in a cycle.
+        # Regardless of whether there is a command, which arrives late in the cycle.
         with m.If(~active):
             m.d.sync += [
                 x.eq(-command.x_pad_0),

@@ -1,4 +1,4 @@
-"""From memory to scratchpads: strided rows, with padding around them."""
+"""Loader: copies strided rows from memory to scratchpads, with padding."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,12 +27,12 @@ _ALWAYS = Const(1, 1)
 class Loader(wiring.Component):
     """Fills scratchpads from memory, transfer after transfer, each with its padding.
 
-    Bursts are requested as fast as the memory takes them, also for the transfers that follow.
-    Beats of elements wider than the bus are gathered, up to four of them, before they are written.
-    Padding is written in the cycles that data leave free. The first write of a transfer follows
-    the last one of the transfer before it, or a cycle later if that was of padding.
+    Bursts are requested as fast as memory accepts them, also for later transfers. Beats of elements
+    wider than the bus are gathered, up to four, before they are written. Padding is written in
+    cycles without data. The first write of a transfer follows the last write of its predecessor, or
+    one cycle later if that was padding.
 
-    Timing, for one element of two beats; a scratchpad read in the cycle after ``done`` gives it::
+    Timing, for one element of two beats; a scratchpad read in the cycle after ``done`` returns it::
 
         read.beat    b0  b1
         inp.enable           1
@@ -43,15 +43,15 @@ class Loader(wiring.Component):
     (all of `MoverSignature`)
     bases : stable while the loader is not idle
     read : the memory
-    uop, inp, wgt, acc : write ports of the scratchpads, those of ``memories``
+    uop, inp, wgt, acc : write ports of the scratchpads in ``memories``
     hold : nothing is written in this cycle
 
-    After an error nothing more is written or taken; data that still arrive are dropped. ``moved``
-    counts elements when they arrive from memory.
+    After an error nothing more is written or accepted; arriving data are dropped. ``moved`` counts
+    elements when they arrive from memory.
 
     Parameters
     ----------
-    memories : the scratchpads that it fills, of UOP, INP, WGT and ACC; ACC includes ACC_8BIT
+    memories : the scratchpads to fill, of UOP, INP, WGT and ACC; ACC includes ACC_8BIT
     """
 
     def __init__(self, config: Config, memories: Sequence[isa.Memory]) -> None:
@@ -83,7 +83,7 @@ class Loader(wiring.Component):
         failed = Signal()
         self._accept(m, bursts, turns, failed)
 
-        # All writes come from a register.
+        # All writes are registered.
         write = Signal(
             data.StructLayout(
                 {
@@ -115,7 +115,7 @@ class Loader(wiring.Component):
         with m.If(fail):
             m.d.sync += failed.eq(1)
 
-        # Padding, in the cycles that data leave.
+        # Padding, in cycles without data.
         m.d.comb += padding.step.eq(padding.write & free & ~put & ~failed)
         working, ends = self._take_turns(m, turns, beats, padding, free & ~failed)
 
@@ -138,7 +138,7 @@ class Loader(wiring.Component):
             with m.If(use & (beats.kind == number)):
                 m.d.comb += self.moved[kind.memory.name.lower()].eq(beats.taken)
 
-        # Bursts whose last beat has not come.
+        # Bursts whose last beat has not arrived.
         in_flight = Signal(range(2 * BURSTS_IN_FLIGHT + 1))
         asked = self.read.request.valid & self.read.request.ready
         answered = beat.valid & beat.ready & beat.payload.last
@@ -150,8 +150,7 @@ class Loader(wiring.Component):
         return m
 
     def _accept(self, m: Module, bursts: BurstWalker, turns: Queue, failed: Signal) -> None:
-        """Takes commands: their bursts are requested at once, their data and padding wait for
-        their turn."""
+        """Accept commands: request their bursts at once; data and padding wait for their turn."""
         rows, command = self._rows, self.command.payload
         has_data, has_padding, accept = command.has_data, Signal(), Signal()
         pads_above_below = (command.y_pad_0 | command.y_pad_1) != 0
@@ -187,11 +186,11 @@ class Loader(wiring.Component):
     def _take_turns(
         self, m: Module, turns: Queue, beats: BeatWalker, padding: PaddingWalker, moves: Value
     ) -> tuple[Signal, Signal]:
-        """Starts the walkers on the next transfer when both have ended the one before it, that of
-        padding at least a cycle ago, since its end is known late in a cycle.
+        """Start the walkers on the next transfer when both have finished its predecessor, padding
+        at least one cycle ago, since its end arrives late in the cycle.
 
-        Gives whether a transfer is in progress, and whether it ends in this cycle, which it can
-        only while ``moves``: the register of writes can be filled.
+        Returns whether a transfer is in progress, and whether it ends in this cycle, which requires
+        ``moves``: the write register can be filled.
         """
         working, ends = Signal(), Signal()
         following = turns.o.payload
@@ -223,12 +222,12 @@ class Loader(wiring.Component):
             ]
 
     def _kinds_of(self, memory: isa.Memory) -> list[int]:
-        """The numbers of the kinds that go to the scratchpad of ``memory``."""
+        """Numbers of the kinds that fill the scratchpad of ``memory``."""
         both = (memory, isa.Memory.ACC_8BIT) if memory is isa.Memory.ACC else (memory,)
         return [number for number, kind in enumerate(self._rows.kinds) if kind.memory in both]
 
     def _masks(self, beats: BeatWalker, padding: PaddingWalker, put: Value) -> Value:
-        """Which elements are written, for each scratchpad: those of a beat if it is ``put``."""
+        """Element masks for each scratchpad: those of a beat if it is ``put``."""
         return Cat(
             Mux(
                 put,
@@ -239,14 +238,16 @@ class Loader(wiring.Component):
         )
 
     def _goes_to(self, memory: isa.Memory, kind: Value, writes: Value = _ALWAYS) -> Value:
-        """Ones if elements of ``kind`` go to the scratchpad of ``memory``, and something
-        ``writes`` them, else zeros; as many as elements that are written at once."""
+        """Ones if elements of ``kind`` go to the scratchpad of ``memory`` and are written by
+        ``writes``, else zeros; one bit per element written at once.
+        """
         mine = Cat(kind == number for number in self._kinds_of(memory)).any() & writes
         return mine.replicate(self._rows.elements)
 
     def _padded_kind(self, kind: Value) -> Value:
-        """The kind of the padding around elements of ``kind``: as wide as the scratchpad's scalars,
-        also for what is narrower in memory."""
+        """Kind of the padding around elements of ``kind``: as wide as the scratchpad's scalars,
+        even if they are narrower in memory.
+        """
         if isa.Memory.ACC not in self._targets:
             return kind
         acc, acc_8bit = self._kinds_of(isa.Memory.ACC)
@@ -258,31 +259,33 @@ class Loader(wiring.Component):
 
     @property
     def _most_beats(self) -> int:
-        """The most beats that are gathered before they are written."""
+        """Maximum number of beats gathered before a write."""
         return max(self._gathered(kind) for kind in self._rows.kinds)
 
     @property
     def _word_bits(self) -> int:
-        """Bits that are written in a cycle."""
+        """Bits written per cycle."""
         return max(self._bits_at_once(kind) for kind in self._rows.kinds)
 
     def _bits_at_once(self, kind: Kind) -> int:
-        """Bits of the scratchpad that beats of ``kind`` fill at once: a lane, or what is as wide
-        as an element or a beat that is widened."""
+        """Scratchpad bits that beats of ``kind`` fill at once: a lane, or a widened element or
+        beat.
+        """
         if not widens(self._config, kind.memory):
             return self._gathered(kind) * self._bus_bits
         scalars = min(self._bus_bits, 8 * kind.element_bytes) // self._config.out_width
         return scalars * self._config.acc_width
 
     def _gathered(self, kind: Kind) -> int:
-        """How many beats of ``kind`` are gathered before they are written."""
+        """Number of beats of ``kind`` gathered before a write."""
         if kind.beats == 1 or widens(self._config, kind.memory):
             return 1
         return self._target(kind).lane_beats
 
     def _place(self, m: Module, beats: BeatWalker, beat: Any) -> tuple[Signal, Signal, Signal]:
-        """What is written for a beat, to which lanes, and whether it waits for more beats. The
-        latest beat is the top of the word whatever its kind is, which takes no choice."""
+        """Write data and lanes for a beat, and whether it waits for more beats. The latest beat is
+        always at the top of the word, which needs no multiplexer.
+        """
         word, gathers = Signal(self._word_bits), Signal()
         lanes = Signal(max(target.lanes for target in self._targets.values()))
         most = self._most_beats
@@ -321,7 +324,7 @@ class Loader(wiring.Component):
         return word, lanes, gathers
 
     def _widened(self, kind: Kind, beats: BeatWalker, beat: Any) -> Value:
-        """The scalars of a beat as wide as in the scratchpad, or of an element in it."""
+        """Scalars of a beat, or of an element in it, sign-extended to the scratchpad's width."""
         config, bits = self._config, beat.payload.data
         if kind.serial:
             lane = beats.lane[: (kind.elements - 1).bit_length()]
@@ -347,14 +350,14 @@ class Loader(wiring.Component):
         return word
 
     def _spread(self, target: Geometry, write: Any) -> Value:
-        """The word in all lanes and elements of the write port of a memory."""
+        """The word replicated over all lanes and elements of a memory's write port."""
         width = target.element_bits * target.elements
         kinds = [kind for kind in self._rows.kinds if self._target(kind) is target]
         bits = min(width, max(self._bits_at_once(kind) for kind in kinds))
         return write.word[-bits:].replicate(width // bits)
 
 
-# What the walkers of beats and of padding have in common: rows with padding are never made one.
+# Common fields of the beat and padding walkers: rows with padding are never merged.
 _SHARED = ("kind", "index", "row_size", "rows", "lane", "lane_stride")
 _PADS = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
 _OF_PADDING = (*_PADS, "width", "value")

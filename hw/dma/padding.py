@@ -1,4 +1,4 @@
-"""From the rows of a transfer to the padding around them."""
+"""Padding walker: the elements around the rows of a transfer."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .rows import Rows
 
 
 class _Part(enum.Enum, shape=2):
-    """Where in a transfer a run of padding lies."""
+    """Position of a run of padding in a transfer."""
 
     ABOVE = 0
     LEFT = 1
@@ -19,23 +19,23 @@ class _Part(enum.Enum, shape=2):
 
 
 def _run_layout(rows: Rows) -> data.StructLayout:
-    """A run of padding: ``length`` elements, and ``rows`` of its part, this one included."""
+    """A run of padding: ``length`` elements, and ``rows`` left in its part, this one included."""
     return data.StructLayout({"part": _Part, "rows": rows.count, "length": rows.count})
 
 
 class PaddingWalker(wiring.Component):
-    """Finds the elements of a transfer that are padding: per cycle one, or a beat of narrow ones.
+    """Enumerates the padding elements of a transfer, per cycle one, or a beat of narrow ones.
 
-    Timing: a command that is taken shows its first padding in the next cycle. A side of the rows
-    that has no padding takes a cycle without any.
+    Timing: an accepted command shows its first padding in the next cycle. A side without padding
+    takes one cycle.
 
     Ports
     -----
-    command : of `Rows.padding`; taken when nothing is held
-    active : there is more to come; low from the cycle after the last ``step`` on
+    command : of `Rows.padding`; accepted when nothing is held
+    active : more follows; low from the cycle after the last ``step`` on
     write : the other outputs describe padding to be written
     step : it is written now; only while ``write``
-    kind, index, mask : as in `BeatWalker`, ``index`` being that of the first element to write
+    kind, index, mask : as in `BeatWalker`; ``index`` is that of the first element to write
     value : of each of its scalars
     """
 
@@ -58,11 +58,11 @@ class PaddingWalker(wiring.Component):
         m = Module()
         rows = self._rows
         command, new = Signal(rows.padding()), self.command.payload
-        # The rest of this run, the one after it, and the first one of the next command.
+        # The rest of this run, its successor, and the first run of the next command.
         run, after, first = (
             Signal(_run_layout(rows), name=name) for name in ("run", "after", "first")
         )
-        # A step ends this run, which may have no elements; and another run comes then.
+        # A step ends this run; this run has no elements; another run follows.
         ends, none, goes_on = Signal(), Signal(), Signal()
         most, taken = (Signal(range(rows.elements + 1), name=name) for name in ("most", "taken"))
         with m.Switch(command.kind):
@@ -93,7 +93,7 @@ class PaddingWalker(wiring.Component):
                     m.d.sync += command.index.eq(command.index + taken + command.x_size)
         with m.If(self.command.valid & self.command.ready):
             m.d.sync += self.active.eq(1)
-        # Whether or not there is a command, which is known late in a cycle.
+        # Regardless of whether there is a command, which arrives late in the cycle.
         with m.If(~self.active):
             m.d.sync += [command.eq(new), run.eq(first)]
         if rows.looks_ahead:
@@ -111,7 +111,7 @@ class PaddingWalker(wiring.Component):
         return m
 
     def _begin(self, m: Module, command: Any, first: Any) -> None:
-        """Fills in the ``first`` run of a command."""
+        """Describe the ``first`` run of a command."""
         with m.If(command.y_pad_0 != 0):
             m.d.comb += [first.part.eq(_Part.ABOVE), first.rows.eq(command.y_pad_0)]
         with m.Elif(command.y_size != 0):
@@ -121,12 +121,12 @@ class PaddingWalker(wiring.Component):
         m.d.comb += first.length.eq(_of_part(first.part, *_lengths(command)))
 
     def _follow(self, m: Module, command: Any, run: Any, after: Any, goes_on: Signal) -> None:
-        """Fills in the run ``after`` another one, and whether it ``goes_on`` with that."""
+        """Describe the run ``after`` this one, and whether there is one (``goes_on``)."""
         last_row, below, beside = Signal(), Signal(), Signal()
         m.d.comb += [
             last_row.eq(run.rows == 1),
             below.eq(command.y_pad_1 != 0),
-            # Without padding they are passed by, to what is below.
+            # Rows without side padding are skipped, down to the padding below.
             beside.eq((command.y_size != 0) & (below | ((command.x_pad_0 | command.x_pad_1) != 0))),
             after.rows.eq(run.rows - 1),
             after.length.eq(_of_part(after.part, *_lengths(command))),
@@ -148,11 +148,11 @@ class PaddingWalker(wiring.Component):
             ]
 
     def _ends_run(self, number: Value, length: Value, steps: int = 1) -> Value:
-        """Whether so many ``steps`` take ``length`` elements of kind ``number``."""
+        """Whether ``steps`` steps take ``length`` elements of kind ``number``."""
         return self._rows.says(number, lambda kind: length <= steps * kind.step)
 
     def _ends_part(self, command: Any, part: Value) -> Value:
-        """Of each run of a ``part``: whether a step ends it, and whether it has no elements."""
+        """For each run of a ``part``: whether a step ends it, and whether it has no elements."""
         said = (
             Cat(self._ends_run(command.kind, length), length == 0) for length in _lengths(command)
         )
@@ -160,11 +160,11 @@ class PaddingWalker(wiring.Component):
 
 
 def _of_part(part: Value, whole: Value, left: Value, right: Value) -> Value:
-    """What is true of each run of a ``part``: a ``whole`` row, or one beside the data."""
+    """Select a property of the runs of a ``part``: of a ``whole`` row, or left or right of data."""
     beside = Mux(part == _Part.LEFT, left, right)
     return Mux((part == _Part.LEFT) | (part == _Part.RIGHT), beside, whole)
 
 
 def _lengths(command: Any) -> tuple[Value, Value, Value]:
-    """The lengths of runs, as `_of_part` takes them."""
+    """Lengths of runs, as arguments of `_of_part`."""
     return command.width, command.x_pad_0, command.x_pad_1

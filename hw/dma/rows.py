@@ -1,9 +1,9 @@
-"""The rows of a transfer, over which three walkers go: for its bursts, its beats, and its padding.
+"""Rows of a transfer, with the commands of the walkers over bursts, beats and padding.
 
-A LOAD or STORE moves rows of elements between strided places in memory and consecutive places
-in a scratchpad. Addresses run ahead of the data: `BurstWalker`, which cuts rows into bursts, and
-`BeatWalker`, which says where each beat belongs, walk over the same rows at different times.
-`PaddingWalker` finds the elements around the rows.
+A LOAD or STORE moves rows of elements between strided places in memory and consecutive places in a
+scratchpad. Address generation runs ahead of data: `BurstWalker`, which cuts rows into bursts, and
+`BeatWalker`, which determines the destination of each beat, walk the same rows independently.
+`PaddingWalker` enumerates the elements around the rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ from amaranth_vta.hw.timing import is_small
 
 @dataclass(frozen=True)
 class Kind:
-    """How the elements of a memory lie in beats.
+    """How the elements of a memory map to beats.
 
     A beat holds ``elements`` of them, or one takes ``beats`` beats; one of the two is 1. With
-    ``serial``, a step takes one of several elements in a beat.
+    ``serial``, a step handles one of several elements in a beat.
     """
 
     memory: isa.Memory
@@ -40,16 +40,16 @@ class Kind:
 
     @property
     def step(self) -> int:
-        """The most elements that a step takes."""
+        """Maximum number of elements per step."""
         return 1 if self.serial else self.elements
 
     def lane(self, index: Value) -> Value:
-        """The lane of its beat in which element ``index`` of the memory lies."""
+        """Lane of element ``index`` in its beat."""
         return index[: exact_log2(self.elements)]
 
     @classmethod
     def of(cls, config: Config, memory: isa.Memory) -> Self:
-        """How ``memory`` lies in DRAM. Elements that are widened on their way in are serial."""
+        """Mapping of ``memory`` in DRAM. Elements that are widened on load are serial."""
         tile = config.memory(memory)
         elements = max(1, config.bus_bytes // tile.element_bytes)
         return cls(
@@ -67,16 +67,16 @@ def widens(config: Config, memory: isa.Memory) -> bool:
 
 
 class Rows:
-    """Widths that suffice for the transfers of ``kinds`` in ``config``.
+    """Field widths that suffice for the transfers of ``kinds`` in ``config``.
 
-    Only transfers that are in range come here, so there are at most as many rows, and elements in a
-    row, as the deepest memory has elements.
+    Only transfers in range arrive here, so rows, and elements per row, are at most the depth of the
+    deepest memory.
     """
 
     def __init__(self, config: Config, kinds: Sequence[Kind]) -> None:
         self.kinds = tuple(kinds)
-        # Whether the end of a row is known a cycle before, which takes some flip-flops and
-        # comparisons, and shortens paths that limit the clock of large machines alone.
+        # Whether the end of a row is computed one cycle ahead, which takes some flip-flops and
+        # comparators and shortens paths that limit only large machines.
         self.looks_ahead = not is_small(config)
         self.depth = max(config.memory(kind.memory).depth for kind in kinds)
         self.bus_bytes = config.bus_bytes
@@ -88,7 +88,7 @@ class Rows:
         self.index = signed(exact_log2(max(self.depth, self.elements)) + 2)
         self.kind = range(len(kinds))
         self.row_bytes = range(self.depth * max(kind.element_bytes for kind in kinds))
-        # A scalar of padding; of no bits where padding is always zero.
+        # A padding scalar; zero bits where padding is always zero.
         self.scalar = unsigned(
             max(
                 config.memory(kind.memory).scalar_width
@@ -100,12 +100,13 @@ class Rows:
         self.stride = range((1 << isa.SIZE_WIDTH) * max(kind.element_bytes for kind in kinds))
 
     def says(self, number: Value, of: Callable[[Kind], Value]) -> Value:
-        """What ``of`` says of a kind, of that with this ``number``; one bit."""
+        """The bit ``of`` the kind with this ``number``."""
         return Cat((number == place) & of(kind) for place, kind in enumerate(self.kinds)).any()
 
     def bursts(self) -> data.StructLayout:
-        """A command to `BurstWalker`: ``rows`` rows, one or more, of ``last_byte`` + 1 bytes,
-        the first at ``address``, each ``stride`` bytes after the one before."""
+        """Command of `BurstWalker`: ``rows`` rows (at least one) of ``last_byte`` + 1 bytes, the
+        first at ``address``, each ``stride`` bytes after its predecessor.
+        """
         return data.StructLayout(
             {
                 "address": self.address,
@@ -116,10 +117,10 @@ class Rows:
         )
 
     def beats(self) -> data.StructLayout:
-        """A command to `BeatWalker`: ``rows`` rows, one or more, of ``row_size`` elements.
+        """Command of `BeatWalker`: ``rows`` rows (at least one) of ``row_size`` elements.
 
-        Element ``index`` of the scratchpad is the first; ``gap`` elements lie between rows.
-        ``lane`` is the lane in which the first row starts, and grows by ``lane_stride`` per row.
+        Element ``index`` of the scratchpad is the first; ``gap`` elements lie between rows. The
+        first row starts in ``lane``, which grows by ``lane_stride`` per row.
         """
         lane = unsigned(exact_log2(self.elements))
         return data.StructLayout(
@@ -135,8 +136,9 @@ class Rows:
         )
 
     def padding(self) -> data.StructLayout:
-        """A command to `PaddingWalker`: the fields of a LOAD that has padding, the ``width`` of a
-        row with its padding, and the scalar ``value`` of all of it."""
+        """Command of `PaddingWalker`: the fields of a LOAD with padding, the ``width`` of a padded
+        row, and the scalar ``value``.
+        """
         pad = unsigned(isa.PAD_WIDTH)
         return data.StructLayout(
             {

@@ -1,4 +1,4 @@
-"""From accumulators to memory: strided rows of their low bits."""
+"""Storer: copies strided rows of the accumulators' low bits to memory."""
 
 from typing import Any
 
@@ -25,14 +25,13 @@ from .transfer import TRANSFERS_AHEAD, MoverSignature, describe_rows, rows_of
 
 
 class Storer(wiring.Component):
-    """Writes rows of elements of the accumulators' low bits to memory, transfer after transfer.
+    """Writes rows of the accumulators' low bits to memory, transfer after transfer.
 
-    Bursts are announced ahead of their data, also those of the transfers that follow; at most
-    `BURSTS_IN_FLIGHT` have no response yet. A sequence of transfers is written without a bubble
-    as long as the memory takes its beats.
+    Bursts are announced ahead of their data, also for later transfers; at most `BURSTS_IN_FLIGHT`
+    have no response. Transfers are written without a bubble as long as memory accepts their beats.
 
-    Timing: an element is read three cycles after its command was taken, at the earliest; its
-    first beat is offered in the cycle after the next::
+    Timing: an element is read at the earliest three cycles after its command is accepted; its first
+    beat is offered two cycles later::
 
         command      c
         scratchpad               i
@@ -42,15 +41,15 @@ class Storer(wiring.Component):
     -----
     (all of `MoverSignature`)
     base : byte address of element 0 of OUT; stable while the storer is not idle
-    scratchpad : where the elements are read
+    scratchpad : read port
     write : the memory
-    stop : no more bursts are announced; those that have been are still written
-    drained : all bursts that have been announced are written and answered
+    stop : no more bursts are announced; announced ones are still written
+    drained : all announced bursts are written and answered
 
-    A transfer is done when the memory has confirmed all of it. After an error nothing more is
-    taken or announced; the beats of bursts that have been announced still go out, but without
-    strobes, so that memory keeps what it holds: after the response at most two words that were in
-    registers are written. ``moved`` counts elements when they are read from the scratchpad.
+    A transfer is done when memory has confirmed all of it. After an error nothing more is accepted
+    or announced. Beats of announced bursts are still sent, but without strobes, so that memory is
+    unchanged; at most two registered words are written after the response. ``moved`` counts
+    elements when they are read from the scratchpad.
     """
 
     def __init__(self, config: Config) -> None:
@@ -71,15 +70,15 @@ class Storer(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.beats = beats = BeatWalker(self._rows)
-        # The length of each burst; and of each burst without a response, whether it is the last
-        # one of its transfer.
+        # Length of each burst; and of each unanswered burst, whether it is the last one of its
+        # transfer.
         m.submodules.announced = announced = Queue(
             data.StructLayout({"length": 8}), BURSTS_IN_FLIGHT
         )
         m.submodules.unanswered = unanswered = Queue(
             data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT, registered=self._rows.looks_ahead
         )
-        # No combinational path leads from an input of the memory to an output.
+        # No combinational path leads from a memory input to an output.
         m.submodules.requests = requests = Queue(BurstRequest, 2)
         m.submodules.buffered = buffered = Queue(WriteBeat(self._bus_bits), 2)
         m.submodules.responses = responses = Queue(WriteResponse, 2)
@@ -106,8 +105,7 @@ class Storer(wiring.Component):
         return m
 
     def _accept(self, m: Module, beats: BeatWalker, failed: Signal) -> tuple[BurstWalker, Queue]:
-        """Takes commands; gives the walker of their bursts, and the queue of whether each has
-        data."""
+        """Accept commands; returns their burst walker, and a queue of whether each has data."""
         rows = self._rows
         m.submodules.bursts = bursts = BurstWalker(rows)
         m.submodules.turns = turns = Queue(rows.beats(), TRANSFERS_AHEAD)
@@ -149,9 +147,9 @@ class Storer(wiring.Component):
         ]
 
     def _read(self, m: Module, beats: BeatWalker, announced: Queue, buffered: Queue) -> Signal:
-        """Reads elements and packs them into beats in the next cycle; gives whether it does so.
+        """Read elements and pack them into beats in the next cycle; returns whether it does.
 
-        The scratchpad's read port keeps an element of several beats.
+        The scratchpad's read port holds an element of several beats.
         """
         (kind,) = self._rows.kinds
         reads, sent = Signal(), Signal(8)
@@ -175,7 +173,7 @@ class Storer(wiring.Component):
                 last.eq(announced.o.ready),
                 sent.eq(Mux(announced.o.ready, 0, sent + 1)),
             ]
-        # Straight from the bus: each cycle of delay would be one more word that is written.
+        # Unregistered: each cycle of delay would write one more word.
         refused = Signal()
         with m.If(self.write.response.valid & self.write.response.payload.error):
             m.d.sync += refused.eq(1)
@@ -199,7 +197,7 @@ class Storer(wiring.Component):
         answer, completes = Signal(), Signal()
         m.d.comb += [
             answer.eq(response.valid & response.ready),
-            # A transfer without data before it is done first, in a separate cycle.
+            # An older transfer without data completes first, in a separate cycle.
             response.ready.eq(order.o.valid & order.o.payload.has_data | failed),
             unanswered.o.ready.eq(answer),
             completes.eq(

@@ -1,4 +1,4 @@
-"""What a LOAD or a STORE moves: the commands of `Loader` and `Storer`, and their ports."""
+"""Commands and ports of `Loader` and `Storer`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,13 +14,13 @@ from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH, instruction_layout
 from .extent import CheckedEntry
 from .rows import Kind, Rows
 
-# Transfers whose bursts have been requested and whose data are still to come: enough to hide the
-# latency of a memory behind transfers of a few beats.
+# Transfers with requested bursts and pending data: enough to hide the memory latency behind
+# transfers of a few beats.
 TRANSFERS_AHEAD = 8
 
 
 class Bases(data.Struct):
-    """Byte address in DRAM of element 0 of each memory; ACC_8BIT is read from OUT's."""
+    """DRAM byte address of element 0 of each memory; ACC_8BIT uses that of OUT."""
 
     uop: ADDRESS_WIDTH
     inp: ADDRESS_WIDTH
@@ -44,11 +44,11 @@ _FIELDS = (
 
 
 def transfer_layout(config: Config) -> data.StructLayout:
-    """What a LOAD or STORE moves: fields of the instruction and of `CheckedEntry`, and whether it
+    """A LOAD's or STORE's transfer: fields of the instruction and of `CheckedEntry`, and whether it
     moves any data.
 
-    `Loader` and `Storer` expect a legal instruction that is in range. A LOAD that sets a padding
-    value is a transfer of no elements.
+    `Loader` and `Storer` expect a legal instruction in range. A LOAD that sets a padding value is a
+    transfer of no elements.
     """
     fields = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
     checked = CheckedEntry.as_shape()
@@ -72,14 +72,14 @@ def transfer(config: Config, decoded: data.View) -> Value:
 
 
 class MoverSignature(wiring.Signature):
-    """What `Loader` and `Storer` have in common. `InOrder.connect_unit` connects all but ``moved``.
+    """Common ports of `Loader` and `Storer`. `InOrder.connect_unit` connects all but ``moved``.
 
     ``command``
         of `transfer_layout`.
     ``done``
-        high for one cycle when a transfer is complete, in the order of the commands.
+        high for one cycle when a transfer is complete, in command order.
     ``error``
-        with ``done``: the bus answered with an error. No transfer after it is done.
+        with ``done``: the bus answered with an error. No later transfer completes.
     ``idle``
         no transfer is in progress and no burst in flight.
     ``moved``
@@ -102,7 +102,7 @@ class MoverSignature(wiring.Signature):
 
 
 def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.StructLayout:
-    """For each memory, by name, a count of the elements that are moved in a cycle."""
+    """For each memory, by name, the number of elements moved in a cycle."""
     return data.StructLayout(
         {
             kind.memory.name.lower(): range(kind.elements + 1)
@@ -112,7 +112,7 @@ def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.Struc
 
 
 def rows_of(config: Config, memories: Sequence[isa.Memory]) -> Rows:
-    """The rows of transfers of ``memories``; ACC includes ACC_8BIT."""
+    """Rows of transfers of ``memories``; ACC includes ACC_8BIT."""
     both = [isa.Memory.ACC_8BIT] if isa.Memory.ACC in memories else []
     return Rows(config, [Kind.of(config, memory) for memory in (*memories, *both)])
 
@@ -120,9 +120,9 @@ def rows_of(config: Config, memories: Sequence[isa.Memory]) -> Rows:
 def describe_rows(
     m: Module, rows: Rows, command: Any, bases: Sequence[Value], bursts: Any, beats: Any
 ) -> None:
-    """Fills in the commands to `BurstWalker` and `BeatWalker` for one of `transfer_layout`.
+    """Fill in the commands of `BurstWalker` and `BeatWalker` for a `transfer_layout`.
 
-    Rows that are contiguous in memory and in the scratchpad become one long row.
+    Rows that are contiguous in memory and in the scratchpad are merged into one long row.
     """
     row_size, row_count = Signal(rows.count), Signal(rows.count)
     contiguous = Signal()

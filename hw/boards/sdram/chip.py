@@ -51,10 +51,10 @@ class SdramTiming:
 
 @dataclass(frozen=True)
 class SdramChip:
-    """A chip with words of 16 bits, or the part of one that is used.
+    """A chip with words of 16 bits, or the used part of one.
 
-    The numbers of bits are those of an address. ``cas``, ``wr`` and ``mrd`` are in cycles, ``rcd``,
-    ``ras``, ``rp`` and ``rfc`` in ns, and each row is refreshed once in ``refresh_ms``.
+    Bit counts are those of addresses. ``cas``, ``wr`` and ``mrd`` are in cycles, ``rcd``, ``ras``,
+    ``rp`` and ``rfc`` in ns, and each row is refreshed once in ``refresh_ms``.
     """
 
     row_bits: int

@@ -11,12 +11,12 @@ from .pins import SdramSignature
 
 # Bursts that chips know, in words.
 _BURSTS = (1, 2, 4, 8)
-# Cycles from a command until it is at the pins: the register here and the one of the pin.
+# Cycles from a command to the pins: one register here and one in the pin.
 _OUT_CYCLES = 2
 
 
 class Access(data.StructLayout):
-    """A beat to be read or written: its index in the memory, and what is written of ``data``."""
+    """A beat to read or write: its index in the memory, and the written bytes of ``data``."""
 
     def __init__(self, chip: SdramChip, beat_bits: int) -> None:
         beats = chip.bytes // (beat_bits // 8)
@@ -31,15 +31,15 @@ class Access(data.StructLayout):
 
 
 class SdramController(wiring.Component):
-    """Makes one burst of each access, in order, and refreshes the chip.
+    """Turns each access into one burst, in order, and refreshes the chip.
 
     A row stays open in each bank until another one is needed or the chip is refreshed. The next
-    access opens its row while the words of the one before still pass. Raises `ValueError` if the
-    chip has no burst of a beat's words.
+    access opens its row while the words of its predecessor are transferred. Raises `ValueError` if
+    the chip has no burst of a beat's length.
 
-    Timing: accesses to open rows are taken every ``beat_bits / 16`` cycles; a write after a read
-    waits besides until the read is over. What is read comes 4 cycles + the chip's latency + a burst
-    after its access is taken: at 64 bits::
+    Timing: accesses to open rows are accepted every ``beat_bits / 16`` cycles; a write after a read
+    additionally waits for the read to finish. Read data arrive 4 cycles + the chip's latency + a
+    burst after the access is accepted: at 64 bits::
 
         access    a   .   .   .   b
         command       a   .   .   .   b
@@ -54,9 +54,9 @@ class SdramController(wiring.Component):
 
     Ports
     -----
-    rst : holds the controller before the chip's power-up begins
+    rst : holds the controller in reset before the chip's power-up
     i : the accesses
-    read : what was read, in the order of the accesses
+    read : read data, in the order of the accesses
     pins : the chip
     """
 
@@ -81,7 +81,7 @@ class SdramController(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         chip, timing = self._chip, self._timing
-        # What is issued in this cycle.
+        # Issued in this cycle.
         self._command, self._bank = Signal(SdramCommand), Signal(chip.bank_bits)
         self._address = Signal(chip.row_bits)
         m.d.sync += [
@@ -90,7 +90,7 @@ class SdramController(wiring.Component):
             self.pins.a.eq(self._address),
         ]
         # Cycles until a command of any kind, a READ or WRITE, a WRITE, or a PRECHARGE may follow.
-        # That of PRECHARGE holds for all banks, whichever was used.
+        # The counter of PRECHARGE is shared by all banks.
         after_all = max(timing.power_up, timing.rfc)
         self._any = self._countdown(m, "any_wait", after_all, timing.power_up)
         self._column = self._countdown(m, "column_wait", self._words)

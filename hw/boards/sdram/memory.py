@@ -1,4 +1,4 @@
-"""SDRAM behind the machine's AXI4 port, which the host reads and writes too: `SdramMemory`."""
+"""SDRAM behind the machine's AXI4 port, shared with the host: `SdramMemory`."""
 
 from typing import Any
 
@@ -24,17 +24,17 @@ _BEATS_AHEAD = 8
 class SdramMemory(wiring.Component):
     """An AXI4 slave in SDRAM: one read burst and one write burst at a time.
 
-    Beats from ``limit`` on are answered with a decode error, and not written. While there are beats
-    of both a read burst and a write burst, one burst is finished before the other goes on: the chip
-    needs time to turn. The host has priority: it makes one access in hundreds of cycles. Raises
-    `ValueError` as `SdramController` does.
+    Beats from ``limit`` on are answered with a decode error and not written. While both a read
+    burst and a write burst have beats, one burst completes before the other continues, since the
+    bus turnaround takes time. The host has priority: it makes one access in hundreds of cycles.
+    Raises `ValueError` as `SdramController` does.
 
-    Timing: that of `SdramController`, whose accesses come through a queue; of beats of 64 bits, one
-    in 4 cycles. A write is answered before it is made, and whatever is read later finds it.
+    Timing: that of `SdramController`, with a queue of accesses; one 64-bit beat in 4 cycles. A
+    write is answered before it is made, and later reads return its data.
 
     Ports
     -----
-    rst : holds the controller before the chip's power-up begins
+    rst : holds the controller in reset before the chip's power-up
     axi : incrementing bursts of the full width
     host : accesses of 32 bits; an error beyond the memory
     limit : byte address, a multiple of 64
@@ -128,7 +128,7 @@ class SdramMemory(wiring.Component):
                     m.next = "idle"
 
     def _serve_bursts(self, m: Module, access: Any) -> None:
-        """Chooses what is offered as an ``access``."""
+        """Select the next ``access``."""
         read, write = self._reads.o, self._writes.o
         has_read, chooses_write = Signal(), Signal()
         # Whether a write burst goes on, or is next, if there are beats of both.

@@ -33,13 +33,13 @@ class SdramSignature(wiring.Signature):
 
 
 class SdramPins(wiring.Component):
-    """Registers in the cells of the pins.
+    """Registers in the I/O cells.
 
-    The clock of the chip, in the domain `QUARTER`, is a quarter of a cycle behind that of the pins:
-    what they show after an edge is stable a quarter of a cycle before the chip looks at it, and for
-    three quarters after; and what the chip then shows for a cycle is stable at the next edge.
+    The chip's clock, in the domain `QUARTER`, lags the I/O clock by a quarter cycle: outputs are
+    stable a quarter cycle before the chip samples them and three quarters after, and the chip's
+    outputs are stable at the next I/O edge.
 
-    Timing: outputs show a cycle after the controller's, and ``dq_i`` what was at the pins at the
+    Timing: outputs appear one cycle after the controller's, and ``dq_i`` is the pins' value at the
     beginning of the cycle.
 
     Parameters

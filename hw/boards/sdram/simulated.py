@@ -1,4 +1,4 @@
-"""A chip of SDRAM in simulation, which notices what a real one could not follow."""
+"""A simulated SDRAM chip that detects timing violations."""
 
 from typing import Any
 
@@ -22,18 +22,18 @@ _LATE_REFRESHES = 8
 
 
 class SimulatedSdram(wiring.Component):
-    """The chip behind the registers of its pins. After the first violation it is broken: it shows
-    the complement of what it should.
+    """The chip behind the registers of its pins. After the first violation it is broken: it returns
+    the complement of the correct data.
 
-    Timing: a command counts in the cycle after it is given, when it is at the pins; the words of a
-    READ show on ``dq_i`` from the second cycle after that on, those of a WRITE are taken from its
+    Timing: a command counts in the cycle after it is given, when it is at the pins. Words of a READ
+    appear on ``dq_i`` from the second cycle after that on; words of a WRITE are sampled from its
     own cycle on, one per cycle.
 
     Ports
     -----
-    bus : what the controller drives
-    violations : how many cycles there were in which a command came too early or to a bank in the
-        wrong state, both ends drove the data, or refreshes were overdue; modulo 2^16
+    bus : driven by the controller
+    violations : number of cycles with a violation, modulo 2^16: a command too early or to a bank in
+        the wrong state, both ends driving the data, or overdue refreshes
     """
 
     def __init__(self, chip: SdramChip, clock_hz: int) -> None:
@@ -94,7 +94,7 @@ class SimulatedSdram(wiring.Component):
         return cycles
 
     def _follow_banks(self, m: Module) -> list[Value]:
-        """Keeps which rows are open since when; gives the conditions that are violations."""
+        """Track open rows and their times; returns the conditions that are violations."""
         chip, timing, command = self._chip, self._timing, self._command
         banks = range(1 << chip.bank_bits)
         self._rows = Array(Signal(chip.row_bits, name=f"row_of_{bank}") for bank in banks)
@@ -129,7 +129,7 @@ class SimulatedSdram(wiring.Component):
         return [*wrong, rests & Cat(opens).any(), rests & (self._left != 0)]
 
     def _follow_refreshes(self, m: Module) -> list[Value]:
-        """Power-up, the mode and refreshes; gives the conditions that are violations."""
+        """Track power-up, mode and refreshes; returns the conditions that are violations."""
         timing, command = self._timing, self._command
         refreshes, sets_mode = command == SdramCommand.REFRESH, command == SdramCommand.MODE
         since_refresh = self._since(m, refreshes, "since_refresh")
@@ -164,7 +164,7 @@ class SimulatedSdram(wiring.Component):
         ]
 
     def _pass_words(self, m: Module, is_read: Any) -> list[Value]:
-        """The words of bursts; gives the conditions that are violations."""
+        """Transfer the words of bursts; returns the conditions that are violations."""
         chip = self._chip
         place = Signal(chip.column_bits + chip.bank_bits + chip.row_bits)
         following = Signal.like(place)
@@ -197,7 +197,7 @@ class SimulatedSdram(wiring.Component):
 
 
 class SimulatedSystem(wiring.Component):
-    """A `BoardSystem` with its chip of SDRAM, if it has one.
+    """A `BoardSystem` with its SDRAM chip, if it has one.
 
     Timing: that of `BoardSystem`.
 
