@@ -20,11 +20,11 @@ def listing(
     read_memory: ReadMemory | None = None,
     uop_buffer: Mapping[int, int] | None = None,
 ) -> Iterator[str]:
-    """One line per instruction: index, module, what it does, its tokens, and why it is illegal.
+    """One line per instruction: index, module, operation, tokens, and the reason if it is illegal.
 
-    With ``read_memory(address, size)``, which returns device memory as it is when the stream
-    starts, the micro-ops of each GEMM and ALU instruction follow, one per line. ``uop_buffer`` is
-    the known content of the micro-op buffer before the stream: bits by index.
+    With ``read_memory(address, size)``, which returns device memory at the start of the stream, the
+    micro-ops of each GEMM and ALU instruction follow, one per line. ``uop_buffer`` is the known
+    content of the micro-op buffer before the stream: bits by index.
     """
     instructions = isa.instruction_set(config)
     uops = dict(uop_buffer or {})
@@ -81,7 +81,7 @@ def instruction_text(instruction: isa.Instruction) -> str:
 
 
 def uop_text(config: Config, instruction: isa.Gemm | isa.Alu, uop: isa.Uop) -> str:
-    """What a micro-op of ``instruction`` does in its first iteration."""
+    """Effect of a micro-op of ``instruction`` in its first iteration."""
     target = f"acc[{uop.dst}]"
     if isinstance(instruction, isa.Gemm):
         if instruction.reset:
@@ -181,7 +181,7 @@ def _memory_name(number: int) -> str:
 
 
 def _loaded_uops(load: isa.Load, read_memory: ReadMemory) -> dict[int, int]:
-    """What a LOAD UOP loads: bits by index of the micro-op buffer."""
+    """Micro-ops loaded by a LOAD UOP: bits by index of the micro-op buffer."""
     if not load.elements:
         return {}
     row = load.row_elements

@@ -1,4 +1,4 @@
-"""A device: the machine on a board, whatever connects it to this computer."""
+"""The device `board`: a machine reached through a transport."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _STOP_SECONDS = 2.0
 
 
 class BoardDevice(RegisterDriver):
-    """The `Device` that ``transport`` reaches, and closes with it.
+    """The `Device` behind ``transport``, which it closes.
 
-    Its memory is that of the board up to ``memory_bytes``, filled with zeros, as its scratchpads
-    are; what lies beyond is a bus error.
+    Its memory is the board's memory up to ``memory_bytes``. Memory and scratchpads are cleared;
+    accesses beyond are bus errors.
 
-    Raises `MismatchError`, which names the parameter, if the board has a machine of another
-    configuration, `BoardError` if its memory is too small, or lies where the machine cannot address
-    it, and `LinkError` if it stops answering.
+    Raises `MismatchError`, which names the parameter, if the board's machine has another
+    configuration, `BoardError` if its memory is too small or not addressable by the machine, and
+    `LinkError` if it stops answering.
     """
 
     name = "board"
@@ -190,7 +190,7 @@ class BoardDevice(RegisterDriver):
 
 
 def _words_around(address: int, size: int) -> tuple[int, int]:
-    """The first word that holds a byte of the range, and the first word behind the range."""
+    """First word that holds a byte of the range, and the first word after the range."""
     return address // WORD_BYTES, -(-(address + size) // WORD_BYTES)
 
 

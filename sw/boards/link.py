@@ -1,6 +1,6 @@
-"""The host's end of the link to a board: sends requests, takes replies, repeats what was lost.
+"""Host side of the link to a board: sends requests, receives replies, retransmits lost frames.
 
-The frames are those of `amaranth_vta.hw.boards.protocol`. The line is anything with pyserial's
+The frames are those of `amaranth_vta.hw.boards.protocol`. The line is any object with pyserial's
 methods, in practice a `serial.Serial`.
 """
 

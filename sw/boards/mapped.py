@@ -18,7 +18,7 @@ from amaranth_vta.hw.registers import ADDRESS_WIDTH
 from .transport import BoardError
 
 PHYSICAL = "/dev/mem"
-# Where the kernel says what a UIO device has.
+# Where the kernel describes the regions of UIO devices.
 UIO_CLASS = "/sys/class/uio"
 # The place of a machine begins with one of these.
 KINDS = ("mem:", "uio:", "pynq:")
@@ -123,11 +123,11 @@ def open_mapped(place: str, memory_bytes: int) -> MappedTransport:
 
 
 def _parts(address: int, count: int) -> Iterator[slice]:
-    """``count`` words from byte ``address`` as whole lines of 64 bytes in one part, and each word
-    before and behind them by itself.
+    """Split ``count`` words from byte ``address`` into one run of whole 64-byte lines, and single
+    words before and after it.
 
-    Memory that is mapped without caches is device memory to an ARM processor, on which each access
-    must be aligned, also those of 16 bytes by which the C library copies.
+    Uncached mapped memory is device memory on ARM, where each access must be aligned, including the
+    16-byte accesses of the C library's copy functions.
     """
     first = address // WORD_BYTES
     end = first + count
@@ -191,7 +191,7 @@ def map_words(path: str, offset: int, size: int) -> npt.NDArray[np.uint32]:
             f"of {WORD_BYTES}"
         )
     try:
-        # O_SYNC is what has the kernel map /dev/mem without caches.
+        # O_SYNC makes the kernel map /dev/mem uncached.
         descriptor = os.open(path, os.O_RDWR | os.O_SYNC)
     except OSError as error:
         hint = ": run as root" if isinstance(error, PermissionError) else ""

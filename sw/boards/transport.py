@@ -57,11 +57,11 @@ class Transport(Protocol):
         ...
 
     def flush(self) -> None:
-        """Makes what was written to memory visible to the machine."""
+        """Make the host's writes to memory visible to the machine."""
         ...
 
     def invalidate(self) -> None:
-        """Makes what the machine has written to memory visible here."""
+        """Make the machine's writes to memory visible to the host."""
         ...
 
     def close(self) -> None: ...

@@ -26,14 +26,13 @@ class RemoteError(RuntimeError):
 
 
 class RemoteDevice:
-    """The `Device` at the server that ``credentials`` name, with the machine of ``config``.
+    """The `Device` of the server named by ``credentials``, with the machine of ``config``.
 
-    Waits for its turn while others use the server; ``progress`` is told what it waits for. The
-    machine is released by `close`, or when this process ends. ``dram`` is the memory model of the
-    server's simulator.
+    Waits while others use the server; ``progress`` is called with the reason. `close`, or the end
+    of this process, releases the machine. ``dram`` is the memory model of the server's simulator.
 
-    Raises `RemoteError` if the server does not answer, does not know the key, or refuses the
-    machine or the size of its memory.
+    Raises `RemoteError` if the server does not answer, does not know the key, or rejects the
+    machine or its memory size.
     """
 
     name = "remote"
@@ -112,10 +111,9 @@ class RemoteDevice:
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; ``watched`` are those of
-        `Device.run`.
+        """Run ``insn_count`` instructions from byte ``insn_addr``; ``watched`` as in `Device.run`.
 
-        The server stops a run at ``time_limit``, in seconds, or at its own limit, with a
+        The server stops a run after ``time_limit`` seconds, or at its own limit, with a
         ``timeout``.
         """
         if insn_addr < 0 or insn_count < 0:

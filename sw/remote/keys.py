@@ -1,9 +1,8 @@
 """CURVE keys, by which server and clients authenticate each other.
 
-The server's folder has its own pair in ``server.json``, and in ``clients`` one file per client,
-with all that the client needs: the address of the server, the server's public key, and a pair of
-its own. Whoever has the file may use the server.
-"""
+The server's folder contains its key pair in ``server.json`` and, in ``clients``, one file per
+client: the server's address and public key, and the client's key pair. The file grants access to
+the server."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a client needs to reach the server at ``address``, such as tcp://desk:7654."""
+    """Credentials of a client for the server at ``address``, such as tcp://desk:7654."""
 
     address: str
     server: str

@@ -1,11 +1,10 @@
-"""Messages between client and server: a header in JSON, and bytes.
+"""Messages between client and server: a JSON header and bytes.
 
-A request names what to ``do``: open (with ``config``, ``memory_bytes``, ``dram``), write
-(``address``, and the bytes), read (``address``, ``size``), run (``insn_addr``, ``insn_count``,
-``time_limit``, ``watched``), close. Each has one reply: its ``reply`` is the number that the
-request had as ``request``, and it has an ``error`` if the request failed. Until the reply, and
-between requests, the server sends a heartbeat every second: ``wait``, with what the client waits
-for.
+The field ``do`` of a request is the action: open (with ``config``, ``memory_bytes``, ``dram``),
+write (``address``, and the bytes), read (``address``, ``size``), run (``insn_addr``,
+``insn_count``, ``time_limit``, ``watched``), close. Each request has one reply, whose ``reply``
+equals the request's number ``request``; ``error`` is present if the request failed. Until the
+reply, and between requests, the server sends a heartbeat every second: ``wait``, with the reason.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def _transferred(config: Config) -> tuple[tuple[isa.Memory, str, str, int], ...]
 
 @dataclass(frozen=True)
 class Spent:
-    """The ``counters`` of ``runs`` runs, summed, of the layer or whatever else ``name`` names."""
+    """``counters`` summed over ``runs`` runs of the layer or program called ``name``."""
 
     name: str
     counters: Mapping[str, int]

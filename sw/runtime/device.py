@@ -1,7 +1,7 @@
-"""What a device is: a flat memory, and a machine that runs an instruction stream found in it.
+"""The device protocol: a flat memory, and a machine that runs an instruction stream in it.
 
-Scratchpads keep their contents from one run of a device to the next. The use of the memory is up to
-`amaranth_vta.sw.runtime.memory`, not to the device.
+Scratchpads keep their contents between runs of a device. `amaranth_vta.sw.runtime.memory` manages
+the use of the memory.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def limit_of(limits: Limits, memory: isa.Memory) -> int:
 
 
 def end_in_dram(transfer: isa.Load | isa.Store) -> int:
-    """The index behind the last element in DRAM that ``transfer`` accesses, if it accesses any: no
-    stride is negative, so the last row ends last."""
+    """Index after the last DRAM element that ``transfer`` accesses, or 0: strides are not negative,
+    so the last row ends last.
+    """
     return transfer.dram_base + max(transfer.y_size - 1, 0) * transfer.x_stride + transfer.x_size
 
 

@@ -1,4 +1,4 @@
-"""Driving the machine by its registers, whatever gives access to them."""
+"""Driver of the machine's registers, for any means of access to them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ class MismatchError(RuntimeError):
 
 
 class RegisterDriver:
-    """What a `Device` does with the machine's registers; a subclass has the configuration and reads
-    and writes words."""
+    """Register sequences of a `Device`; subclasses provide the configuration and word accesses."""
 
     config: Config
 
-    # What the LIMIT registers must hold in the next run, and what they are known to hold.
+    # Required values of the LIMIT registers in the next run, and their known current values.
     _limits: tuple[int, ...] = (0,) * len(isa.LIMITED)
     _written_limits: tuple[int, ...] | None = None
 
@@ -65,8 +64,9 @@ class RegisterDriver:
         self._limits = tuple(limit_of(limits, memory) for memory in isa.LIMITED)
 
     def set_bases(self, bases: Mapping[isa.Memory, int]) -> None:
-        """Sets the byte address of element 0 of each memory of `isa.LIMITED`, 0 for those that are
-        not given, until the next call or a reset of the machine."""
+        """Set the byte address of element 0 of each memory of `isa.LIMITED`, 0 for those not given,
+        until the next call or a reset of the machine.
+        """
         for memory in isa.LIMITED:
             self._write(f"{memory.name}_BASE", bases.get(memory, 0))
 

@@ -1,9 +1,8 @@
-"""Micro-op kernels: from loops and micro-ops to GEMM and ALU instructions.
+"""Micro-op kernels: GEMM and ALU instructions from loops and micro-ops.
 
-A kernel is what one `push_gemm` or `push_alu` asks for: up to two loops around a list of
-micro-ops. It becomes one instruction, or several where the loops exceed their fields or the
-micro-ops exceed the micro-op buffer.
-"""
+A kernel is the content of one `push_gemm` or `push_alu`: up to two loops around a list of micro-
+ops. It becomes one instruction, or several where the loops exceed their fields or the micro-ops
+exceed the micro-op buffer."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class CommandError(ValueError):
 
 
 class UopMode(IntEnum):
-    """The unit that executes a kernel; the numbers are those of the published calls."""
+    """The unit that executes a kernel; values as in the published calls."""
 
     GEMM = 0
     ALU = 1
@@ -53,11 +52,11 @@ class Loop:
 
 @dataclass(frozen=True)
 class KernelOperation:
-    """What all micro-ops of a kernel do.
+    """The operation of all micro-ops of a kernel.
 
-    With ``overwrite`` GEMM micro-ops set accumulators instead of adding to them; those of a
-    ``depthwise`` kernel take several taps of each channel. ``independent``
-    claims that the kernel touches no accumulator that instructions of the other unit in flight use.
+    With ``overwrite``, GEMM micro-ops set accumulators instead of adding to them; those of a
+    ``depthwise`` kernel multiply several taps of each channel. ``independent`` claims that the
+    kernel touches no accumulator used by the other unit's instructions in flight.
     """
 
     mode: UopMode
@@ -212,7 +211,7 @@ class KernelBuilder:
     def _split(
         self, uops: npt.NDArray[np.int64], loops: list[Loop]
     ) -> Iterator[tuple[npt.NDArray[np.int64], list[Loop]]]:
-        """The micro-ops and loops of instructions that together do what the kernel does.
+        """Split a kernel into micro-ops and loops of instructions with the same effect.
 
         Micro-ops are reordered only where that has no effect: accumulators that are added to,
         reset, or combined with an immediate do not depend on other accumulators that the kernel

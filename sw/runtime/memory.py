@@ -43,7 +43,7 @@ class DeviceMemory:
 
     @property
     def limits(self) -> Limits:
-        """The limits that keep a program from accessing anything behind the last buffer."""
+        """Limits that keep a program from accessing memory beyond the last buffer."""
         end = self._size
         if self._free and sum(self._free[-1]) == self._size:
             end = self._free[-1][0]
@@ -102,7 +102,8 @@ class Buffer:
         self.address = address
         self.size = size
         self.name = name
-        # Not itself: what is in a cycle, with its device, stays until garbage is collected.
+        # Not itself: an object in a reference cycle, with its device, lives until garbage
+        # collection.
         self._whole = whole
 
     def __repr__(self) -> str:

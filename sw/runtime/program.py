@@ -63,9 +63,9 @@ class StreamPlan:
 
 @dataclass(frozen=True)
 class Program:
-    """Streams that run one after another, and the buffers that they use.
+    """Consecutive streams and the buffers that they use.
 
-    ``contents`` has, by name, the bytes (uint8) with which constant buffers begin.
+    ``contents`` has, by name, the initial bytes (uint8) of constant buffers.
     """
 
     config: Config
@@ -241,14 +241,14 @@ class PlacedProgram:
         return self._buffers[name]
 
     def run(self, streams: range | None = None, time_limit: float | None = None) -> RunResult:
-        """Runs all streams, or those of these indices, and sums up; raises `RuntimeFault`."""
+        """Run all streams, or those with these indices, and sum up; raises `RuntimeFault`."""
         chosen = self.streams if streams is None else streams
         return total([self.run_one(index, (), time_limit) for index in chosen])
 
     def run_one(
         self, index: int, watched: Sequence[int] = (), time_limit: float | None = None
     ) -> RunResult:
-        """Runs a stream; ``watched`` are those of `Device.run`. Raises `RuntimeFault`."""
+        """Run a stream; ``watched`` as in `Device.run`. Raises `RuntimeFault`."""
         return self._runtime.run_stream(*self.streams[index], watched, time_limit)
 
     def free(self) -> None:
@@ -259,11 +259,11 @@ class PlacedProgram:
 
 
 class Recorder(Runtime):
-    """A runtime that keeps its streams, for a `Program`, instead of running them.
+    """A runtime that records its streams for a `Program` instead of running them.
 
-    It needs no device: ``memory_bytes`` is the memory that buffers can take. A stream ends at
-    `synchronize`, or at ``stream_limit`` instructions. Each can run by itself: it begins by loading
-    the micro-ops that it needs of those that earlier streams have loaded.
+    It needs no device: ``memory_bytes`` is the memory available to buffers. A stream ends at
+    `synchronize`, or at ``stream_limit`` instructions. Each stream is self-contained: it first
+    loads the micro-ops that it needs of earlier streams.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class Recorder(Runtime):
         self._made: list[Stream] = []
 
     def join(self, streams: range) -> tuple[int, tuple[int, ...]]:
-        """Adds a stream that joins ``streams``, so that each begins while the one before it ends.
+        """Add a stream that joins ``streams``, so that each starts while its predecessor drains.
         Returns its index, and the number of instructions at which each of them ends.
 
         The first of ``streams`` must not rely on micro-ops that earlier streams loaded. Raises
@@ -304,8 +304,8 @@ class Recorder(Runtime):
         outputs: Sequence[Buffer] = (),
         constants: Sequence[Buffer] = (),
     ) -> Program:
-        """The program of what was recorded. Buffers without another role are scratch. Constants are
-        saved with their present contents.
+        """The recorded program. Buffers without another role are scratch. Constants are saved with
+        their present contents.
 
         Raises `ProgramError` if instructions are queued, or if buffers share a name or a role.
         """

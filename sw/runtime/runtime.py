@@ -1,7 +1,7 @@
-"""The runtime: turns the calls of a lowered loop nest into instructions as they are made.
+"""The runtime: turns the calls of a lowered loop nest into instructions.
 
-Micro-op kernels are compiled when they are first met (JIT) and stay in the micro-op buffer, between
-instructions and between runs, until others need their place. Instructions gather in a stream that
+Micro-op kernels are compiled at their first use (JIT) and stay in the micro-op buffer, between
+instructions and between runs, until they are evicted. Instructions are collected in a stream that
 runs on the device at `Runtime.synchronize`, or earlier when it is full.
 """
 
@@ -28,13 +28,13 @@ __all__ = ["CommandError", "Runtime", "RuntimeFault"]
 
 
 class Runtime:
-    """Makes and runs instructions for one device.
+    """Emits and runs instructions for one device.
 
-    A stream that reaches ``stream_limit`` instructions runs by itself, or, if a pop in it waits for
-    a later push, as soon as none does. So the host may touch the buffers of queued instructions
-    only after `synchronize`. ``time_limit``, in seconds, holds for each run.
+    A stream that reaches ``stream_limit`` instructions runs by itself or, if a pop in it waits for
+    a later push, as soon as none does. So the host may access the buffers of queued instructions
+    only after `synchronize`. ``time_limit``, in seconds, applies to each run.
 
-    All calls raise `CommandError` for what the machine cannot do.
+    All calls raise `CommandError` for anything that the machine cannot do.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Runtime:
         memory: Memory,
         pad_value: int = 0,
     ) -> None:
-        """Loads ``y_size`` rows of ``x_size`` elements from ``buffer``, rows ``x_stride`` elements
+        """Load ``y_size`` rows of ``x_size`` elements from ``buffer``, rows ``x_stride`` elements
         apart, with padding around them, to consecutive elements of ``memory`` from ``sram_index``
         on.
 
-        Everything is counted in elements of ``memory``. What one instruction cannot hold is split.
+        All counts are in elements of ``memory``. Transfers that exceed one instruction are split.
         Every scalar of the padding is ``pad_value``; only machines with the extension PAD_VALUE can
         pad with a value other than 0, and none can for UOP.
         """
@@ -126,10 +126,10 @@ class Runtime:
         y_size: int,
         x_stride: int,
     ) -> None:
-        """Stores consecutive accumulators from ``sram_index`` on, truncated to their low bits, to
+        """Store consecutive accumulators from ``sram_index`` on, truncated to their low bits, to
         ``y_size`` rows of ``x_size`` elements of ``buffer``, rows ``x_stride`` elements apart.
 
-        Everything is counted in elements of OUT. What one instruction cannot hold is split.
+        All counts are in elements of OUT. Transfers that exceed one instruction are split.
         """
         info = self._transfers.memory(Memory.OUT)
         self._check_owned(buffer)
@@ -197,14 +197,14 @@ class Runtime:
         independent: int = 0,
         depthwise: int = 0,
     ) -> None:
-        """One micro-op, or as many as the arrays ``dst``, ``src`` and ``wgt`` have elements.
+        """Add one micro-op, or one per element of the arrays ``dst``, ``src`` and ``wgt``.
 
         ``mode`` is a `UopMode`: 0 for GEMM, 1 for ALU. ``reset``: the accumulators become 0;
         ``overwrite``: they become the product instead of the sum. ``independent``: the kernel
-        touches no accumulator that instructions of the other unit, ALU or GEMM, in flight use.
-        ``depthwise``: GEMM takes several taps of each channel, as the extension DEPTHWISE. All
-        micro-ops of a kernel agree in everything but their indices, and those of MULTIPLY_ADD in
-        ``wgt`` too, the accumulators that they multiply by.
+        touches no accumulator used by instructions of the other unit, ALU or GEMM, in flight.
+        ``depthwise``: GEMM multiplies several taps of each channel (extension DEPTHWISE). All
+        micro-ops of a kernel agree in everything but their indices; those of MULTIPLY_ADD agree in
+        ``wgt`` too, the factor accumulator.
         """
         if mode not in (UopMode.GEMM, UopMode.ALU):
             raise CommandError(f"uop_push of mode {mode}: it is 0 for GEMM or 1 for ALU")
@@ -218,8 +218,9 @@ class Runtime:
         self._kernel().push(operation, dst, src, wgt)
 
     def wait_for_alu(self) -> None:
-        """Makes later GEMM kernels, including those that claim independence, wait for all earlier
-        ALU kernels, by a GEMM instruction that does nothing and has no claim."""
+        """Make later GEMM kernels, including independent ones, wait for all earlier ALU kernels, by
+        a no-op GEMM instruction without the claim.
+        """
         self._append(Module.COMPUTE, self._no_gemm)
 
     def _kernel(self) -> KernelBuilder:

@@ -1,7 +1,7 @@
-"""A program that leaves zeros in all scratchpads, so that the next finds nothing of the one before.
+"""A program that clears all scratchpads, so that the next user finds no data of the previous one.
 
 Scratchpads keep their contents between runs. Where one machine serves several users, as a board
-does, what was loaded, weights above all, could be read by whoever comes next.
+does, loaded data, weights above all, would be readable by the next user.
 """
 
 from __future__ import annotations

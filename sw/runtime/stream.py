@@ -26,7 +26,7 @@ POP = {
     for module in Module
     for side, other in isa.neighbours(module).items()
 }
-# Instructions that do nothing but exchange tokens. Their encodings are those of any configuration.
+# No-ops that only exchange tokens. Their encodings are equal in all configurations.
 _NO_OPERATION = {
     Module.LOAD: isa.Load(memory=isa.Memory.INP, x_size=0, y_size=0),
     Module.COMPUTE: isa.Load(memory=isa.Memory.UOP, x_size=0, y_size=0),
@@ -44,10 +44,9 @@ FINISH_BITS = isa.instruction_set(Config()).encode(isa.Finish())
 class Stream:
     """Instructions in program order, 128 bits each.
 
-    `pop` takes effect before the next instruction of the taking module, `push` after the latest
-    instruction of the giving module. Each becomes a flag of that instruction; where none can carry
-    it without changing the order of the module's pops, work and pushes, an instruction that does
-    nothing else carries it.
+    `pop` takes effect before the next instruction of the consuming module, `push` after the latest
+    instruction of the producing module. Each becomes a flag of that instruction; where none can
+    carry it without reordering the module's pops, work and pushes, a no-op does.
     """
 
     words: list[int] = field(default_factory=list)
@@ -79,7 +78,7 @@ class Stream:
         self.words.append(bits)
 
     def extend(self, other: Stream, begin: int = 0, end: int | None = None) -> None:
-        """Appends the instructions of ``other`` from ``begin`` to before ``end``, as they are."""
+        """Append the instructions of ``other`` from ``begin`` to before ``end``, unchanged."""
         end = len(other.words) if end is None else end
         shift = len(self.words) - begin
         self.words += other.words[begin:end]
@@ -133,9 +132,8 @@ class Stream:
     def successor(self) -> Stream:
         """An empty stream that continues a `divisible` one after its end.
 
-        A run ends when everything in it has retired, and clears the tokens left; so the successor
-        pushes them again at its start, by instructions that do nothing else. It also sets padding
-        values again.
+        A run ends when everything in it has retired, and clears the remaining tokens; so the
+        successor first pushes them again, by no-ops. It also sets padding values again.
         """
         stream = Stream()
         for padding, value in self.padding.items():

@@ -23,7 +23,7 @@ _DRAM_ELEMENTS = 1 << isa.DRAM_BASE_WIDTH
 
 @dataclass(frozen=True)
 class TransferredMemory:
-    """What the configuration determines of a LOAD or STORE of one memory.
+    """Properties of LOADs and STOREs of one memory that follow from the configuration.
 
     ``head`` are the bits of such an instruction with all other fields 0. ``padding`` selects the
     padding value of its loads, of ``scalar_width`` bits; None if it cannot be set.

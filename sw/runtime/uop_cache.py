@@ -76,11 +76,10 @@ class UopStore:
 
 
 class UopCache:
-    """The sequences that the micro-op buffer of ``depth`` elements holds.
+    """Sequences cached in the micro-op buffer of ``depth`` elements.
 
-    A new sequence goes where the most recent use of what it overwrites is longest ago. Overwriting
-    is safe while instructions that use the old contents are in flight: compute both loads micro-ops
-    and uses them, and executes its instructions in order.
+    A new sequence overwrites the least recently used ones. Overwriting is safe while instructions
+    that use the old contents are in flight: compute both loads and uses micro-ops, in order.
     """
 
     def __init__(self, depth: int) -> None:

@@ -29,9 +29,9 @@ _ANY_VALUE = (
 class Work:
     """Totals of a stream that runs to its end.
 
-    ``gemm_uops`` counts micro-ops that multiply, ``reset_uops`` those of GEMM that only clear,
-    ``alu_uops`` those of ALU; each counts once per iteration. ``bytes_loaded`` is what LOADs and
-    fetch read from memory, padding not included, ``bytes_stored`` what STOREs write there.
+    ``gemm_uops`` counts micro-ops that multiply, ``reset_uops`` GEMM micro-ops that only clear,
+    ``alu_uops`` those of the ALU; each counts once per iteration. ``bytes_loaded`` is the traffic
+    of LOADs and fetch without padding, ``bytes_stored`` that of STOREs.
     """
 
     config: Config

@@ -24,7 +24,7 @@ from amaranth_vta.sw.compiler.te.evaluation import evaluate_index
 from amaranth_vta.sw.compiler.te.expr import Affine, Expr, Var
 
 Numbers = npt.NDArray[np.int64]
-# The loops around the allocation of each buffer, whose iterations take its copies in turn.
+# The loops around the allocation of each buffer, whose iterations rotate through its copies.
 Places = Mapping[NestBuffer, tuple[For, ...]]
 
 

@@ -136,8 +136,9 @@ class UopKernel:
 
 
 def _unrolled(kernel: Kernel, operand: Element | None) -> Indices:
-    """int64 (micro-ops,): what the unrolled loops add to the operand's index, outermost loop
-    slowest."""
+    """int64 (micro-ops,): increments of the operand's index by the unrolled loops, outermost loop
+    slowest.
+    """
     result = np.zeros(1, np.int64)
     for loop in kernel.unrolled:
         factor = operand.index.terms.get(loop.var, 0) if operand else 0

@@ -114,7 +114,7 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
         s[y].split(axis, factor)
         for axis, factor in ((c, knobs.channels), (h, knobs.rows), (w, knobs.columns))
     )
-    # Parameters of their own are loaded once for all channels.
+    # Separate parameters are loaded once for all channels.
     at = co if p.by_result else wo
     s[y].reorder(*((ho, wo, n, co) if p.by_result else (n, co, ho, wo)), ci, hi, wi, b, k)
     s[y].pragma(ci, env.dma_copy)

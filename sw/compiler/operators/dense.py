@@ -112,7 +112,7 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
         rows.place(s, y, no, knobs.in_turn, env)
     product.place_constants(s, None if knobs.in_turn else no, env)
     for tensor in product.epilogue.stages:
-        # Rows innermost: those of a tile of outputs share parameters.
+        # Rows innermost: the rows of an output tile share parameters.
         *g, n, o, b, k = s[tensor].op.axis
         s[tensor].reorder(*g, o, n, b, k)
         s[tensor].pragma(o, env.alu)
@@ -130,7 +130,7 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
 
 
 def expression(d: Dense, env: Environment) -> tuple[Product, RowSums | None]:
-    """The sum of products for GEMM and its epilogue, and what is added to it."""
+    """The sum of products for GEMM with its epilogue, and the row sums added to it."""
     acc = env.acc_dtype
     groups = (d.groups,) if d.groups > 1 else ()
     x = te.placeholder((*groups, d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)

@@ -60,7 +60,7 @@ class GroupedConv2d:
 
     @property
     def constants(self) -> int:
-        """How many groups have weights and bias of their own."""
+        """Number of groups with separate weights and bias."""
         return 1 if self.alike else self.groups
 
     @property
@@ -133,7 +133,7 @@ class Grouping:
 
 
 def grouping(channels: int, outputs: int, groups: int, config: Config) -> Grouping:
-    """Merges the fewest groups with which all tiles are whole, in the order of channels.
+    """Merge the fewest groups with which all tiles are whole, in the order of channels.
 
     ``channels`` and ``outputs`` are those of all ``groups``.
     """
@@ -390,7 +390,7 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
     resets = 0 if config.overwrite and knobs.is_whole(c) else 1
     compute = vectors * (workload.products + operations + resets)
     stored = c.requantize.parts * config.out.element_bytes / config.bus_bytes
-    # Tiles of another size are computed by another loop nest, which waits for the one before.
+    # Tiles of another size are computed by another loop nest, which waits for its predecessor.
     results = knobs.groups * knobs.outputs * knobs.rows * knobs.columns
     alone = region + results * (c.requantize.operations + stored)
     return _changes(c, knobs) * weight_tiles * alone + overlapped(

@@ -143,7 +143,7 @@ def _pixel(p: MaxPool2d, image: Tensor, tap: tuple[int, int], i: Sequence[Expr])
 
 
 def _maximum(p: MaxPool2d, x_buf: Tensor, first: Tensor, env: Environment) -> tuple[Tensor, Tensor]:
-    """The maximum of ``first`` and of what the other taps read, and the output."""
+    """The maximum of ``first`` and of the other taps, and the output."""
     others = list(product(range(p.kernel[0]), range(p.kernel[1])))[1:]
 
     def greatest(*i: Expr) -> Expr:
@@ -197,7 +197,7 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
         compute = results * (p.kernel[0] * p.kernel[1] + 1)
         if by_gemm:
             alu, gemm = results * (p.kernel[0] * p.kernel[1] - 1), resets * (pixels + results)
-            # Tiles of different sizes have loop nests of their own, which wait for one another.
+            # Tiles of different sizes have separate loop nests, which wait for one another.
             alike = not (p.output_height % rows or p.output_width % columns)
             compute = alu + gemm
             if overlap and alike:

@@ -73,9 +73,10 @@ class SelectChannels:
 
 
 class Band:
-    """The ``tiles`` of sources that a selection needs, in order, and which of them the tiles of
-    results multiply: ``outputs`` times ``width`` of them, those of tile t from ``first`` + ``step``
-    · t on. Those before the first and behind the last are zeros."""
+    """The source ``tiles`` of a selection, in order, and those that result tiles multiply:
+    ``outputs`` times ``width`` of them, for tile t from ``first`` + ``step`` · t on. Tiles outside
+    are zeros.
+    """
 
     def __init__(self, selection: SelectChannels, block: int) -> None:
         self.block = block

@@ -97,21 +97,22 @@ class Axis:
 
     @property
     def taps(self) -> int:
-        """The taps that a result sums over, including those that do not exist."""
+        """Number of taps that a result sums over, including nonexistent ones."""
         return (self.kernel - 1 + self.back) // self.stride + 1
 
     @property
     def pads(self) -> tuple[int, int]:
-        """Zeros that are read before and behind the inputs."""
+        """Zeros read before and after the inputs."""
         return max(self.taps - 1 - self.ahead, 0), max(self.steps + self.ahead - self.inputs, 0)
 
 
 @dataclass(frozen=True)
 class TransposedConv2dKnobs:
-    """The tile of the output that accumulates at a time: ``outputs`` channel tiles and, of each
-    phase, ``rows`` and ``columns``; and what is loaded at a time: ``inputs`` channel tiles and, of
-    each phase, rows of ``taps``. With ``ahead`` the next ones are loaded while the machine
-    computes, and with ``in_turn`` the next tile accumulates while one is requantized and stored."""
+    """The output tile that accumulates at a time: ``outputs`` channel tiles and, of each phase,
+    ``rows`` and ``columns``; and what is loaded at a time: ``inputs`` channel tiles and, of each
+    phase, rows of ``taps``. With ``ahead`` the next ones are prefetched, and with ``in_turn`` the
+    next tile accumulates while one is requantized and stored.
+    """
 
     outputs: int
     rows: int

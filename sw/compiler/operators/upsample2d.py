@@ -1,6 +1,6 @@
 """Nearest-neighbour upsampling of images by integer factors.
 
-A row of results is made once, by copies within the accumulators, and stored as often as it is
+A row of results is computed once, by copies within the accumulators, and stored as often as it is
 repeated. Loading every pixel several times, with stride 0, would take an instruction and a memory
 request per pixel.
 """

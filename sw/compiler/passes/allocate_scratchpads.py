@@ -1,9 +1,8 @@
-"""Gives every scratchpad buffer its place, behind those that are live when it is allocated.
+"""Assign a scratchpad address to every buffer, behind the buffers live at its allocation.
 
-Where GEMM and ALU can overlap, copies of accumulators lie in the two banks of their scratchpad in
-turn, the lower and the upper half, so that the units do not compete for a port. Buffers whose bank
-the schedule chooses have all copies there.
-"""
+Where GEMM and ALU can overlap, copies of accumulator buffers alternate between the two banks, the
+lower and upper half of their scratchpad, so that the units do not compete for a port. A buffer
+whose bank the schedule sets has all copies there."""
 
 from __future__ import annotations
 
@@ -64,23 +63,26 @@ def _alone(buffer: NestBuffer) -> bool:
 
 
 class _Allocator:
-    """Assigns bases. With ``banked``, accumulators with a single copy and no bank lie at the end of
-    the upper one: those of other layers then begin at the same elements, and share their
-    micro-ops."""
+    """Assigns base addresses. With ``banked``, accumulators with a single copy and no bank are
+    placed at the end of the upper bank: other layers' buffers then start at equal elements, so that
+    layers share micro-ops.
+    """
 
     def __init__(self, config: Config, banked: bool) -> None:
         self.config = config
         self.banked = banked
 
     def taken(self, buffer: NestBuffer) -> int:
-        """Elements that ``buffer`` takes from its base on; in banks, those of one copy."""
+        """Elements that ``buffer`` occupies from its base on; in banks, those of one copy."""
         size = copy_elements(buffer, self.config)
         if self.banked and buffer.scope == "acc" and buffer.bank is None:
             return -(-buffer.copies // 2) * size
         return buffer.copies * size
 
     def end(self, buffers: Sequence[NestBuffer], bank: int, depth: int) -> int:
-        """The end of ``buffers`` in a bank, counted from its begin, but for those at its end."""
+        """End of ``buffers`` in a bank, relative to the bank's start, without those placed at its
+        end.
+        """
         ends = (
             (other.base or 0) % (depth // 2) + self.taken(other)
             for other in buffers

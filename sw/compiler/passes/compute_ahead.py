@@ -1,14 +1,13 @@
-"""Computes stages iterations ahead of what reads them.
+"""Software-pipeline loops: compute stages iterations ahead of their consumers.
 
-In a loop whose iterations make a buffer and then read it, the machine would wait between the two.
-Here each iteration makes what a later one reads before it reads what an earlier one has made, also
-where the later iteration is one of another loop nest, or is in the next iteration of a loop further
-out. The buffers of these loops then outlive iterations: they become rolling, with one turn for each
-time that they were allocated.
+In a loop whose iterations produce a buffer and then consume it, the machine would stall between the
+two. This pass makes each iteration produce data for a later iteration, then consume data that an
+earlier iteration produced, also across loop nests and across iterations of an enclosing loop. The
+buffers become rolling buffers, with one turn per former allocation.
 
-With more than one iteration between the first statement and the last one, a turn is counted from
-the iteration in which it is written: of two buffers with two copies, in the two banks of
-accumulators in turn, those that are written in an iteration are then in the same bank.
+With a distance of more than one iteration between the first and the last statement, turns are
+counted from the iteration that writes: two double-buffered buffers in alternating banks that are
+written in the same iteration are then in the same bank.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def compute_ahead(nest: LoopNest, _: Config) -> LoopNest:
 
 
 def _visit(stmt: Stmt) -> Stmt:
-    """``stmt`` with the outermost loop, or sequence of loops, around what is ahead changed."""
+    """``stmt`` with the outermost loop, or sequence of loops, around pipelined stages rewritten."""
     parts = [part for part in children(stmt) if _has_ahead(part)]
     if parts and (isinstance(stmt, For) or len(parts) > 1):
         return _Iterations().moved(stmt)
@@ -75,12 +74,15 @@ class _Iteration:
     leads: _Leads
 
     def first(self, lead: int) -> _Leads:
-        """What is at least so far ahead, in the first iteration."""
+        """The prologue: the first iteration's statements that are at least ``lead`` iterations
+        ahead.
+        """
         return {at: part for at, part in self.leads.items() if at >= lead}
 
     def shifted(self, lead: int, following: _Leads) -> _Tree:
-        """All iterations, with what is at least so far ahead from the next one; the last one has
-        that of ``following``."""
+        """All iterations, with statements at least ``lead`` ahead taken from the next iteration;
+        the last iteration takes them from ``following``.
+        """
         own = {at: part for at, part in self.leads.items() if at < lead}
         return _Iteration({**own, **following})
 
@@ -165,12 +167,12 @@ _LOADS, _PRODUCTS, _OPERATIONS, _STORES = range(4)
 
 
 class _Order:
-    """The order of the statements of an iteration. ``leads`` says of each rolling buffer how many
-    iterations ahead it is written.
+    """Order of the statements of an iteration. ``leads`` has, per rolling buffer, the number of
+    iterations by which it is written ahead.
 
-    One iteration ahead, what is ahead comes first. With more, statements of one kind come together,
-    those first whose operands have been written for longest: so each unit has the work of a whole
-    iteration, in which it waits for none of the others.
+    With a distance of one iteration, statements that are ahead come first. With more, statements
+    of one kind are grouped, oldest operands first, so that each unit has the work of a whole
+    iteration without waiting for the others.
     """
 
     def __init__(self, leads: Mapping[NestBuffer, int]) -> None:
@@ -344,7 +346,7 @@ def _later(by: int, access: Access) -> Access:
 
 
 def _in_iteration(stmt: Stmt) -> bool:
-    """Whether what is ahead is allocated in ``stmt`` once, outside of its loops."""
+    """Whether pipelined buffers are allocated in ``stmt`` once, outside of its loops."""
     match stmt:
         case Allocate():
             return bool(stmt.buffer.ahead) or _in_iteration(stmt.body)

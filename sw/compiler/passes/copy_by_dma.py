@@ -1,9 +1,9 @@
-"""Turns regions marked dma_copy into LOAD and STORE instructions.
+"""Lower regions marked dma_copy to LOAD and STORE instructions.
 
-One instruction moves rows of consecutive tiles, one stride apart, and pads a load on all four
-sides, with zeros or, on a machine with the extension PAD_VALUE, with any one value. Loops of a copy
-are merged where memory is contiguous. Of those that remain, the innermost becomes the row, the next
-one the number of rows, and the others repeat the instruction.
+One instruction moves rows of consecutive tiles, one stride apart. A LOAD pads all four sides, with
+zeros or, with the extension PAD_VALUE, with any one value. Copy loops over contiguous memory are
+merged. Of the remaining loops the innermost becomes the row, the next one the number of rows, and
+the others repeat the instruction.
 """
 
 from __future__ import annotations
@@ -350,8 +350,9 @@ def _holds(condition: Expr) -> bool:
 
 @dataclass(frozen=True)
 class _Copied:
-    """What an assignment copies: ``source`` where all ``conditions`` hold, ``pad_value`` elsewhere;
-    ``narrowed`` tells that it casts to a narrower dtype."""
+    """A copy: ``source`` where all ``conditions`` hold, ``pad_value`` elsewhere; ``narrowed`` if it
+    casts to a narrower dtype.
+    """
 
     source: Access
     conditions: list[Expr]

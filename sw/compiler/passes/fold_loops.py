@@ -81,9 +81,9 @@ class _LoopFolder:
         )
 
     def can_be_distributed(self, loop: For, nests: Sequence[_UopNest]) -> bool:
-        """Whether all iterations of one nest may come before those of the next.
+        """Whether all iterations of one nest may precede those of the next (loop distribution).
 
-        They may if no two iterations of the loop touch the same accumulator.
+        This holds if no two iterations of the loop touch the same accumulator.
         """
         if len(nests) == 1:
             return True
@@ -138,7 +138,7 @@ class _LoopFolder:
         return result
 
     def without(self, kernel: Kernel, chosen: Sequence[_Loop]) -> Kernel:
-        """The kernel without the variables of its own loops in the indices."""
+        """The kernel with the variables of its own loops removed from the indices."""
         gone = {item.loop.var: Affine({}) for item in chosen}
         changed = {
             name: replace(operand, index=operand.index.replace(gone))
@@ -176,7 +176,7 @@ class _LoopFolder:
 
 @dataclass(eq=False)
 class _Loop:
-    """A loop and what an iteration adds to the indices of dst, src and wgt."""
+    """A loop, with the increments per iteration of the indices of dst, src and wgt."""
 
     loop: For
     extent: int
@@ -184,9 +184,10 @@ class _Loop:
 
 
 def _repeats(loop: _Loop, uop: NestUop) -> bool:
-    """Whether an ALU instruction is repeated for a loop: micro-ops on one accumulator would stall,
-    those of REQUANTIZE with other parameters in turn would load these for each vector, and those of
-    MULTIPLY_ADD have one factor."""
+    """Whether an ALU instruction is repeated for a loop instead of folding it: consecutive micro-
+    ops on one accumulator would stall, alternating REQUANTIZE parameters would be reloaded for each
+    vector, and a MULTIPLY_ADD instruction has one factor.
+    """
     accumulator, parameters, _ = loop.factors
     reloads = uop.alu is AluOp.REQUANTIZE and parameters != 0
     return accumulator == 0 or reloads or _changes_factor(loop, uop)

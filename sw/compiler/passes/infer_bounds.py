@@ -1,9 +1,8 @@
-"""Makes of a schedule a loop nest in which every loop and every buffer has a constant extent.
+"""Lower a schedule to a loop nest in which every loop and every buffer has a constant extent.
 
-Stages are placed from the outputs backwards: the region of a stage is what the loops that read it,
-which are placed already, need. Where a split does not divide evenly, the loop is cut into ranges of
-iterations that are all alike, so that tails are separate nests and no guards are left.
-"""
+Stages are placed from the outputs backwards: the region of a stage is the union of what its
+consumers' loops, already placed, read. Where a split does not divide evenly, the loop is
+partitioned into ranges of equal iterations, so that tails become separate nests without guards."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ class _Builder:
         self.args = list(args)
         # The rolling buffers of the stages that are stored at a loop around.
         self.rolling: dict[Stage, RollingBuffer] = {}
-        # What each stage computes, with inlined stages substituted for their reads.
+        # The expression of each stage, with inlined stages substituted.
         self.bodies: dict[Stage, Expr] = {}
         for stage in schedule.stages:
             if stage.body is not None:

@@ -1,8 +1,8 @@
-"""Inserts dependence tokens, by what each instruction reads and writes.
+"""Insert dependence tokens between instructions of different modules that conflict.
 
-An instruction that conflicts with one of a neighbouring module on some scratchpad element pops a
-token that the latest such instruction pushes, unless an earlier token implies it. Modules work in
-order, so tokens are popped in the order in which they are pushed, and none is redundant. The
+An instruction that conflicts with an earlier one of a neighbouring module on a scratchpad element
+pops a token that the latest such instruction pushes, unless an earlier token implies it. Modules
+execute in order, so tokens are popped in the order of their pushes, and none is redundant. The
 iterations in which a statement pushes or pops become a condition on its loops.
 """
 
@@ -37,8 +37,9 @@ _FILLED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8
 
 
 def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with the pushes and pops that it needs. Raises `LoweringError` if it loads what it
-    stores."""
+    """``nest`` with the required pushes and pops. Raises `LoweringError` if it loads data that it
+    stores.
+    """
     transfers = [part for part in walk(nest.body) if isinstance(part, Dma)]
     stored = {part.dram for part in transfers if not (part.is_load or part.forwards)}
     for part in transfers:
@@ -65,7 +66,7 @@ def _touched_by_kernel(issued: Issued, stmt: Kernel) -> Iterator[Touches]:
     kernel, operands = UopKernel(stmt), stmt.uop.operands()
     for name, start in zip(("dst", "src", "wgt"), issued.starts(stmt), strict=True):
         scope, writes = operands[name].buffer.scope if name in operands else "acc", name == "dst"
-        # Of the accumulators only what a kernel writes matters to another module.
+        # For accumulators only the writes of a kernel conflict with another module.
         if writes or scope != "acc":
             low, high = kernel.span(name)
             end = start + high + 1
@@ -92,8 +93,7 @@ def _touched_by_transfer(issued: Issued, stmt: Dma) -> Iterator[Touches]:
 
 
 class _Tokens:
-    """Where each statement pushes and pops ``tokens``: by queue, the instructions that push them
-    and those that pop them."""
+    """Statements that push and pop ``tokens``: by queue, pushing and popping instructions."""
 
     def __init__(
         self, issued: Sequence[Issued], tokens: Mapping[TokenQueue, tuple[Numbers, Numbers]]

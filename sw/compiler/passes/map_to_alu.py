@@ -33,7 +33,7 @@ from .support.tiled_indices import assignments, element_index, flat_index, tile_
 def map_to_alu(nest: LoopNest, config: Config) -> LoopNest:
     """``nest`` with ALU micro-ops for its tensor arithmetic.
 
-    Raises `LoweringError` for what is not a chain of ALU operations on accumulators.
+    Raises `LoweringError` for anything but chains of ALU operations on accumulators.
     """
 
     def visit(stmt: Stmt) -> Stmt:
@@ -81,7 +81,7 @@ class _Arithmetic:
         elif not self.is_in_place(first):
             uops.append(self.cleared())
             steps = [Step(AluOp.ADD, first), *steps]
-        # The first operation overwrites what the buffer holds.
+        # The first operation overwrites the buffer's contents.
         if any(self.reads_own(step) for step in steps[0 if uops else 1 :]):
             raise LoweringError(
                 f"{self.stage}: {self.assign.value} is more than one operation on what "

@@ -1,10 +1,9 @@
-"""Marks GEMM and ALU instructions that share no accumulator with those of the other unit in flight.
+"""Mark GEMM and ALU instructions that share no accumulator with the other unit's in flight.
 
-The machine lets marked instructions overlap; one without the mark waits until the other unit has no
-instruction in flight. The mark is a claim that must hold in every iteration, whatever is in flight.
-Where an ALU instruction follows a GEMM instruction, GEMM first waits for all older ALU
-instructions: later GEMM instructions then have to be independent only of the new ALU instructions,
-and work on other accumulators.
+The machine overlaps marked instructions; an unmarked one waits until the other unit has no
+instruction in flight. The mark is a claim that must hold in every iteration for any instructions in
+flight. Where an ALU instruction follows a GEMM instruction, GEMM first waits for all older ALU
+instructions: later GEMM instructions then only need to be independent of the new ALU instructions.
 """
 
 from __future__ import annotations
@@ -55,14 +54,15 @@ def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
     return replace(nest, body=body)
 
 
-# The number of a kernel, the accumulators that it writes, and those that it only reads, of which
-# the second ones are factors; None for an instruction that waits until nothing is in flight.
+# Kernel number, accumulators written, accumulators only read, and factors among these; None for an
+# instruction that waits until nothing is in flight.
 _Instruction = tuple[int, slice, slice, slice] | None
 
 
 def _instructions(issued: Sequence[Issued], config: Config) -> list[_Instruction]:
-    """The instructions of compute in order, and what they touch. What is stored is ordered by
-    tokens, which are pushed after all effects."""
+    """The instructions of compute in order, with the accumulators that they touch. Stores are
+    ordered by tokens, which are pushed after all effects.
+    """
     found: dict[int, _Instruction] = {}
     kernels = count()
     for item in issued:
@@ -100,7 +100,7 @@ class _Claims:
         self.units = units
         self.depth = depth
         kernels = [item[0] for item in instructions if item is not None]
-        # Those of the ALU that come after one of GEMM.
+        # ALU instructions after the latest GEMM instruction.
         self.after_gemm = {
             following
             for number, following in pairwise(kernels)

@@ -60,7 +60,7 @@ def passes_after(name: str) -> tuple[Pass, ...]:
 
 
 def with_placed(placed: Sequence[PlacedPass]) -> list[Pass]:
-    """All passes in order, with those of ``placed`` in their places.
+    """All passes in order, with ``placed`` passes inserted.
 
     Raises `LoweringError` for a place that does not exist.
     """

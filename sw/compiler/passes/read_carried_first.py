@@ -1,11 +1,9 @@
-"""Lets the ALU begin an iteration with what it reads of the one before.
+"""Move ALU operations that read carried rows to the start of an iteration.
 
-Copies of a rolling buffer are in the banks of accumulators in turn, so what an iteration reads of
-the one before is in the bank in which GEMM makes the sums of the one behind. A bank has one read
-port. GEMM does not read with its first products, which overwrite; it reads with all others, and the
-ALU would have to wait for it. What is carried over is ready when the iteration begins, while GEMM
-overwrites.
-"""
+Copies of a rolling buffer alternate between the banks of accumulators, so data carried over from
+the previous iteration are in the bank in which GEMM computes the next iteration. A bank has one
+read port, which GEMM uses except for its first products, which overwrite. Carried data are ready
+when the iteration starts, while GEMM overwrites, so reading them first avoids a stall."""
 
 from __future__ import annotations
 
@@ -28,9 +26,9 @@ from .support.assignments import assigns, read_buffers, reads, written_buffers
 
 
 def read_carried_first(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with ALU operations that read only what the iteration before has computed in front
-    of those of their own iteration that they have nothing to do with, where GEMM and the ALU
-    overlap."""
+    """``nest`` with ALU operations that read only data of the previous iteration moved before
+    independent ALU operations of their own iteration, where GEMM and the ALU overlap.
+    """
     return replace(nest, body=_visit(nest.body)) if config.overlap else nest
 
 
@@ -77,8 +75,9 @@ def _reads_only(stmt: Stmt, turn: Affine) -> bool:
 
 
 def _commute(first: Stmt, second: Stmt, turn: Affine) -> bool:
-    """Whether ``second`` may come before ``first``. What it reads is of the iteration before its
-    own, ``turn``, so ``first`` does not write that if it is an operation of the same iteration."""
+    """Whether ``second`` may precede ``first``. It reads data of the previous iteration, ``turn``,
+    which operations of the same iteration do not write.
+    """
     own = _turn(first)
     if own is None or not own.same(turn):
         return False

@@ -135,8 +135,9 @@ def _reduced_loop(loops: Sequence[For], output: Affine, inp: Affine, extent: int
 def _tiles(
     columns: Sequence[Var], reduced: Var | None, taps: Sequence[Var], config: Config
 ) -> tuple[dict[Var, int], dict[Var, int]] | None:
-    """How many scalars of a tile of inputs, and of weights, a step of each loop within goes on;
-    None if the loops are not those of a product."""
+    """Step of each inner loop, in scalars of a tile of inputs and of weights; None if the loops are
+    not those of a product.
+    """
     row = config.block_in
     if taps:
         tap, channel = taps

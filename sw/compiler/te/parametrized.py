@@ -30,9 +30,10 @@ class Requantize(Parametrized):
 
 
 class Lookup(Parametrized):
-    """The entry of a table for the low byte of ``value``, as
-    `amaranth_vta.sw.compiler.te.tables.looked_up` gives it. The parameters are the tiles that hold
-    the table, each at the place of the value within its tile."""
+    """The table entry for the low byte of ``value``, as
+    `amaranth_vta.sw.compiler.te.tables.looked_up` computes it. The parameters are the tiles of the
+    table, each at the place of the value within its tile.
+    """
 
     __slots__ = ()
     name = "lookup"

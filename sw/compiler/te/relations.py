@@ -1,4 +1,4 @@
-"""How axes of a stage come from others, and what a loop can become."""
+"""Relations between axes of a stage (split, fuse), and annotations of loops."""
 
 from __future__ import annotations
 

@@ -30,9 +30,8 @@ def requantized(
     """clip(rint(float32((value + bias) · scale)) + zero_point, low, high), int32.
 
     All are int32 and broadcast; the parameters are those of `requantization_parameters`. The sum
-    wraps, the product is exact, and rounding to float32 and to an integer are half to even. A sum
-    of more than 25 bits gives the bound on its side; with the flag ``wide`` it is divided by 2^7
-    first, and the last bit of the quotient is set if there is a remainder.
+    wraps, the product is exact, and both roundings are half to even. A sum of more than 25 bits
+    saturates; with the flag ``wide`` it is first divided by 2^7, with a sticky last bit.
     """
     total = (value + bias).astype(np.int32).astype(np.int64)
     divided = total >> _REST | (total % (1 << _REST) > 0)
@@ -98,17 +97,16 @@ def requantizes_as_float32(
     least: npt.ArrayLike,
     most: npt.ArrayLike,
 ) -> npt.NDArray[np.bool_]:
-    """Whether REQUANTIZE gives each channel the results of float32 arithmetic: bool (channels,).
+    """Whether REQUANTIZE equals float32 arithmetic for each channel: bool (channels,).
 
-    That is clip(rint(float32(float32(sum) · scale)) + zero_point, low, high), as onnxruntime's
-    QLinearConv and QLinearMatMul have it for scale = s_x · s_w / s_y in float32, for every sum,
-    its bias included, from ``least`` to ``most``, both int64 (channels,) or one for all and within
+    The reference is clip(rint(float32(float32(sum) · scale)) + zero_point, low, high), as in
+    onnxruntime's QLinearConv and QLinearMatMul for scale = s_x · s_w / s_y in float32, for every
+    sum, bias included, from ``least`` to ``most``, both int64 (channels,) or one for all and within
     32 bits; the other arguments are those of `requantization_parameters`.
 
     For sums of up to 24 bits the products are equal before rounding. Both functions are monotone in
-    the sum, so larger sums agree if float32 arithmetic is out of bounds for them. For other
-    channels each step is compared: the functions are equal if, for every result, the least sum that
-    gives it is the same.
+    the sum, so larger sums agree if float32 arithmetic saturates for them. For other channels each
+    step is compared: the functions are equal if the least sum of every result is the same.
     """
     shape = np.broadcast_shapes((1,), *(np.shape(item) for item in (scale, least, most)))
     scales = np.broadcast_to(np.asarray(scale, np.float32), shape)

@@ -125,9 +125,10 @@ class Stage:
         self.stored_at = self.carried = None
 
     def store_at(self, axis: IterVar) -> None:
-        """Keeps the buffer for all iterations of ``axis``, the axis of the consumer right outside
-        of the one that the stage is computed at: iterations of that one use the copies of the
-        buffer in turn, even where tails and borders are separate loop nests."""
+        """Keep the buffer for all iterations of ``axis``, the consumer's axis directly outside of
+        the stage's `compute_at` axis: iterations of the latter rotate through the copies of the
+        buffer, even where tails and borders are separate loop nests.
+        """
         if self.attach is None:
             raise ScheduleError(f"store_at of {self.name}: compute_at comes first")
         consumer, inner = self.attach
@@ -140,8 +141,9 @@ class Stage:
         self.stored_at = axis
 
     def carry(self, axis: IterVar) -> None:
-        """Computes only what the iteration before has not computed, where the regions of both
-        overlap along ``axis`` of the tensor; the rest is read from the copy of that iteration."""
+        """Compute only what the previous iteration has not computed, where the regions of both
+        overlap along ``axis`` of the tensor; the rest is read from that iteration's copy.
+        """
         if self.stored_at is None:
             raise ScheduleError(f"carry of {self.name}.{axis}: store_at comes first")
         self.carried = self._own(axis, "carry")
@@ -189,9 +191,10 @@ class Stage:
         self.scope = scope
 
     def double_buffer(self, copies: int = 2, bank: int | None = None) -> None:
-        """Keeps ``copies`` of the buffer and uses them in turn, so that one can be filled while
-        another is read. Copies of accumulators lie in both banks in turn or, if it is given, all in
-        ``bank``, 0 or 1."""
+        """Keep ``copies`` of the buffer and rotate through them, so that one can be filled while
+        another is read. Copies of accumulators alternate between both banks or, if given, are all
+        in ``bank``, 0 or 1.
+        """
         self.copies = positive(f"double_buffer of {self.name}", copies)
         if bank not in (None, 0, 1):
             raise ScheduleError(f"double_buffer of {self.name}: there is no bank {bank}")
@@ -400,7 +403,7 @@ def _read_instead(value: Expr, old: Tensor, new: Tensor) -> Expr:
 
 
 def create_schedule(outputs: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:
-    """The default schedule: every tensor whole, one after the other."""
+    """The default schedule: every tensor computed whole, in order."""
     items = list(outputs) if isinstance(outputs, Sequence) else [outputs]
     tensors = [item.tensor if isinstance(item, Operation) else item for item in items]
     if not tensors:

@@ -1,4 +1,4 @@
-"""What is raised for a step of a schedule that is not possible."""
+"""The error of an impossible schedule step."""
 
 from __future__ import annotations
 

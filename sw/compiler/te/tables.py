@@ -24,7 +24,7 @@ def table_tiles(results: npt.ArrayLike, config: Config) -> Array:
         raise ValueError(f"a table has {TABLE_BYTES} results, all int8 or all uint8")
     tile = config.acc
     data = np.zeros(config.table_elements * tile.element_bytes, np.uint8)
-    # Entry 0 is that of the value 0; negative values have the upper half.
+    # Entry 0 is for the value 0; negative values have the upper half.
     data[:TABLE_BYTES] = np.roll(given, TABLE_BYTES // 2).astype(np.int64) & 0xFF
     return data.view(f"<i{tile.scalar_width // 8}").reshape(-1, tile.rows, tile.columns)
 
@@ -32,8 +32,8 @@ def table_tiles(results: npt.ArrayLike, config: Config) -> Array:
 def looked_up(value: Array, tiles: Array) -> Array:
     """The entry, from -128 to 127, for the low byte of each ``value``, in the dtype of ``value``.
 
-    ``tiles`` (..., scalars), of acc_dtype, hold one table, or one for each value: leading
-    dimensions broadcast to those of ``value``.
+    ``tiles`` (..., scalars), of acc_dtype, hold one table, or one per value: leading dimensions
+    broadcast to those of ``value``.
     """
     table = np.ascontiguousarray(tiles).view(np.int8)[..., :TABLE_BYTES]
     index = np.asarray(value & (TABLE_BYTES - 1), np.int64)

@@ -1,7 +1,7 @@
-"""Tensor expressions: what is computed, apart from how.
+"""Tensor expressions: the computation, without its schedule.
 
 A tensor is a placeholder or the result of `compute`, a function from indices to a scalar
-expression. Shapes and index ranges are checked when a tensor is written; the errors are
+expression. Shapes and index ranges are checked when a tensor is defined; errors are
 `ExpressionError`, with the expression in the message.
 """
 
@@ -206,10 +206,10 @@ def pad(
     value: int = 0,
     name: str = "pad",
 ) -> Tensor:
-    """``tensor`` with ``before[d]`` elements of ``value`` in front of dimension d and ``after[d]``
-    (as ``before`` if not given) behind it.
+    """``tensor`` with ``before[d]`` elements of ``value`` before dimension d and ``after[d]``
+    (default: as ``before``) after it.
 
-    Only machines with the extension PAD_VALUE can pad with another value than 0. Raises
+    Only machines with the extension PAD_VALUE can pad with a value other than 0. Raises
     `ExpressionError` if it is not a value of the tensor's dtype.
     """
     try:

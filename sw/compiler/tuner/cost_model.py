@@ -1,9 +1,9 @@
 """Cost model: the cycles of a schedule, by walking its tiles through a model of the machine.
 
 A schedule adds its tasks to a `Pipeline` in program order, tile by tile: loads, GEMM, the ALU's
-epilogue, stores, and what each of these waits for. `Pipeline.estimate` walks through them in the
-order of time: load, compute and store overlap, each of them in order, on one bus. Single cycles
-between instructions are not modelled, nor are the points at which the memory refreshes.
+epilogue, stores, and their dependences. `Pipeline.estimate` walks through them in time order: load,
+compute and store overlap, each in order, on one bus. Single cycles between instructions and the
+refresh points of the memory are not modelled.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ BUS_SHARE = 1 - 30 / 780
 # Cycles before the first request for data, to fetch instructions, and after the last response.
 _LAUNCH_CYCLES = 60
 _FINISH_CYCLES = 30
-# Cycles from the end of what an instruction waits for to its first micro-op or request: within
-# compute, when it waits for the other unit, and in a module that waits for a token.
+# Cycles from the end of a dependence to the first micro-op or request: within compute, when it
+# waits for the other unit, and in a module that waits for a token.
 _RESULT_CYCLES = timing.LATENCIES.issue_to_item + timing.GEMM_LATENCY
 _TOKEN_CYCLES = 15
 # Cycles from the last use of data in a scratchpad to the first use of the data that replace them.
 ROUND_TRIP_CYCLES = READ_LATENCY + 2 * _TOKEN_CYCLES
-# ALU instructions behind which GEMM can issue: the one in execution and those in the ALU's queue.
+# ALU instructions behind which GEMM can issue: the executing one and those in the ALU's queue.
 OVERLAPPING_PASSES = 1 + timing.ALU_COMMANDS
 # The words after which loads and stores take turns on the bus.
 _PIECE_WORDS = timing.BEATS_AHEAD
@@ -66,10 +66,10 @@ class Estimate:
 
 
 class Task:
-    """Work of ``amount`` cycles of a unit, or of ``amount`` words on the bus, which begins once all
-    tasks in ``after`` have ended; None there is nothing to wait for. The task behind a ``queued``
-    one need not wait until that begins. ``end`` is in cycles from the launch, None until it is
-    known; ``retired`` is when its module gives its tokens, in the order of the program.
+    """Work of ``amount`` cycles of a unit, or of ``amount`` words on the bus, which starts once all
+    tasks in ``after`` have ended; None is no dependence. The successor of a ``queued`` task need
+    not wait until that task starts. ``end`` is in cycles from the launch, None while unknown;
+    ``retired`` is when its module pushes its tokens, in program order.
     """
 
     __slots__ = ("after", "amount", "end", "multiplies", "queued", "rate", "retired", "unit")
@@ -120,8 +120,9 @@ class Pipeline:
         return self._add("compute", Task("gemm", cycles, after))
 
     def alu(self, cycles: float, after: Sequence[Task | None], passes: int = 1) -> Task:
-        """``passes`` ALU instructions of ``cycles`` each. What follows in compute issues, at the
-        earliest, when the last of them are in the ALU's queue."""
+        """``passes`` ALU instructions of ``cycles`` each. Later compute instructions issue, at the
+        earliest, when the last of them are in the ALU's queue.
+        """
         last = min(passes, OVERLAPPING_PASSES)
         if passes > last:
             self._add("compute", Task("alu", (passes - last) * cycles, after))
@@ -176,8 +177,9 @@ def bus_cycles(config: Config, rows: Any, row_bytes: Any, reads: bool = True) ->
 
 
 class BufferCopies:
-    """The copies of a scratchpad buffer, which are loaded in turn, each after its last use.
-    ``loaded`` is the load of the latest."""
+    """The copies of a scratchpad buffer, loaded in rotation, each after its last use. ``loaded`` is
+    the latest load.
+    """
 
     def __init__(self, pipeline: Pipeline, copies: int) -> None:
         self._pipeline = pipeline
@@ -311,7 +313,8 @@ class _Walk:
     @property
     def done(self) -> float:
         """Cycles walked so far that no overlap can hide: those of GEMM, and of the ALU if the two
-        do not overlap."""
+        do not overlap.
+        """
         return self.gemm + (0.0 if self.overlap else self.alu)
 
     def projected(self) -> Estimate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Cycles per row beyond those of its words.
+# Cycles per row in addition to its words.
 ROW_CYCLES = 4
 # Cycles per tile between instructions that wait for each other.
 TILE_CYCLES = 30

@@ -1,4 +1,4 @@
-"""Records of knobs that measured better than those that the compiler chooses: `Records`.
+"""Records of knobs that measured faster than the compiler's choice: `Records`.
 
 A file of records is JSON, by workload and configuration; files can be merged.
 """
@@ -27,7 +27,8 @@ class RecordsError(ValueError):
 @dataclass(frozen=True)
 class Record:
     """The best ``knobs`` for a ``workload`` (its `workload_name`) on the machine of ``config``:
-    their cycles and those of the compiler's own choice, both measured with ``memory``."""
+    their cycles and those of the compiler's choice, both measured with ``memory``.
+    """
 
     workload: str
     config: Config

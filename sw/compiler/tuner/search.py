@@ -75,9 +75,9 @@ class Candidates(Sequence[tuple[float, Knobs]]):
 class Choice(Generic[Knobs]):
     """The knobs considered for an operator; as text it is a table. Each list has the best first.
 
-    ``estimates`` are those that were the best so far when they were walked through the cost model.
-    ``passed`` are the others that were walked; their cycles are approximate where the walk was
-    abandoned. ``others`` are those that fit as well, with rough estimates.
+    ``estimates`` were the best so far when walked through the cost model. ``passed`` are the others
+    that were walked; their cycles are approximate where the walk was pruned. ``others`` fit as
+    well, with rough estimates.
     """
 
     estimates: Sequence[tuple[Estimate, Knobs]]
@@ -142,11 +142,11 @@ def best_of(
     walked: Callable[[Knobs, float], Estimate],
     variants: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
 ) -> Choice[Knobs]:
-    """Walks the first of ``candidates``, whose estimates are rough, through the cost model, and
+    """Walk the first of ``candidates``, whose estimates are rough, through the cost model, and
     ``variants`` of those in which GEMM waits.
 
-    ``walked`` gives the estimate of knobs; beyond the given number of cycles, those of the best so
-    far, it may be approximate.
+    ``walked`` returns the estimate of knobs; beyond the given number of cycles, the best so far, it
+    may be approximate.
     """
     estimates: list[tuple[Estimate, Knobs]] = []
     passed: list[tuple[float, Knobs]] = []

@@ -59,8 +59,7 @@ def choose(workload: Workload[Any], config: Config) -> Choice[Any]:
 
 
 def is_faster(fused: Workload[Any], parts: Sequence[Workload[Any]], config: Config) -> bool:
-    """Whether ``fused`` takes fewer cycles than its ``parts`` one after the other, by the
-    estimates."""
+    """Whether ``fused`` is estimated to take fewer cycles than its ``parts`` in sequence."""
     return choose(fused, config).cycles < sum(choose(part, config).cycles for part in parts)
 
 

@@ -1,8 +1,8 @@
-"""Weights that are loaded while layers before theirs compute, in time that the bus has left.
+"""Prefetch of weights during preceding layers, in idle time of the bus.
 
 Load executes its instructions in order, and behind the last loads of a layer it is free only while
-that layer's last tile is computed. So the first loads of weights of the next layers, which wait for
-nothing, come further ahead, in pieces between other loads.
+that layer's last tile is computed. So the first weight loads of later layers, which depend on
+nothing, are moved further ahead, in pieces between other loads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amaranth_vta.sw.runtime.stream import NO_OPERATION_BITS, POP, PUSH, Stream
 
 from .touched import Interval, elements_of, overlap
 
-# The words of the bus that a piece takes at most, by which it delays the load behind it.
+# Maximum bus words of a piece, which bounds the delay of the load behind it.
 _PIECE_WORDS = 128
 # The layers before a layer that are looked at.
 _LAYERS_AHEAD = 8
@@ -34,13 +34,12 @@ _LOADED = PUSH[Module.LOAD, Module.COMPUTE]
 
 @dataclass
 class _JoinedLayer:
-    """A layer's ``stream``, and how it is changed.
+    """A layer's ``stream`` and its changes.
 
-    ``loads`` are its instructions of load, by number; ``slack`` (float64, one item per instruction)
-    are cycles of GEMM in which the bus can move words, less those that the instruction moves;
-    ``weights`` is the interval of the scratchpad that it loads weights to, and ``stored`` are the
-    buffers that it stores to. ``removed`` instructions are left out, and behind a load come those
-    ``added`` there.
+    ``loads`` are its load instructions, by number; ``slack`` (float64, one item per instruction)
+    are GEMM cycles in which the bus can move words, less the words that the instruction moves;
+    ``weights`` is its interval of the WGT scratchpad, and ``stored`` are the buffers that it stores
+    to. ``removed`` instructions are dropped, and ``added`` ones are inserted behind their load.
     """
 
     stream: Stream
@@ -53,8 +52,9 @@ class _JoinedLayer:
 
 
 def with_early_weights(config: Config, streams: Sequence[Stream]) -> list[Stream]:
-    """``streams``, of layers that run one after another, each with the first loads of weights of
-    later ones for which there is room in the scratchpad and time on the bus."""
+    """``streams`` of consecutive layers, each with first weight loads of later layers moved into it
+    where scratchpad and bus have room.
+    """
     layers = [_layer(config, stream) for stream in streams]
     stored = set[Buffer]().union(*(layer.stored for layer in layers))
     for number, layer in enumerate(layers):
@@ -137,8 +137,9 @@ def _parts(load: isa.Load, most: int) -> Iterator[isa.Load]:
 def _with_time(
     layer: _JoinedLayer, before: Sequence[_JoinedLayer], pieces: Sequence[_EarlyPiece]
 ) -> Sequence[_JoinedLayer]:
-    """The last layers of ``before`` that have time for ``pieces``, and no weights in the place of
-    those of ``layer``."""
+    """The last layers of ``before`` that have time for ``pieces`` and no weights in the place of
+    ``layer``'s.
+    """
     needed, count = sum(piece.words for piece in pieces), 0
     for other in reversed(before[-_LAYERS_AHEAD:]):
         if needed <= 0 or overlap(other.weights, layer.weights):
@@ -163,7 +164,8 @@ def _move(
             for other, first in zip(before, firsts, strict=False)
         ]
     )
-    # By place, the time from there to the end; then the most of that place and all behind it.
+    # Per place, the time left from there to the end; then the maximum over that place and all
+    # behind it.
     left = np.concatenate([other.slack for other in before])[::-1].cumsum()[::-1][places]
     left = np.maximum.accumulate(left[::-1])[::-1]
     words = np.array([piece.words for piece in pieces])
@@ -183,7 +185,7 @@ def _move(
 
 
 def _changed(layer: _JoinedLayer) -> Stream:
-    """The stream without what is removed, and with what is added."""
+    """The stream with removed loads dropped and added ones inserted."""
     if not layer.added and not layer.removed:
         return layer.stream
     stream, begin = Stream(), 0
@@ -207,8 +209,9 @@ def _changed(layer: _JoinedLayer) -> Stream:
 
 
 def _push(stream: Stream, latest: int | None) -> int:
-    """Pushes the token of a load that was left out behind the ``latest`` load; returns the number
-    of the instruction that does."""
+    """Push the token of a dropped load behind the ``latest`` load; returns the number of the
+    instruction that pushes it.
+    """
     if latest is None or stream.words[latest] & _LOADED:
         latest = len(stream.words)
         stream.append_before_pops(Module.LOAD, NO_OPERATION_BITS[Module.LOAD])

@@ -1,9 +1,9 @@
-"""Streams of layers joined into one: a layer begins while the one before it ends.
+"""Joining layers' streams, so that a layer starts while its predecessor drains.
 
-Within a layer, tokens order its instructions. At the border of two layers there are more conflicts:
-the next layer loads what the previous one stores, into scratchpads that the previous one still
-reads. The joined stream has a token for each such conflict, unless an earlier token implies it. A
-token from store to load passes through compute.
+Within a layer, tokens order its instructions. Between two layers there are more conflicts: a layer
+loads what its predecessor stores, into scratchpads that the predecessor still reads. The joined
+stream has a token for each such conflict, unless an earlier token implies it. A token from store to
+load passes through compute.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .touched import Followed, Interval, MicroOps, Touched, overlap
 _LOAD, _COMPUTE, _STORE = _MODULES = (Module.LOAD, Module.COMPUTE, Module.STORE)
 _FREES, _STORED = (_COMPUTE, _LOAD), (_STORE, _COMPUTE)
 _LOADED = PUSH[_LOAD, _COMPUTE]
-# By module, the queues that it pushes to and those that it pops from, with the flags for that.
+# By module, the queues that it pushes to and pops from, with the flags.
 _GIVES = [[(queue, PUSH[queue]) for queue in TOKEN_QUEUES if queue[0] is one] for one in _MODULES]
 _TAKES = [[(queue, POP[queue]) for queue in TOKEN_QUEUES if queue[1] is one] for one in _MODULES]
 
@@ -44,7 +44,7 @@ class CannotJoin(ValueError):
 
 
 class _Use(NamedTuple):
-    """An instruction of an earlier layer, and what it touches."""
+    """An instruction of an earlier layer, and the intervals that it touches."""
 
     number: int
     scratchpads: dict[Memory, Interval]
@@ -61,8 +61,7 @@ class Joined:
 
 
 def join(config: Config, memory: npt.NDArray[np.uint8], streams: Sequence[Stream]) -> Joined:
-    """The streams of layers that follow one another as one; ``memory`` is that of `Joiner`. Raises
-    `CannotJoin`."""
+    """Join the streams of consecutive layers; ``memory`` as in `Joiner`. Raises `CannotJoin`."""
     joiner = Joiner(config, memory)
     for part in with_early_weights(config, streams):
         joiner.add(part)
@@ -230,7 +229,7 @@ class Joiner:
             # From the next instruction of compute on.
             self._compute_knows.append((len(self.joined.stream.words), own[_STORE]))
 
-    # What an instruction has to wait for.
+    # Dependences of an instruction.
 
     def _latest(self, module: Module, of: Module, where: Memory | None, at: Interval | None) -> int:
         """The last instruction of module ``of`` in earlier layers that touches the interval ``at``
@@ -312,8 +311,9 @@ class Joiner:
 
 
 def _weights_first(words: Sequence[int], touched: Followed) -> dict[int, int]:
-    """By place, the instruction that comes there, in an order in which the first loads of weights
-    come before those of inputs, which may have to wait for an earlier layer."""
+    """By place, the instruction moved there, in an order in which the first weight loads precede
+    those of inputs, which may have to wait for an earlier layer.
+    """
     first: list[int] = []
     for number in np.flatnonzero(touched.modules == _LOAD).tolist():
         if words[number] & POP[_FREES]:

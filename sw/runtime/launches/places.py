@@ -14,8 +14,9 @@ Elements = Mapping[Memory, int]
 
 
 class Places:
-    """Places each layer behind the one before it, or at the beginning if it does not fit there: its
-    first loads then need not wait for the last products of that one."""
+    """Places each layer behind its predecessor, or at the start if it does not fit there, so that
+    its first loads need not wait for the predecessor's last products.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -38,7 +39,7 @@ class Placed:
     def __init__(self, runtime: Runtime, begins: Elements) -> None:
         self._runtime: Any = runtime
         self._begins = begins
-        # Those that have no elements of INP or WGT.
+        # Calls that access no elements of INP or WGT.
         self.store_buffer_2d = runtime.store_buffer_2d
         self.push_alu = runtime.push_alu
         self.wait_for_alu = runtime.wait_for_alu

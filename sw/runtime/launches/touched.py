@@ -1,4 +1,4 @@
-"""What the instructions of a stream touch of scratchpads and device memory, as intervals."""
+"""Intervals of scratchpads and device memory that the instructions of a stream access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.runtime.instruction_words import Words, field_of
 
-# The first element or byte, and the one behind the last.
+# The first element or byte, and the index after the last.
 Interval = tuple[int, int]
 _FIRST_PADDING = min(isa.Padding)
 # The bits of dram_base that are the first accumulator of a STORE to INP.
@@ -47,9 +47,9 @@ class Touched(NamedTuple):
 
 
 class MicroOps:
-    """The micro-op buffer, followed through streams that run one after another.
+    """Contents of the micro-op buffer, tracked through consecutive streams.
 
-    ``memory`` is device memory, uint8, with the micro-ops that are loaded.
+    ``memory`` is device memory, uint8, from which micro-ops are loaded.
     """
 
     def __init__(self, config: Config, memory: npt.NDArray[np.uint8]) -> None:
@@ -83,10 +83,10 @@ class MicroOps:
 
 
 class Followed:
-    """What the instructions of a stream touch.
+    """Accesses of the instructions of a stream.
 
-    ``modules`` execute them. Asking for one loads the micro-ops that instructions before it load:
-    those of compute are to be asked for in program order.
+    ``modules`` execute them. Querying an instruction applies the micro-op loads before it, so
+    instructions of compute must be queried in program order.
     """
 
     def __init__(self, micro_ops: MicroOps, words: Words) -> None:

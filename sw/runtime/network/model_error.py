@@ -2,4 +2,4 @@
 
 
 class ModelError(ValueError):
-    """A model is damaged or cannot be run; the message says what is wrong and where."""
+    """A model is damaged or cannot be run; the message states the problem and its place."""

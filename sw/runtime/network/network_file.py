@@ -32,7 +32,7 @@ from .tile_layout import Array, TileLayout
 from .tiled_tensor import HostPacking, TiledTensor
 
 KIND = "network"
-# Names of arrays, different from those of the program's.
+# Array names, distinct from those of the program.
 _MODEL, _CONSTANT = "model_{}", "constant_{}"
 
 

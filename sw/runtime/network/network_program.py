@@ -36,8 +36,9 @@ class RunHost:
 
 @dataclass(frozen=True)
 class RunLayer:
-    """Runs ``streams`` of the program: those of one layer. ``macs`` are those of the network,
-    without those that padding to tiles adds."""
+    """Runs ``streams`` of the program that belong to one layer. ``macs`` are the network's, without
+    padding to tiles.
+    """
 
     name: str
     operator: str
@@ -65,7 +66,7 @@ class ToHost:
 
 
 Step = RunHost | RunLayer | ToMachine | ToHost
-# What a launch runs: consecutive layers of the network, or one layer.
+# Units of a launch: consecutive layers of the network, or one layer.
 LAUNCHES = ("network", "layer")
 
 

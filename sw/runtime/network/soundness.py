@@ -65,7 +65,7 @@ def require_sound(network: NetworkProgram) -> None:
 def _check_step(
     step: Step, known: dict[str, TensorType], sizes: dict[str, int], streams: int
 ) -> None:
-    """Adds to ``known``, the tensors that the host has, those that the step makes."""
+    """Add the tensors that the step produces to ``known``, the tensors on the host."""
     match step:
         case RunHost():
             for name in step.inputs:

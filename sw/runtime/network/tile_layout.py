@@ -1,10 +1,10 @@
-"""Tensors as the machine holds them: in tiles, with channels and images padded with zeros.
+"""Tile layouts of tensors on the machine, with channels and images padded with zeros.
 
-Scalars are signed: for a uint8 of the graph the machine holds an int8, which is less by 128.
+Scalars are signed: a uint8 of the graph is stored as an int8, less by 128.
 
-Activations (N, C, H, W) become (N/B, C/K, H, W, B, K). Tiles that GEMM reads have K = BLOCK_IN
-channels, those that store writes K = BLOCK_OUT. Where the two are equal, in size and in type, so
-are the layouts, and a result is read as it was stored; where they differ, the host converts.
+Activations (N, C, H, W) become (N/B, C/K, H, W, B, K). Tiles read by GEMM have K = BLOCK_IN
+channels, tiles written by store K = BLOCK_OUT. Where the two are equal in size and type, so are the
+layouts, and a result is read as stored; otherwise the host converts.
 """
 
 from __future__ import annotations

@@ -153,8 +153,9 @@ class _Tiles:
         return _Nest(outputs, rows, columns, pixels)
 
     def _behind_alu(self) -> set[_Nest]:
-        """The loop nests whose GEMM waits for the ALU, since they at some point accumulate in the
-        bank that the ALU reads. Each nest uses the two banks in turn."""
+        """Loop nests whose GEMM waits for the ALU, since at some point they accumulate in the bank
+        that the ALU reads. Each nest alternates between the two banks.
+        """
         if not self.knobs.in_turn:
             return {tile.nest for tile in self.tiles[1:]}
         banks: dict[_Nest, int] = {}
@@ -172,7 +173,7 @@ class _Tiles:
         """Bytes of all micro-ops and False, or of those of one GEMM and True if not all fit.
 
         Two loops become loops of the instruction, the others are unrolled into micro-ops, and each
-        combination of copies of the buffers needs micro-ops of its own.
+        combination of buffer copies needs separate micro-ops.
         """
         c, knobs, config = self.c, self.knobs, self.config
         rows, columns = c.image_rows(knobs.rows), c.image_columns(knobs.columns)

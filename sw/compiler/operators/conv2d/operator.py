@@ -1,4 +1,4 @@
-"""The operator conv2d, built with given knobs or with those that the tuner chooses."""
+"""The operator conv2d, with given knobs or with the tuner's choice."""
 
 from __future__ import annotations
 

@@ -125,23 +125,22 @@ class Conv2dSizes(SlidingWindow):
 
 @dataclass(frozen=True)
 class Conv2dKnobs:
-    """How a convolution is cut into tiles.
+    """Tiling of a convolution.
 
-    ``outputs``, ``rows`` and ``columns`` are the tile of the output that accumulates at a time;
-    ``inputs`` channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With
-    ``weights_outside`` each tile of weights is stationary while the tiles of the image pass, else
-    each tile of the image is stationary while the weights pass. With ``ahead`` the next tiles are
-    loaded while the machine computes, into copies of the buffers. With ``in_turn`` the next tile of
-    the output accumulates while one is requantized and stored; all of the bias or parameters is
-    then loaded at the beginning. ``result_copies`` of its accumulators are then used in turn, half
-    of them in each bank: with four, one tile may accumulate while another is requantized and a
-    third is stored. ``image_copies`` tiles of the image are held at a time if ``ahead``: with more
-    than two, loading weights delays fewer tiles. ``added_copies`` tiles of the other operand of an
-    addition are: with two, the next one is loaded before compute retires the product that reads
-    the first.
+    ``outputs``, ``rows`` and ``columns`` are the output tile that accumulates at a time; ``inputs``
+    channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With ``weights_outside``
+    each weight tile is stationary while image tiles pass, otherwise each image tile is stationary
+    while weights pass. With ``ahead`` the next tiles are prefetched into copies of the buffers.
+    With ``in_turn`` the next output tile accumulates while one is requantized and stored; all of
+    the bias or parameters are then loaded at the start, and ``result_copies`` of the accumulators
+    rotate, half of them in each bank: with four, one tile may accumulate while another is
+    requantized and a third is stored. ``image_copies`` image tiles are held at a time if ``ahead``:
+    with more than two, weight loads delay fewer tiles. Likewise ``added_copies`` tiles of an
+    addition's other operand: with two, the next one is loaded before compute retires the product
+    that reads the first.
 
     The methods also work on arrays: each field may hold a NumPy array with one item per schedule,
-    and the results then do too.
+    and so do the results.
     """
 
     outputs: int
@@ -201,7 +200,7 @@ class Conv2dKnobs:
         pixels = self.outputs * c.held_rows(self.rows) * c.image_columns(self.columns)
         results = c.accumulators * pixels + vectors * (c.pooling is not None)
         if c.pooling is not None and c.pooling.carries:
-            # Of what is carried there are twice as many copies.
+            # Carried results have twice as many copies.
             width = self.columns if c.pooling.columns_first else c.image_columns(self.columns)
             times = 1 + c.pooling.columns_first
             results = results + times * self.outputs * c.held_rows(self.rows) * width

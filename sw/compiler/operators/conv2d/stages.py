@@ -30,7 +30,7 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
         s[y].split(axis, factor)
         for axis, factor in ((o, knobs.outputs), (h, knobs.rows), (w, knobs.columns))
     )
-    # What is carried comes from the tile above, which is computed right before.
+    # Carried results come from the tile above, which is computed directly before.
     tile = (wo, ho) if c.carries else (ho, wo)
     outer = (oo, n, *tile) if knobs.weights_outside else (n, *tile, oo)
     s[y].reorder(*outer, *part, oi, hi, wi, b, k)

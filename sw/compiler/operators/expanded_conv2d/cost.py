@@ -59,7 +59,7 @@ def _rough(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) 
 
 @dataclass(frozen=True)
 class _Tile:
-    """``rows`` and ``columns`` of results, and those of the image that they need."""
+    """``rows`` and ``columns`` of results, and of the image region that they need."""
 
     rows: int
     columns: int
@@ -140,7 +140,7 @@ class _Tiles:
         return self.a.inputs * rows, columns * self.config.inp.element_bytes
 
     def _one_ahead(self, expanded: _Tile | None, summed: _Tile | None) -> None:
-        """Each kind of sum is in a bank of its own, which the ALU has to leave."""
+        """The two kinds of sums are in separate banks, which the ALU must leave first."""
         if expanded is not None:
             gemm = self._expand(expanded, [self.expanded[-1], self.forwards[-2]])
             alu = self._requantize_expanded(expanded, gemm)

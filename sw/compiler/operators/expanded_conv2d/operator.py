@@ -1,9 +1,9 @@
-"""A depthwise convolution of what a 1×1 convolution computes, in the same tile.
+"""A depthwise convolution fused with the 1×1 convolution before it.
 
 The 1×1 convolution expands an image to many channels, of which the depthwise one reads each tile
-by itself. A tile of channels is expanded, requantized and forwarded to the scratchpad of inputs,
-where the depthwise convolution reads it: what is expanded is never in memory. Rows and columns that
-two tiles of the output share are expanded for both.
+separately. A tile of channels is expanded, requantized and forwarded to the input scratchpad, where
+the depthwise convolution reads it: the expanded image is never in memory. The halo of output tiles
+is expanded twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sizes of a depthwise convolution of what a 1×1 convolution expands, and its tiles."""
+"""Sizes and tiles of a depthwise convolution fused with a 1×1 expansion."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class ExpandedSizes:
 
 @dataclass(frozen=True)
 class ExpandedConv2dKnobs:
-    """``rows`` and ``columns`` are the tile of the output, of one tile of channels;
-    ``image_copies`` tiles of the image are held at a time. With ``whole_weights`` all weights are
-    loaded at the beginning, else those of a tile of channels for each of its tiles.
+    """``rows`` and ``columns`` are the output tile, of one tile of channels; ``image_copies`` image
+    tiles are held at a time. With ``whole_weights`` all weights are loaded at the start, otherwise
+    those of a channel tile for each of its tiles.
 
     The expansion of the next tile and the sum of this one are in different banks, so that the ALU
     requantizes one while GEMM computes the other. With ``in_turn`` tiles are expanded three tiles
-    ahead, into the banks in turn: both sums of an iteration are in one bank, and the ALU
-    requantizes both of them while GEMM computes those of the next iteration, in the other one."""
+    ahead, into alternating banks: both sums of an iteration are in one bank, and the ALU
+    requantizes both while GEMM computes those of the next iteration in the other.
+    """
 
     rows: int
     columns: int

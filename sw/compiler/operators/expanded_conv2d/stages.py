@@ -45,7 +45,7 @@ class Expanded:
 
 
 def expression(workload: ExpandedSizes, env: Environment) -> tuple[Expanded, Product]:
-    """The expansion, and the sum of products of what it forwards, with its epilogue."""
+    """The expansion, and the sum of products of its forwarded results, with its epilogue."""
     a, b, acc = workload.expansion, workload.depthwise.group, env.acc_dtype
     tail = (env.BATCH, env.BLOCK_IN)
     x = te.placeholder((a.batch, a.inputs, a.height, a.width, *tail), "x", env.inp_dtype)

@@ -1,4 +1,4 @@
-"""A 1×1 convolution in the same tile as the depthwise one before it and the 1×1 one before that."""
+"""An inverted residual in one tile: 1×1 expansion, depthwise convolution, 1×1 projection."""
 
 from .operator import InvertedResidual, inverted_residual, is_possible
 from .sizes import InvertedResidualKnobs

@@ -61,8 +61,9 @@ def _rough(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> flo
 
 @dataclass(frozen=True)
 class _Tile:
-    """``rows`` and ``columns`` of results, and those of the image that they need, of one tile of
-    channels: the first or the ``last`` one, or one between."""
+    """``rows`` and ``columns`` of results, and of the image region that they need, of one tile of
+    channels: the first or the ``last`` one, or one between.
+    """
 
     rows: int
     columns: int
@@ -93,8 +94,9 @@ class _Tiles:
         self.image = BufferCopies(self.pipeline, knobs.image_copies)
         self.added = BufferCopies(self.pipeline, 1)
         self.weights: Task | None = None
-        # Tasks of the latest iterations, with None before the first: what forwarded expansions and
-        # filters, and the last ALU operations. The stores are those of the latest tiles.
+        # Tasks of the latest iterations, with None before the first: those that forwarded
+        # expansions and filters, and the last ALU operations. The stores are those of the latest
+        # tiles.
         self.expansions: list[Task | None] = [None] * 2
         self.filtered: list[Task | None] = [None] * 2
         self.requantized: list[Task | None] = [None] * 2
@@ -130,8 +132,9 @@ class _Tiles:
     def _iteration(
         self, expanded: _Tile | None, filtered: _Tile | None, projected: _Tile | None
     ) -> None:
-        """The iteration that expands, filters and projects these tiles. The accumulators of its
-        sums are those that were forwarded two iterations ago."""
+        """The iteration that expands, filters and projects these tiles. Its sums use the
+        accumulators that were forwarded two iterations earlier.
+        """
         free = self.requantized[-2]
         gemm = project = sums = None
         if projected is not None:
@@ -169,7 +172,7 @@ class _Tiles:
         return gemm
 
     def _end(self, tile: _Tile) -> Task:
-        """What follows the sums of a tile: the other operand, the epilogue, and the store."""
+        """The end of a tile's sums: the other operand, the epilogue, and the store."""
         results = self.c.outputs * tile.results
         width = self.d.group.output_width
         moved = self._rows(self.c.outputs, tile.rows, tile.columns, width)

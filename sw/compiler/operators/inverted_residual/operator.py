@@ -1,10 +1,9 @@
-"""An inverted residual: a 1×1 convolution of what a depthwise one computes from an expansion.
+"""An inverted residual: expansion, depthwise convolution and projection in one layer.
 
-The expansion and the depthwise convolution are those of `expanded_conv2d`. What they compute of a
-tile of channels is forwarded to the scratchpad of inputs once more, where the projection reads it
-and adds its part to the sums of the tile: only the image and the result are in memory, and between
-the three convolutions nothing waits for it. The addition of the image, or of another tensor, may
-follow, as behind a `conv2d`.
+Expansion and depthwise convolution are those of `expanded_conv2d`. Filtered channel tiles are
+forwarded to the input scratchpad again, where the projection reads them and adds their contribution
+to the tile's sums. Only image and result are in memory. An addition of the image, or of another
+tensor, may follow, as in `conv2d`.
 """
 
 from __future__ import annotations

@@ -25,16 +25,16 @@ class InvertedResidualSizes:
 
 @dataclass(frozen=True)
 class InvertedResidualKnobs:
-    """``rows`` and ``columns`` are the tile of the output, of all channels; ``image_copies`` tiles
-    of the image are held at a time. All weights are loaded at the beginning.
+    """``rows`` and ``columns`` are the output tile, of all channels; ``image_copies`` image tiles
+    are held at a time. All weights are loaded at the start.
 
-    For one tile of channels after the other, the image is expanded and filtered, and the projection
-    adds what that contributes. An iteration projects a tile of channels, filters the second one
-    after it, and expands the fourth: each reads what was forwarded two iterations before.
-    Expansions and filters are in the banks of accumulators in turn, those of an iteration in one of
-    them. The last sums of a tile are requantized in the iteration after it, in the other bank than
-    what GEMM then computes: with an even number of iterations per tile that is always the same
-    one."""
+    For one channel tile after another, the image is expanded and filtered, and the projection adds
+    its contribution. An iteration projects a channel tile, filters the second after it, and
+    expands the fourth: each reads data forwarded two iterations before. Expansions and filters of
+    an iteration are in one bank of accumulators, alternating between iterations. A tile's last sums
+    are requantized in the following iteration, in the bank that GEMM then leaves free: with an even
+    number of iterations per tile always the same one.
+    """
 
     rows: int
     columns: int
@@ -42,7 +42,7 @@ class InvertedResidualKnobs:
 
 
 def results_bank(workload: InvertedResidualSizes) -> int | None:
-    """The bank that has the sums of the projection; None if tiles have them in turn."""
+    """Bank of the projection's sums; None if tiles alternate."""
     return None if workload.expanded.expansion.outputs % 2 else 1
 
 

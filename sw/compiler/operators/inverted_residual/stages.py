@@ -90,7 +90,7 @@ def scheduled(
     place_load(s, product.x, env.inp_scope, tile, 2, env)
     for weights in (expanded.w_buf, filtered.w_buf, product.w_buf):
         place_load(s, weights, env.wgt_scope, None, 1, env)
-    # What is forwarded is read two iterations later.
+    # Forwarded tiles are read two iterations later.
     s[product.x].compute_ahead(2)
     s[expanded.forwarded].compute_ahead(2)
 

@@ -62,11 +62,11 @@ class RoundingShift:
         return np.clip(whole + (up & (self.shift > 0)), self.low, self.high)
 
     def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
-        """The stages from ``total`` to its requantized value, which the last one holds.
+        """The stages from ``total`` to its requantized value, the last stage.
 
-        Let a be total + bias + half and n the shift. Then a >> n rounds halves up. That is wrong
-        only for ties, where the n low bits of a are 0, with an odd quotient: there 1 has to be
-        subtracted before the shift. Subtracting 1 wherever bit n of a is set does that and nothing
+        Let a be total + bias + half and n the shift. Then a >> n rounds halves up, which is wrong
+        only for ties with an odd quotient: there 1 must be subtracted before the shift. A tie has n
+        zero low bits. Subtracting 1 wherever bit n of a is set corrects ties and changes nothing
         else: if any low bit is set, a - 1 has the same quotient. Bit n, shifted to the sign and
         back, is 0 or -1.
         """
@@ -172,8 +172,9 @@ Requantization = RoundingShift | PerChannelScale | WholeSums
 class Epilogue:
     """The tensors of an epilogue. ``constants`` is the argument with bias or parameters, ``buffer``
     holds it in accumulators, and ``stages`` lead from the total to ``y``, the output, out_dtype;
-    the last of them are those of ``residual``, if there is one. ``shared`` is the argument with
-    constants that all channels share, and its buffer."""
+    the last of them are those of ``residual``, if any. ``shared`` is the argument with constants
+    that all channels share, and its buffer.
+    """
 
     constants: Tensor
     buffer: Tensor

@@ -1,7 +1,7 @@
 """Scaling and rounding by multiplication, addition and shift, with constants found by search.
 
-What ONNX computes in float32 from a few small integers (the sum of two activations, or of a window)
-is a step function of a linear form. Constants are accepted only if they give every step: they are
+ONNX's float32 results for a few small integers (the sum of two activations, or of a window) are a
+step function of a linear form. Constants are accepted only if they reproduce every step: they are
 checked on all values of the operands, against the results that the caller wants. Results of
 REQUANTIZE are those of `te.requantized`.
 """
@@ -40,7 +40,7 @@ class NotExact(ValueError):
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantization: an int8 stands for (value - ``zero_point``) · ``scale``, in float32."""
+    """A quantization: an int8 represents (value - ``zero_point``) · ``scale``, in float32."""
 
     scale: float
     zero_point: int = 0
@@ -87,7 +87,7 @@ class FixedPoint:
 
     @property
     def _products_apart(self) -> int:
-        """The first products, which are made by operations of their own."""
+        """Number of leading products that are separate operations."""
         return 1 if self.joined else len(self.factors)
 
     def evaluate(self, operands: Sequence[Array]) -> Array:
@@ -157,7 +157,7 @@ class FixedPoint:
     ) -> list[Tensor]:
         """The stages from accumulators to results, all on the ALU; the last one holds the results.
 
-        ``parameters`` gives the parameter of a given number at an index of the operands.
+        ``parameters`` returns the parameter with a given number at an index of the operands.
         """
         stages: list[Tensor] = []
 
@@ -326,10 +326,10 @@ def _search(
 
 
 def _moved(moves: Array, values: Sequence[Array], chosen: Array) -> Array:
-    """What each of ``moves`` adds to the ``chosen`` sums.
+    """Contribution of each of ``moves`` to the ``chosen`` sums.
 
-    A product of matrices, without NumPy's: for integers that is slow, and for floats it wakes
-    threads, which spin on the other cores for longer than they compute.
+    A matrix product without NumPy's: for integers that is slow, and for floats it wakes threads
+    that spin on the other cores for longer than they compute.
     """
     parts = (np.outer(move, v[chosen]) for move, v in zip(moves.T, values, strict=True))
     return np.sum(list(parts), axis=0)

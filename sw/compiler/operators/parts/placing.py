@@ -1,4 +1,4 @@
-"""Where a schedule of several sums in one tile has each of them, and what it loads."""
+"""Placement of several sums in one tile: accumulator banks and loads."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def place_stages(
     bank: int | None,
     env: Environment,
 ) -> None:
-    """Computes ``tensors``, a sum or stages of an epilogue, in accumulators at the place ``at``, in
-    ``copies`` in turn: in one ``bank``, or if it is None in both in turn."""
+    """Compute ``tensors``, a sum or stages of an epilogue, in accumulators at the place ``at``,
+    with ``copies`` in rotation: in one ``bank`` or, if None, in both alternately.
+    """
     for tensor in tensors:
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[at[0]], at[1])
@@ -41,8 +42,9 @@ def place_epilogue(s: te.Schedule, end: Epilogue, env: Environment) -> None:
 def place_load(
     s: te.Schedule, tensor: Tensor, scope: str, at: Place | None, copies: int, env: Environment
 ) -> None:
-    """Copies a ``tensor`` to a ``scope`` at the place ``at``, into ``copies`` in turn, or, if it is
-    None, once."""
+    """Copy a ``tensor`` to a ``scope`` at the place ``at``, with ``copies`` in rotation or, if
+    None, once.
+    """
     s[tensor].set_scope(scope)
     s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
     if at is not None:

@@ -1,8 +1,7 @@
-"""Max pooling fused behind a product.
+"""Max pooling fused with a product.
 
-Where windows do not overlap, each result belongs to one window, so that tiles of maxima share no
-results. Rows that two rows of windows share are computed once: they are carried over to the next
-tile. Columns that two tiles share are computed for both.
+Where windows do not overlap, tiles of maxima share no results. Rows shared by two rows of windows
+are computed once and carried to the next tile. Columns shared by two tiles are computed for both.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Pooling:
 
     @property
     def carries(self) -> bool:
-        """Whether a row of windows reads rows of the one before."""
+        """Whether a row of windows reads rows of its predecessor."""
         return self.kernel[0] > self.strides[0]
 
     @property
@@ -61,9 +60,10 @@ class Pooling:
         return max(self.end(0, 1) - self.strides[0], 0) if self.carries else 0
 
     def is_possible(self, size: tuple[int, int]) -> bool:
-        """Whether it can be fused behind ``size`` (rows, columns) results: what is carried comes
-        from the tile right before, of one row of maxima, and all windows have a tap within the
-        results in common."""
+        """Whether it can be fused with ``size`` (rows, columns) results: carried rows come from the
+        directly preceding tile, of one row of maxima, and all windows have a common tap within the
+        results.
+        """
         carried = self.kernel[0] - self.strides[0]
         near = carried <= min(self.strides[0], self.kernel[0] - self.pads[0])
         return near and all(self._common_taps(d, size[d]) for d in (0, 1))
@@ -96,8 +96,9 @@ class Pooling:
         return [*stages, *rows._of_taps(stages[-1], env, "pool")]
 
     def _of_taps(self, image: Tensor, env: Environment, name: str) -> list[Tensor]:
-        """First the taps that all windows have within the image, then the others, so that all but
-        those are single ALU operations of all windows. But a window begins with what is carried."""
+        """First the taps that all windows have within the image, then the others, so that only the
+        latter need separate ALU operations. A window begins with the carried row.
+        """
         shape = (*image.shape[:-4], *self.output, *image.shape[-2:])
         ranges = [self._ranges(dimension, image.shape[dimension - 4]) for dimension in (0, 1)]
         inside = (sorted(self._common_taps(d, image.shape[d - 4])) for d in (0, 1))

@@ -1,7 +1,7 @@
-"""A residual addition fused behind a product: the other operand comes by GEMM, tile by tile.
+"""A residual addition fused with a product: GEMM loads the other operand, tile by tile.
 
-The ALU adds both, with the factors and the rounding of a `FixedPoint`, before anything is stored:
-the product's result does not go to memory and back.
+The ALU adds both, with the factors and the rounding of a `FixedPoint`, before the store: the
+product's result does not go to memory and back.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Residual:
                 s[tensor].double_buffer(held, within)
         s[self._loaded].pragma(self._loaded.op.axis[0], env.dma_copy)
         s[self._buffer].tensorize(self._buffer.op.axis[-2], env.gemm)
-        # All ALU instructions come after all products, so that GEMM waits for none of them.
+        # All ALU instructions follow all products, so that GEMM waits for none of them.
         s[self.stages[0]].after(s[self._value])
         if after is not None:
             s[self._buffer].after(s[after])

@@ -50,8 +50,9 @@ class RowSums:
         return cls(weights, buffer, (ko, ki), sums, total)
 
     def place(self, s: te.Schedule, y: Tensor, at: IterVar, twice: bool, env: Environment) -> None:
-        """Computes the sums at the axis ``at`` of ``y``; ``twice``, for two tiles in turn. The
-        weights are loaded at the beginning."""
+        """Compute the sums at the axis ``at`` of ``y``; ``twice``, double-buffered for two tiles.
+        The weights are loaded at the start.
+        """
         s[self.buffer].set_scope(env.wgt_scope)
         s[self.buffer].pragma(s[self.buffer].op.axis[0], env.dma_copy)
         for tensor in (self.sums, self.total):

@@ -114,8 +114,9 @@ class _Chain:
         return first, [*steps, Step(OPERATIONS[value.op], operand)]
 
     def goes_first(self, right: Expr, left: Expr) -> bool:
-        """Whether the right side comes first and is overwritten: preferably an expression, then
-        what is in place, then what is not constant."""
+        """Whether the right side is evaluated first and overwritten: preferably an expression, then
+        an operand already in place, then one that is not constant.
+        """
         first, second = plain(left), plain(right)
         if first is None or second is None:
             return second is None

@@ -1,4 +1,4 @@
-"""What a statement assigns, and what its assignments read."""
+"""Assignments of a statement, and the buffers that they read."""
 
 from __future__ import annotations
 

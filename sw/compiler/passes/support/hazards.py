@@ -11,7 +11,7 @@ import numpy.typing as npt
 from amaranth_vta.hw.isa import TOKEN_QUEUES, Module, TokenQueue
 
 Numbers = npt.NDArray[np.int64]
-# Each scratchpad with a module that writes it and the one that reads it.
+# Each scratchpad with the modules that write and read it.
 _SHARED = (
     ("inp", Module.LOAD, Module.COMPUTE),
     ("inp", Module.STORE, Module.COMPUTE),
@@ -36,8 +36,8 @@ class Touches(NamedTuple):
 def needed_tokens(touches: Sequence[Touches]) -> dict[TokenQueue, tuple[Numbers, Numbers]]:
     """By queue, the instructions that push its tokens and those that pop them, in order.
 
-    An instruction waits for the latest one of the other module that uses the same elements in a
-    conflicting way, unless one before it has waited for that one or for a later one.
+    An instruction waits for the latest instruction of the other module that uses the same elements
+    in a conflicting way, unless an older instruction has waited for that one or a later one.
     """
     waits: dict[TokenQueue, list[tuple[Numbers, Numbers]]] = {queue: [] for queue in TOKEN_QUEUES}
     for scope, writer, reader in _SHARED:
@@ -83,7 +83,9 @@ def _latest(of: _Uses, before: _Uses) -> Numbers:
 
 
 def _without_implied(waits: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
-    """The instructions that push and those that pop, of instructions and what each waits for."""
+    """Pushing and popping instructions, given instructions and what each waits for, without waits
+    that older ones imply.
+    """
     numbers, latest = (np.concatenate(column) for column in zip(*waits, strict=True))
     order = np.lexsort((-latest, numbers))
     numbers, latest = numbers[order], latest[order]

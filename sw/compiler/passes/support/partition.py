@@ -98,7 +98,7 @@ def cut(
 
 
 def first_alone(parts: list[Part]) -> list[Part]:
-    """``parts`` with the first iteration as a part of its own."""
+    """``parts`` with the first iteration peeled into a separate part."""
     first = parts[0]
     if first.end - first.begin == 1:
         return parts

@@ -1,9 +1,8 @@
-"""Buffers that outlive the iteration in which they are filled.
+"""Rolling buffers, which outlive the iteration in which they are filled.
 
-The first index of a rolling buffer is the iteration. Along a dimension that is carried, an
-iteration computes only what the one before has not, and elements are counted from the end of the
-region, which is where the next iteration finds what it reads again.
-"""
+The first index of a rolling buffer is the iteration. Along a carried dimension an iteration
+computes only what its predecessor has not, and elements are counted from the end of the region,
+where the next iteration finds the data that it reuses."""
 
 from __future__ import annotations
 
@@ -50,8 +49,8 @@ class RollingBuffer:
             (d for d, axis in enumerate(stage.op.axis) if axis is stage.carried), None
         )
         self._extents = [0] * len(stage.op.axis)
-        # Of the part that was placed last: the iteration, the elements that indices are relative
-        # to, and the end of what the iteration before it has computed, None in the first one.
+        # Of the part placed last: the iteration, the origin of its indices, and the end of the
+        # region computed by the previous iteration, None in the first one.
         self._turn = Affine({})
         self._origins: list[Affine] = []
         self._known: Affine | None = None
@@ -60,8 +59,7 @@ class RollingBuffer:
         self._end: tuple[Affine, int] | None = None
 
     def place(self, bounds: Bounds, turn: Affine, ranges: Ranges) -> Bounds:
-        """What the iterations ``turn`` of a part compute of the region ``bounds`` that they
-        need."""
+        """The part of the region ``bounds`` that the iterations ``turn`` must compute."""
         self._turn = turn
         self._origins = [begin for begin, _ in bounds]
         bounds = list(bounds)
@@ -73,7 +71,7 @@ class RollingBuffer:
         return bounds
 
     def _new(self, begin: Affine, extent: int, ranges: Ranges) -> tuple[Affine, int]:
-        """Begin and extent of what is new along the carried dimension."""
+        """Begin and extent of the new elements along the carried dimension."""
         end, var = begin.plus(Affine({}, extent)), next(iter(self._turn.terms), None)
         known, computed = self._end if self._end is not None else (None, 0)
         step = 0 if var is None else end.terms.get(var, 0)

@@ -116,7 +116,7 @@ def limits_of_attached(
                 for own, index in zip(stage.op.axis, access.indices, strict=True)
                 if (form := Affine.of(index)) is not None
             }
-            # Where padding begins, there is less of what is padded to compute.
+            # Where padding begins, less of the padded stage is computed.
             computed = any(schedule[read.source].attach for read in accesses(bodies[stage]))
             found[stage] = [
                 replace(limit, form=limit.form.replace(values), until=axis)
