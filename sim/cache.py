@@ -1,9 +1,8 @@
-"""What is made once and kept between processes: elaborated designs, compiled simulators.
+"""Cache of build results between processes: elaborated designs, compiled simulators.
 
-A file of the cache is named by a hash of everything that it depends on. It appears whole, together
-with a seal, the digest of its name and contents: a file that was damaged, or put there by another
-user, is made again. Several processes may ask for the same file at the same time.
-"""
+A cached file is named by a hash of all its inputs. It appears atomically, with a seal, the digest
+of its name and contents: a file that is damaged, or was written by another user, is rebuilt.
+Several processes may request the same file at the same time."""
 
 from __future__ import annotations
 
@@ -38,11 +37,11 @@ def cache_folder() -> Path:
 
 
 def kept(kind: str, name: str, make: Callable[[Path], None]) -> Path:
-    """The file ``name`` in the folder ``kind`` of the cache, made if it is not there.
+    """The file ``name`` in the folder ``kind`` of the cache, built if it does not exist.
 
-    ``make`` writes the file at the path that it is given; what it raises is passed on, and nothing
-    is kept then. Raises `ToolchainError` if the file is not there and cannot be kept, or if the
-    folder belongs to another user.
+    ``make`` writes the file at the path that it is given; its exceptions are passed on, and nothing
+    is cached then. Raises `ToolchainError` if the file does not exist and cannot be cached, or if
+    the folder belongs to another user.
     """
     folder = cache_folder() / kind
     path = folder / name
@@ -109,7 +108,7 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether the file is as `kept` left it; if so, its time becomes that of this use."""
+    """Whether the file is unchanged since `kept` wrote it; if so, its time stamp is updated."""
     seal = _seal(path)
     try:
         for file in (path, seal):
@@ -131,7 +130,7 @@ def _seal(path: Path) -> Path:
 
 
 def _digest(name: str, file: Path) -> str:
-    # The name is part of it: a file under another's name is not what was asked for.
+    # The name is hashed too, so that a file under another name is not accepted.
     return hashlib.sha256(name.encode() + b"\0" + file.read_bytes()).hexdigest()
 
 
@@ -152,8 +151,9 @@ def build_folder(target: Path) -> Iterator[Path]:
 
 @cache
 def _tidy(folder: Path) -> None:
-    """Removes what killed processes left unfinished, and what has not been used for a month, since
-    sources that change leave much behind; once per process, for a folder may hold thousands."""
+    """Remove unfinished files of killed processes and files unused for a month; once per process,
+    since a folder may hold thousands.
+    """
     unused_since = time.time() - KEPT_SECONDS
     for path in folder.iterdir():
         found = _UNFINISHED.search(path.name)

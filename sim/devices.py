@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .trace.perfetto import Timeline
 
 DEVICES = ("functional", "rtl", "cxxrtl", "pysim", "estimate", "board", "remote")
-# Those that have base registers for programs to use.
+# Devices with base registers for programs.
 WITH_BASES = ("rtl", "cxxrtl", "pysim")
 # The environment variable that names the client file of a server, which `vta serve` writes.
 REMOTE = "VTA_REMOTE"
@@ -26,7 +26,7 @@ PARTS = ("load", "gemm", "alu", "store")
 
 
 class DeviceError(ValueError):
-    """A device that does not exist, or that cannot do what it is asked for."""
+    """A device that does not exist, or an option that it does not support."""
 
 
 def open_device(
@@ -43,17 +43,17 @@ def open_device(
     progress: Callable[[str], None] | None = None,
     origin: int = 0,
 ) -> Device:
-    """A fresh machine with ``memory_bytes`` of zeros as its memory, from address ``origin`` on.
+    """Open a fresh machine with ``memory_bytes`` of zeroed memory, from address ``origin`` on.
 
     ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, ``waves`` a file for a
-    VCD of each run, and ``timeline`` is given each run; these are for the cycle-accurate devices.
+    VCD of each run, and ``timeline`` receives each run; these are for the cycle-accurate devices.
     ``order`` is for the functional model: ``program``, ``reverse``, ``random:SEED`` or
-    ``last:MODULE``. ``skip`` is a part of the machine that does nothing, one of `PARTS`.
-    ``timing_only`` is for the estimate: cycles without results. ``progress`` is called with each
-    step of a build; without it, they are shown on standard error if that is a terminal.
+    ``last:MODULE``. ``skip`` disables a part of the machine, one of `PARTS`. ``timing_only`` is for
+    the estimate: cycles without results. ``progress`` is called with each step of a build; without
+    it, steps are shown on standard error if that is a terminal, and logged otherwise.
 
-    Raises `DeviceError`, or `DramError` for a ``dram`` that does not exist; `ToolchainError` if a
-    simulator cannot be built; and what a board or a server raises that is not there.
+    Raises `DeviceError`, `DramError` for an unknown ``dram``, `ToolchainError` if a simulator
+    cannot be built, and the errors of boards and servers.
     """
     if skip is not None and skip not in PARTS:
         raise DeviceError(f"{skip!r} cannot be skipped; the parts are {', '.join(PARTS)}")

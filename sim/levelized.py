@@ -1,13 +1,13 @@
-"""Amaranth's simulator, with its combinational logic levelized and idle registers left alone.
+"""Amaranth's simulator with levelized combinational logic and without idle registers.
 
 `amaranth.sim` runs one process per fragment and clock domain: it computes all registers of a
-fragment at every edge, and its combinational logic as often as inputs change, in no order.
-`LevelizedEngine` compiles the same statements, with Amaranth's own compiler, in the smallest groups
-that set no signal in common. A group of registers runs at an edge only if one of its inputs has
-changed since the last one; a group of combinational logic runs after those that it reads from.
+fragment at every edge, and its combinational logic whenever inputs change, in no order.
+`LevelizedEngine` compiles the same statements, with Amaranth's compiler, in the smallest groups
+without common targets. A group of registers runs at an edge only if an input has changed since the
+last one; a group of combinational logic runs after the groups that it reads from.
 
-All signals have the same values when an instant has settled; glitches within one are not seen.
-Built on internals of Amaranth 0.5, to which pyproject.toml holds it (docs/decisions/0040).
+All signals have the same values when an instant has settled; glitches within one are not visible.
+It uses internals of Amaranth 0.5, to which pyproject.toml pins it (docs/decisions/0040).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class _Registers:
 
     def __init__(self) -> None:
         self.all: list[_Run] = []
-        # Those that also print or check something: they run at every edge.
+        # Groups that also print or check: they run at every edge.
         self.always: list[_Run] = []
         # To run at the next edge.
         self.due: set[_Run] = set()
 
 
 class _State(pysim._PyEngineState):
-    """What a process that is being compiled waits for is noted in ``inputs``, if that is a set."""
+    """Records what a process waits for during its compilation in ``inputs``, if that is a set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ def _flat(statements: Iterable[Any]) -> Iterator[Any]:
 
 
 def _splits(statements: Iterable[Any]) -> bool:
-    """Whether statements only set signals, which is what can be parted."""
+    """Whether statements only assign signals, so that they can be split."""
     return all(
         isinstance(s, Assign)
         or (isinstance(s, Switch) and all(_splits(body) for _, body, _ in s.cases))
@@ -314,7 +314,7 @@ def _groups(statements: list[Any]) -> list[_StatementList]:
 
 
 def _levelized(groups: Sequence[_Group]) -> list[_Group]:
-    """Each group after those that it reads from, loops aside: they are run until they settle."""
+    """Groups in the order of their dependences; loops are iterated until they settle."""
     drivers: dict[int, list[int]] = {}
     for n, group in enumerate(groups):
         for slot in group.outputs:

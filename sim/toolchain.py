@@ -52,7 +52,9 @@ def _zig() -> tuple[str, ...] | None:
 
 @cache
 def target_of(command: tuple[str, ...]) -> str:
-    """What the compiler ``command`` makes of ``-march=native``: itself and the processor."""
+    """The compiler's predefined macros for ``-march=native``, which identify compiler and
+    processor.
+    """
     return subprocess.run(
         [*command, "-march=native", "-E", "-dM", "-x", "c++", os.devnull],
         capture_output=True,

@@ -65,7 +65,7 @@ def _random_data(layer: Conv2d, config: Config, seed: int = 0) -> tuple[Array, A
 
 
 def _requantized(layer: Conv2d, total: Array, constants: Array, config: Config) -> Array:
-    """``total`` (images, outputs, rows, columns, BATCH, BLOCK_OUT) as it is stored."""
+    """``total`` (images, outputs, rows, columns, BATCH, BLOCK_OUT) after requantization."""
     requantize = layer.requantize
     of_channel = [constants[None, :, number, None, None] for number in range(constants.shape[1])]
     if isinstance(requantize, RoundingShift):

@@ -1,7 +1,7 @@
 """The convolutions of ResNet-18, with bias, requantization and clipping, one layer at a time.
 
-Each has the schedule that the compiler chooses, or one found by hand for comparison, and runs on
-random data. What it stores is compared with NumPy and with the functional model.
+Each has the compiler's schedule, or a hand-written one for comparison, and runs on random data. Its
+results are compared with NumPy and with the functional model.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def measure_layers(
 
 
 def explanations(config: Config) -> Iterator[tuple[str, str]]:
-    """The name of each layer, and what the compiler considers for it, as a table."""
+    """The name of each layer, and a table of the schedules that the compiler considers for it."""
     for row in rows(config):
         yield row.name, str(choose(row.workload, config))
 

@@ -1,8 +1,8 @@
-"""Rounds of instructions that each wait for the one before: what it costs to wait.
+"""Rounds of dependent instructions: the latency of waiting.
 
 A round is measured as the difference between two programs that repeat it a different number of
-times, so that the launch and the first latency, which both have, cancel out. Both are longer than
-the queues of instructions, so that fetch takes its share of the bus as in any long program.
+times, so that launch and first latency cancel out. Both are longer than the instruction queues, so
+that fetch takes its share of the bus as in any long program.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _rounds(config: Config) -> dict[str, list[Instruction]]:
     last, every = {"uop_begin": _ITEMS - 1, "uop_end": _ITEMS}, {"uop_end": _ITEMS}
     for_load = {"pop_prev": 1, "push_prev": 1}
     for_store = {"pop_next": 1, "push_next": 1}
-    # Load and store take tokens of compute, and give it theirs.
+    # Load and store exchange tokens with compute.
     load, store = for_store, for_load
     place = {"sram_base": _ITEMS - 1, "x_size": 1}
     one = _load(config, Memory.INP, x_size=1, **load)
@@ -104,7 +104,7 @@ def _load(config: Config, memory: Memory, x_size: int = _ITEMS, **fields: int) -
 
 
 def _image(config: Config, rounds: list[Instruction]) -> ProgramImage:
-    """A program of ``rounds``, which shows what they have computed."""
+    """A program of ``rounds`` that stores their results."""
     other = config.acc.depth // 2
     uops = [Uop(dst=n, src=n, wgt=n) for n in range(_ITEMS)]
     uops.append(Uop(dst=other, src=_ITEMS - 1))

@@ -35,9 +35,9 @@ def measure_network(
     timing_only: bool = False,
     launch: str = "network",
 ) -> MeasuredNetwork:
-    """Measures one run of ``name``, one of `NETWORKS`, and compares the results with ONNX
-    Runtime's, unless ``skip`` or ``timing_only`` make them wrong. ``launch`` is that of
-    `Session`."""
+    """Measure one run of ``name``, one of `NETWORKS`, and compare the results with ONNX Runtime's,
+    unless ``skip`` or ``timing_only`` make them wrong. ``launch`` as in `Session`.
+    """
     network = generate(name)
     with Session(
         network.model,

@@ -45,7 +45,7 @@ class EvaluationTask:
 
     @property
     def key(self) -> str:
-        """The name of the result in the cache: a hash of what the result depends on."""
+        """Cache name of the result: a hash of its inputs."""
         return hash_of(self.network, self.config, self.memory, *sources())
 
 
@@ -81,7 +81,7 @@ class Cost:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Cost:
-        """That of `asdict`, also as JSON gives it back."""
+        """From `asdict`, also after a round trip through JSON."""
         return cls(**{**values, "layers": tuple(LayerCost(**item) for item in values["layers"])})
 
 

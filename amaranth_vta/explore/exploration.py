@@ -69,7 +69,7 @@ class Exploration:
     def _evaluate(
         self, machines: Sequence[CandidateMachine], folder: Folder, workers: Workers
     ) -> dict[Values, list[Row]]:
-        """The rows of each machine, including those that are known already."""
+        """The rows of each machine, including cached ones."""
         rows: list[Row] = []
         for machine in machines:
             for network in self.networks:
@@ -128,7 +128,7 @@ class Exploration:
         self._update(lambda row: replace(row, front=row.machine.values in members))
 
     def _update(self, change: Callable[[Row], Row]) -> None:
-        """Replaces rows wherever they are held."""
+        """Replace rows in all lists that hold them."""
         self.rows = [change(row) for row in self.rows]
         by_values: dict[Values, list[Row]] = {}
         for row in self.rows:

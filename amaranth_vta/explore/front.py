@@ -13,9 +13,9 @@ Objectives = tuple[float, ...]
 
 
 def front(found: Mapping[Name, Objectives]) -> list[Name]:
-    """The Pareto front, in the order of the first objective: those that no other dominates."""
+    """The Pareto front, the points that no other dominates, sorted by the first objective."""
     best: list[Name] = []
-    # In lexicographic order, a dominated point is dominated by one before it.
+    # In lexicographic order, a dominated point is dominated by an earlier one.
     for name, objectives in sorted(found.items(), key=lambda item: item[1]):
         if not any(_beats(found[other], objectives) for other in best):
             best.append(name)

@@ -20,7 +20,7 @@ from .search import Values
 from .spec import METRICS, Spec
 
 _REFRESH_SECONDS = 5
-# Of the width of the page, what a bar of 100 % takes; its number stands behind it.
+# Width of a bar of 100 %, as a share of the page; its number follows it.
 _LONGEST = 0.8
 
 
@@ -155,7 +155,7 @@ def _utilization(row: Row) -> float:
 
 
 def _made(made: Sequence[Implemented | None]) -> dict[str, list[str]]:
-    """What the tools of the FPGA say of machines that were given to them."""
+    """Results of the FPGA tools for implemented machines."""
     found = {}
     if any(made):
         found["lut by synthesis"] = [f"{item.lut:,}" if item else "" for item in made]

@@ -19,7 +19,7 @@ from .machines import CandidateMachine, exceeded
 from .spec import Spec
 
 OK, FAILED, OVER_LIMIT = "ok", "failed", "over limit"
-# Columns of what the tools of the FPGA have made of machines, by attribute of `Implemented`.
+# Columns with results of the FPGA tools, by attribute of `Implemented`.
 _MADE = {
     **{name: f"synthesized_{name}" for name in RESOURCES},
     "mhz": "routed_mhz",

@@ -1,8 +1,8 @@
-"""The choice of machines to try: all, some at random, or those that Optuna suggests.
+"""The choice of machines to try: all, random ones, or those that Optuna suggests.
 
-A search is asked for a batch of combinations and told the results of all of them before it is asked
-again. So the same seed gives the same machines whatever the number of workers, and a run that was
-killed can be repeated from its results.
+A search returns a batch of combinations and receives the results of all of them before the next
+batch. So a seed determines the machines for any number of workers, and a killed run can be repeated
+from its results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Search(Protocol):
     """Asks for combinations of the parameters' values."""
 
     def ask(self, count: int) -> list[Values]:
-        """At most ``count`` combinations, none of them returned before; empty at the end."""
+        """At most ``count`` combinations that were not returned before; empty at the end."""
 
     def tell(self, found: Mapping[Values, Sequence[float] | None]) -> None:
         """Takes the objectives of all combinations of the last batch, None for those without."""

@@ -15,7 +15,7 @@ from amaranth_vta.sim.machine.dram import TIMINGS
 from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited
 
 METHODS = ("grid", "random", "optuna")
-# What can be minimized or limited, with its unit: columns of results.csv.
+# Metrics to minimize or limit, with units: columns of results.csv.
 METRICS = {
     "cycles": "cycles per image",
     "seconds": "seconds per image at the clock of the chip",
@@ -62,7 +62,8 @@ class Spec:
     """An exploration. ``parameters`` are lists of values by key of the configuration, which replace
     those of ``base``; ``networks`` are files or names of generators. Of the front, at most ``rtl``
     machines are simulated (None: as many as take little time), ``synthesis`` are synthesized, and
-    ``route`` are also placed and routed. ``clock_mhz`` is None for the chip's own."""
+    ``route`` are also placed and routed. ``clock_mhz`` is None for the chip's default.
+    """
 
     networks: tuple[str, ...]
     memories: tuple[str, ...]
@@ -201,7 +202,7 @@ def _base(value: Any, folder: Path) -> Config:
 
 
 def _place(name: str, folder: Path) -> str:
-    """The path of a file in ``folder``; a name that is not a path stays as it is."""
+    """The path of a file in ``folder``; a name that is not a path is unchanged."""
     return str(folder / name) if (folder / name).is_file() else name
 
 

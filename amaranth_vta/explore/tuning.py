@@ -101,7 +101,7 @@ def _estimated(function: Function, layer: TuningTask) -> int:
 def tune(
     workloads: list[Any], config: Config, memory: str, candidates: int, workers: Workers
 ) -> Iterator[tuple[int, Tried | str]]:
-    """The number and the result of each workload as it is finished; an error as text."""
+    """Number and result of each workload as it completes; an error as text."""
     workers.share({"nothing": b""})
     layers = [
         (TuningTask(workload, config, memory, candidates), "nothing") for workload in workloads

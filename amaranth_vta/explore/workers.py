@@ -1,4 +1,4 @@
-"""Workers for tasks: processes of this machine, or those of a Dask scheduler."""
+"""Workers for tasks: processes of this computer, or workers of a Dask scheduler."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Workers:
                 yield number, outcome or TaskOutcome(None, "the workers that had it died")
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """The result of ``work`` for each item, as it is finished; `WorkersError` if one fails."""
+        """The result of ``work`` for each item, as it completes; `WorkersError` if one fails."""
         self.share({"": b""})
         for _, outcome in self.run(partial(_alone, work), [(item, "") for item in items]):
             if outcome.error:

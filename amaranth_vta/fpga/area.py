@@ -29,8 +29,8 @@ FAMILIES = ("xc7", "ecp5")
 FITTED = ("lut", "ff")
 # In memories deeper than this, products of extents take a multiplier: hw/dma/extent.py.
 DEEPEST_IN_LOGIC = 1024
-# Those of a product of 8 bits by 8 that is not in a multiplier: of an 8×8 array of which 60 are
-# not, 19,827 LUTs instead of 11,589.
+# LUTs of an 8-by-8-bit product without a multiplier: an 8×8 array with 60 of these takes 19,827
+# LUTs instead of 11,589.
 LUTS_OF_PRODUCT = 137
 # Multipliers where no chip is meant.
 UNLIMITED = sys.maxsize
@@ -153,7 +153,7 @@ def _memories(config: Config) -> Iterator[_Memory]:
     shape, banks = geometry(config, isa.Memory.ACC), 2 if config.overlap else 1
     rows, lane_bits = shape.depth // banks, shape.element_bits // shape.lanes
     yield _Memory(rows // shape.elements, lane_bits, shape.lanes, banks * shape.elements)
-    # Those that the ALU reads as sources are in memory twice.
+    # Accumulators that the ALU reads as sources have two copies.
     copied = copied_sources(config)
     yield _Memory(copied // shape.elements, lane_bits, shape.lanes, shape.elements)
     # The copy of the low bits that store reads.

@@ -26,11 +26,11 @@ from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 from .zynq_project import project_files
 
-# Asked of place and route, which does no more than that; as in ``benchmarks/area.py``, a little
-# above what machines are meant to reach. What a design must reach is the clock of its board.
+# Target clock of place and route, which stops optimizing there; as in ``benchmarks/area.py``,
+# slightly above the required clock. A design must reach the clock of its board.
 _ASKED_HZ = 85_000_000
 _FREQUENCY = re.compile(r"^(\s*FREQUENCY .* )(\S+)( HZ;)$", re.MULTILINE)
-# The seed of placement: the same design gives the same bitstream.
+# Placement seed: the same design yields the same bitstream.
 _SEED = 1
 _NAME = "vta"
 _REPORT = "report.json"
@@ -43,7 +43,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Bitstream:
-    """What a build made: ``files`` by name, and ``summary``, which is what ``--json`` prints."""
+    """Result of a build: ``files`` by name, and ``summary``, which ``--json`` prints."""
 
     files: dict[str, bytes]
     summary: dict[str, Any]
@@ -112,8 +112,9 @@ def build(
 
 
 def ask_for_more(files: dict[str, Any], clock_hz: float) -> None:
-    """Makes the clocks in the constraints of an ECP5, which are among ``files``, as much faster as
-    the design's, of ``clock_hz``, must be to reach what is asked of place and route."""
+    """Scale the clocks in the constraints of an ECP5, among ``files``, from the design's
+    ``clock_hz`` to the target of place and route.
+    """
     ratio = _ASKED_HZ / clock_hz
     for name, text in files.items():
         if name.endswith(".lpf"):
@@ -155,7 +156,7 @@ def _manifest(
     tools: list[str],
     path: CriticalPath | None = None,
 ) -> bytes:
-    """What a bitstream was made of, and its longest ``path``, as JSON."""
+    """Manifest of a bitstream: its inputs and its longest ``path``, as JSON."""
     manifest = {
         **{key: value for key, value in summary.items() if key != "seconds"},
         "critical_path": path.to_dict() if path else None,

@@ -1,7 +1,7 @@
-"""What the cells of a 7-series FPGA take, from Yosys' own library: `cell_times`.
+"""Delays of the cells of a 7-series FPGA, from Yosys' library: `cell_times`.
 
-The library has the times from measurements of an Artix-7 (Project X-Ray), as ``specify`` blocks in
-the models of its cells.
+The library has them from measurements of an Artix-7 (Project X-Ray), as ``specify`` blocks in its
+cell models.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .netlist import Bit, Cell
 from .tools import Call, run, tool
 
 _LIBRARY = "+/xilinx/cells_sim.v"
-# Nanoseconds of the memories of LUTs that the library gives no times for, as of those that it does:
-# from an address to the output, from the clock to it, and before the clock.
+# Nanoseconds for LUT memories without delays in the library, as for similar ones: address to
+# output, clock to output, setup.
 _LUT_MEMORY = (0.642, 1.163, 0.654)
 
 # The port of a cell and the place of a bit in it.

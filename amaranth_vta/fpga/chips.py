@@ -14,9 +14,10 @@ RESOURCES = ("lut", "ff", "dsp", "bram36")
 @dataclass(frozen=True)
 class Chip:
     """An FPGA by its ``family`` of `estimate_area`: LUTs (of six inputs on xc7, of four on ecp5),
-    flip-flops, multipliers, block RAMs in units of 36 kbit, and a clock in MHz: what was reached
-    with the machine named in ``routed``, or an assumption if none was placed there. ``nextpnr`` are
-    the options of place and route, empty where only the vendor's tools can do it."""
+    flip-flops, multipliers, block RAMs in units of 36 kbit, and a clock in MHz: reached by the
+    machine named in ``routed``, or an assumption if none was placed there. ``nextpnr`` are the
+    options of place and route, empty where only the vendor's tools support the chip.
+    """
 
     name: str
     family: str
@@ -38,8 +39,7 @@ class Chip:
 
 
 # From the vendors' data sheets: Xilinx DS190 and DS180, Lattice FPGA-DS-02012. Clocks of ecp5 are
-# those of bitstreams, of speed grade 6, rounded down; those kept in bitstreams/ are as fast or
-# faster.
+# those of bitstreams of speed grade 6, rounded down.
 CHIPS = {
     chip.name: chip
     for chip in (

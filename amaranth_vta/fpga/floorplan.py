@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-# Parts of a design by the names of cells, the first that matches, each with its color. The order is
-# that of the legend.
+# Parts of a design by cell name patterns, first match first, with their colours, in the order of
+# the legend.
 _PARTS = {
     "fetch and queues": (r"\.(fetch|queues|instructions|insn__payload)\b", "#8a6d00"),
     "load and its scratchpads": (r"\.machine\.(load|inp|wgt)\b", "#0b6bb0"),

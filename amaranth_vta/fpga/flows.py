@@ -10,26 +10,24 @@ GATES = "map_gates"
 # Wires for elements of arrays, such as ``data[0]``: they are copies, and where ABC's result gives
 # bit 0 of the array the same name, Yosys 0.70 ends in an assertion. `verilog` names them otherwise.
 _HIDE_ELEMENTS = "rename -hide */w:*[*"
-# Adders of up to 12 bits are made of LUTs: to enter and to leave a chain of carries takes up to
-# four LUTs, and logic around an adder cannot share LUTs with one. Packed, `ecp5-25f` took 11,327
-# LUTs of an ECP5 instead of 11,921; 11,757 with those of up to 8 bits, and 11,349 with those of up
-# to 16.
+# Adders of up to 12 bits are built from LUTs: entering and leaving a carry chain takes up to four
+# LUTs, and logic around an adder cannot share LUTs with a chain. Packed, `ecp5-25f` took 11,327
+# LUTs of an ECP5 instead of 11,921; 11,757 with a limit of 8 bits, and 11,349 with 16.
 _NARROW = "t:$alu r:Y_WIDTH<=12 %i"
-# Not those up to four cells behind a block RAM, which take 140 LUTs of an ECP5 more as chains: that
-# its output comes late in a cycle is not known to synthesis, which makes the slowest of adders
+# Except up to four cells behind a block RAM, which take 140 LUTs of an ECP5 more as chains:
+# synthesis does not know that the output of block RAM is late, and would build the slowest adders
 # there.
 _NOT_BEHIND_BLOCK_RAM = "t:DP16KD %co9 %d"
 
 
 @dataclass(frozen=True)
 class Flow:
-    """How designs are synthesized and placed for the chips of a ``family``, whose names begin with
-    ``chips``.
+    """Synthesis and placement for the chips of a ``family``, whose names begin with ``chips``.
 
-    ``command`` is the one of Yosys, ``adders`` selects those that are made of LUTs before the step
-    `GATES`, and ``suffix`` is the file name extension of a bitstream. Where there is no command,
-    Amaranth's platform knows it. ``refined`` says that `refine` changes what Yosys makes.
-    ``placer`` are options of nextpnr.
+    ``command`` is the Yosys command, ``adders`` selects those built from LUTs before the step
+    `GATES`, and ``suffix`` is the extension of a bitstream. Without a command, Amaranth's platform
+    provides it. With ``refined``, `refine` post-processes the netlist. ``placer`` are options of
+    nextpnr.
     """
 
     family: str
@@ -71,9 +69,9 @@ class Flow:
 # instead of 64.9; on boards it gains little, 0.1 MHz on the Colorlight i5, 0.2 on the ULX3S.
 _TIMING = "--placer-heap-timingweight 30"
 
-# By family. Wide functions are made of LUTs alone. With the multiplexers between LUTs, whose two
-# inputs are a LUT each, synthesis makes faster functions of more LUTs: 14,099 of an ECP5 for
-# `ecp5-25f`, not 13,748. Those of Gowin's chips besides hold their LUTs together in placement.
+# By family. Wide functions use LUTs only. With LUT multiplexers, each of whose inputs is a LUT,
+# synthesis builds faster functions of more LUTs: 14,099 of an ECP5 for `ecp5-25f`, not 13,748. On
+# Gowin chips they also constrain placement.
 FLOWS = {
     flow.family: flow
     for flow in (

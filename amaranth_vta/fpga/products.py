@@ -9,8 +9,7 @@ from amaranth_vta.hw.datapath.dot_products import product_name
 
 from .area import products_in_luts
 
-# From the register of a product back to its multiplication, by cells and wires: the flip-flops,
-# what they keep, and the cell that makes it.
+# From the register of a product back to its multiplication, through cells and wires.
 _STEPS = 3
 
 

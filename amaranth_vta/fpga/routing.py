@@ -1,4 +1,4 @@
-"""What a machine takes of a chip, and its clock, placed and routed: `routed`."""
+"""Area and clock of a machine, placed and routed: `routed`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PINS = ("clk", "rst")
 
 @dataclass(frozen=True)
 class RoutedMachine:
-    """What a machine takes and how fast it is, and where its parts are."""
+    """Area, clock and floor plan of a placed and routed machine."""
 
     result: PlacedDesign
     plan: FloorPlan
@@ -31,14 +31,14 @@ class RoutedMachine:
 def routed(
     netlist: Path, chip: Chip, *, grade: int = 6, seed: int = 1, wanted_mhz: float | None = None
 ) -> RoutedMachine:
-    """What a machine takes and how fast it is by itself, placed and routed from the ``netlist``
-    that `synthesized_area` writes; ``chip`` must have ``nextpnr`` options. Its buses are not
-    connected, and paths from and to them do not count.
+    """Area and clock of a machine by itself, placed and routed from the ``netlist`` that
+    `synthesized_area` writes; ``chip`` must have ``nextpnr`` options. Its buses are not connected,
+    and paths from and to them do not count.
 
-    ``grade`` is the speed grade of the chip. Placement starts from ``seed``: the same machine gives
-    the same result. ``wanted_mhz`` is what is asked of place and route, by default the clock of the
-    chip; a machine that is slower is no error. Takes minutes. Raises `MissingExtra` without
-    nextpnr, and `ToolchainError` if there is no room.
+    ``grade`` is the speed grade of the chip. Placement starts from ``seed``: the same machine has
+    the same result. ``wanted_mhz`` is the target clock, by default the chip's; a slower machine is
+    no error. Takes minutes. Raises `MissingExtra` without nextpnr, and `ToolchainError` if the
+    machine does not fit.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""What a machine takes of an FPGA, by synthesis with Yosys: `synthesized_area`."""
+"""Area of a machine after synthesis with Yosys: `synthesized_area`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def commands(family: str) -> str:
 
 
 def commands_without_memories(family: str) -> str:
-    """Those of `commands` that map everything but memories."""
+    """The `commands` that map everything but memories."""
     command, adders, (memories, following) = _SYNTH_XC7, f"{_THOROUGH}; ", _MEMORIES[family]
     if family == "ecp5":
         command, adders = f"{_ECP5.command} -top vta", f"{_ECP5.narrow_adders}; "
@@ -89,7 +89,7 @@ def area_of(cells: Mapping[str, int], family: str) -> Area:
 
 
 def xc7_usage(cell: str) -> Mapping[str, float]:
-    """What a cell of the 7-series takes; a LUT as memory is a LUT too."""
+    """Resources of a 7-series cell; a LUT used as memory is a LUT too."""
     if cell in _LUT_MEMORIES:
         return {"lut": _LUT_MEMORIES[cell]}
     return next((usage for prefix, usage in _XC7.items() if cell.startswith(prefix)), {})

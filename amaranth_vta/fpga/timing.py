@@ -1,9 +1,9 @@
-"""An estimate of a machine's clock on the 7-series, for which nothing on PyPI places and routes:
+"""Estimate of a machine's clock on the 7-series, for which PyPI has no place and route:
 `longest_path`.
 
-The path is that of the netlist, with the times in cells of `cell_times`. What a wire takes is
-known after placement alone: each counts as `NET_NS`, and nothing within a carry chain, a cascade of
-DSP slices or a slice.
+The path is that of the netlist, with the cell delays of `cell_times`. Wire delays are known only
+after placement: each wire counts as `NET_NS`, and as nothing within a carry chain, a cascade of DSP
+slices or a slice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .netlist import Bit, Cell, outputs, uses
 NET_NS = 0.5
 # On global wires; and of flip-flops C, which is an addend of a DSP slice.
 _CLOCKS = ("CLK", "WCLK", "CLKARDCLK", "CLKBWRCLK")
-# Ports with wires of their own, from the neighboring cell.
+# Ports with dedicated wires from the neighbouring cell.
 _CASCADES = ("CI", "PCIN", "ACIN", "BCIN")
 
 
@@ -123,7 +123,7 @@ class _Paths:
         joins = cell["type"].startswith("FD") and port == "D"
         adds = cell["type"] == "CARRY4" and port in ("S", "DI") and driver.startswith("LUT")
         chooses = cell["type"].startswith("MUXF") and port.startswith("I")
-        inverts = cell["type"] == "INV"  # becomes part of what it leads to
+        inverts = cell["type"] == "INV"  # absorbed by its readers
         within = port in _CASCADES or chooses or inverts or (alone and (joins or adds))
         return 0 if within else 1
 
@@ -152,8 +152,9 @@ class _Paths:
         )
 
     def _ordered(self) -> Iterator[Bit]:
-        """All bits that cells drive, each behind those that it comes from. A loop through pins of
-        which the design never uses all at once is cut somewhere."""
+        """All bits driven by cells, in the order of their dependences. A loop through pins that the
+        design never uses at the same time is cut somewhere.
+        """
         begun: set[Bit] = set()
         for first in self._drivers:
             if first in begun:

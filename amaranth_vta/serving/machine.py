@@ -30,8 +30,9 @@ class ServingLimits:
 
 
 class Served:
-    """Carries out requests on the device ``name``. Raises `MessageError` for a malformed request,
-    and what the device raises."""
+    """Executes requests on the device ``name``. Raises `MessageError` for a malformed request, and
+    the device's errors.
+    """
 
     def __init__(self, name: str, limits: ServingLimits) -> None:
         self._name, self._limits = name, limits

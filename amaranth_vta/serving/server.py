@@ -1,4 +1,4 @@
-"""A device that clients use in turn, over encrypted connections."""
+"""A server whose clients use a device one at a time, over encrypted connections."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Server:
         self._work = self._thread.submit(work, *arguments)
 
     def _next(self) -> None:
-        """Gives the device to the client that has waited longest."""
+        """Give the device to the client that has waited longest."""
         if self._work is not None or not self._waiting:
             return
         if self._owner is not None:

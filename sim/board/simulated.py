@@ -1,6 +1,6 @@
-"""A whole board in Verilator, whose serial line is a pseudo-terminal: `SimulatedBoard`.
+"""A complete board in Verilator, whose serial line is a pseudo-terminal: `SimulatedBoard`.
 
-Host software opens its ``port`` as it would open that of a board: there is no other way to it.
+Host software opens its ``port`` like a real board's; there is no other access to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from amaranth_vta.sim.machine.rtl.build import Harness, Progress, design_library
 from amaranth_vta.sw.boards.transport import BoardError
 
 HARNESS = Harness(Path(__file__).with_name("harness.cpp"))
-# What is simulated if nothing else is asked for.
+# The board simulated by default.
 DEFAULT_BOARD = "ulx3s"
 # Clock cycles per bit on the line: the fewest that a line works with, both ends having one clock.
 DIVISOR = 2

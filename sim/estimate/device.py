@@ -20,14 +20,14 @@ from .timeline import spans
 
 
 class EstimateDevice:
-    """A `Device` whose cycles are an estimate: each stream is replayed by what its instructions
-    wait for and how long they take, at the level of bursts and whole instructions.
+    """A `Device` with estimated cycles: each stream is replayed by the dependences and latencies of
+    its instructions, at the level of bursts and whole instructions.
 
-    Memory after a run, and faults, are those of the functional model, which runs the stream too;
-    after a fault there are no cycles. With ``timing_only`` the model runs only a stream that would
-    not come to its end, to find out why; otherwise memory stays as it is, and faults go unnoticed.
+    Memory after a run, and faults, are those of the functional model, which also runs the stream;
+    after a fault there are no cycles. With ``timing_only`` the model runs only streams that do not
+    complete, to find the fault; otherwise memory is unchanged, and faults go unnoticed.
 
-    ``dram`` is ``ideal`` or ``ddr``. ``timeline`` gets each run. Raises `ToolchainError` where
+    ``dram`` is ``ideal`` or ``ddr``. ``timeline`` receives each run. Raises `ToolchainError` where
     there is no C++ compiler.
     """
 

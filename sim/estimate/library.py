@@ -52,9 +52,10 @@ _COUNTED = (
 
 
 class Replay(NamedTuple):
-    """What a stream takes: ``cycles`` from the launch to the interrupt, or None if the machine
-    would not come to the end of it. ``records`` is an array of `RECORD`, one per instruction, or
-    empty if they were not asked for."""
+    """Replay of a stream: ``cycles`` from the launch to the interrupt, or None if the machine would
+    not complete it. ``records`` is an array of `RECORD`, one per instruction, or empty if not
+    requested.
+    """
 
     cycles: int | None
     records: npt.NDArray[np.void]
@@ -115,9 +116,10 @@ class Engine:
     def replay_all(
         self, memory: npt.NDArray[np.uint8], runs: Sequence[tuple[int, int]]
     ) -> list[int | None]:
-        """The cycles of several streams of ``memory``, one after the other, as `replay` gives them:
-        of each run its first byte and its instructions. One call of the library for all of them,
-        and no counters, make this faster for short streams."""
+        """Cycles of several consecutive streams of ``memory``, as `replay` returns them, given the
+        first byte and the instruction count of each run. One library call without counters makes
+        this faster for short streams.
+        """
         self._use(memory)
         numbers = (ctypes.c_int64 * (3 * len(runs)))()
         numbers[0::3] = [address for address, _ in runs]

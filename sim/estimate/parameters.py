@@ -1,4 +1,4 @@
-"""What the engine is told of a machine: engine/parameters.hpp, filled in."""
+"""Parameters of the engine for one machine: fills in engine/parameters.hpp."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _kind(config: Config, memory: Memory) -> tuple[int, int, int, int]:
     per_word = max(1, config.bus_bytes // tile.element_bytes)
     words = max(1, tile.element_bytes // config.bus_bytes)
     if memory is Memory.ACC_8BIT and config.out_width < config.acc_width:
-        # Widened on its way in, an element at a time; padding is written as that of ACC.
+        # Widened on load, one element at a time; padding is written like that of ACC.
         padding = max(1, config.bus_bytes // config.acc.element_bytes)
         return tile.element_bytes, per_word, 1, padding
     together = min(words, timing.MAX_LANE_BEATS)

@@ -1,4 +1,4 @@
-"""The spans of a replayed stream, as those of a simulated machine."""
+"""Spans of a replayed stream, in the format of a simulated machine's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fuzzing run: many cases, on several cores, and what they have found."""
+"""A fuzzing run: many cases on several cores, and its findings."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Failure:
 
 @dataclass
 class Findings:
-    """What a run has tried and found."""
+    """Statistics and failures of a fuzzing run."""
 
     programs: int = 0
     legal: int = 0
@@ -170,7 +170,9 @@ def _shortest(chosen: Case, image: ProgramImage, comparison: Comparison) -> Fail
 
 
 def _expecting(image: ProgramImage, expected: npt.NDArray[np.uint8]) -> ProgramImage:
-    """``image``, whose stream is not that of ``expected`` and is not written by itself."""
+    """``image`` with ``expected`` memory, whose stream differs and which the program does not
+    overwrite.
+    """
     first = image.insn_addr - image.origin
     stream = slice(first, first + image.insn_count * isa.INSTRUCTION_BYTES)
     return replace(

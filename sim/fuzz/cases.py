@@ -1,4 +1,4 @@
-"""What a fuzzing run tries: numbered cases, each of which follows from the seed and its number."""
+"""Numbered fuzzing cases, each determined by the seed and its number."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Case:
 
 
 def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
-    """Case ``number`` of ``seed``: each of ``configs`` in turn, every third program faulty."""
+    """Case ``number`` of ``seed``: ``configs`` in rotation, every third program faulty."""
     chance = random.Random(f"{seed}:{number}")
     names = list(configs)
     name = names[number % len(names)]

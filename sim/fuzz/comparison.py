@@ -138,8 +138,9 @@ def _run(
 def _run_relocated(
     device: Device, image: ProgramImage, relocation: ProgramImage, size: int, seconds: float | None
 ) -> tuple[RunResult, npt.NDArray[np.uint8]]:
-    """The same, of ``image`` as it is in ``relocation``; gives and leaves the memory with the
-    instructions of ``image``, if its own are still there."""
+    """The same for ``image`` as in ``relocation``; takes and returns memory with the instructions
+    of ``image``, if its own are still there.
+    """
     assert isinstance(device, RegisterDriver)
     device.set_bases(relocation.bases)
     result, after = _run(device, relocation, size, seconds)

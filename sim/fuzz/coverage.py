@@ -14,7 +14,7 @@ TOTAL = "all"
 # Of an instruction that only exchanges tokens.
 EMPTY = "empty"
 _TOKENS = ("pop_prev", "pop_next", "push_prev", "push_next")
-# What is counted of each kind of instruction: of all, of transfers, and of GEMM and the ALU.
+# Aspects counted for each kind of instruction: all, transfers, and GEMM and the ALU.
 ASPECTS = (
     (*_TOKENS, EMPTY, "refused", "faulty"),
     ("rows", "stride 0", "stride > 100", "overlapping rows", "padding"),
@@ -25,7 +25,7 @@ FAULTS = "fault of "
 
 
 class Point(NamedTuple):
-    """One cell of the table: a kind of instruction and what is special about it."""
+    """One cell of the table: a kind of instruction and an aspect."""
 
     kind: str
     aspect: str

@@ -1,4 +1,4 @@
-"""What the clear functional model does with a program, and which part of it all devices share."""
+"""Reference run of a program on the clear model, and the part of its result that is defined."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SHOWN = (Memory.INP, Memory.WGT, Memory.ACC)
 
 @dataclass(frozen=True)
 class Reference:
-    """``memory`` is the same on every device where it is ``defined``: nowhere if the program is not
-    ``ordered``, which means that no token orders some accesses of its modules.
+    """``memory`` is equal on every device where it is ``defined``: nowhere if the program is not
+    ``ordered``, that is, if no token orders some accesses of its modules.
 
-    ``probe``, which runs after a program that ended at a fault, shows what the scratchpads hold;
-    ``probed`` is the memory after it.
+    ``probe``, which runs after a program that faulted, exposes the scratchpads; ``probed`` is the
+    memory after it.
     """
 
     outcome: Outcome
@@ -71,7 +71,7 @@ def reference_of(image: ProgramImage, is_ordered: bool = False) -> Reference:
 
 
 class _Footprint(Observer):
-    """What has been written to scratchpads, and which instructions have started and not ended."""
+    """Scratchpad elements written, and instructions started and not ended."""
 
     def __init__(self, config: Config, limits: Limits) -> None:
         self._config = config
@@ -95,8 +95,8 @@ class _Footprint(Observer):
             self._written[Memory[memory]][elements] = True
 
     def run_ahead(self, image: ProgramImage, tokens: Mapping[str, int]) -> None:
-        """Adds what a machine may have executed behind an instruction that waits for room for a
-        token, with so many ``tokens`` left: its module begins others until so many are in flight.
+        """Add writes that a machine may have made behind an instruction that waits for room for a
+        token, given ``tokens`` left: its module issues younger ones up to the in-flight limit.
         """
         full = {
             queue for queue in isa.TOKEN_QUEUES if tokens[isa.queue_name(queue)] == isa.TOKEN_LIMIT
@@ -111,8 +111,9 @@ class _Footprint(Observer):
             self._unfinished.update(behind[: INSTRUCTIONS_IN_FLIGHT - 1])
 
     def defined_elements(self) -> dict[Memory, npt.NDArray[np.bool_]]:
-        """The elements that were written, except those that an unfinished instruction may have
-        written in part."""
+        """Elements that were written, except those that an unfinished instruction may have partly
+        written.
+        """
         result = {memory: written.copy() for memory, written in self._written.items()}
         for instruction in self._unfinished.values():
             if self._is_out_of_bounds(instruction):
@@ -132,8 +133,9 @@ class _Footprint(Observer):
         return result
 
     def defined_bytes(self, image: ProgramImage, size: int) -> npt.NDArray[np.bool_]:
-        """All but those of a STORE that has not ended; if the bus refused it, those of later ones
-        too, words of which may have been on the bus before the answer."""
+        """All bytes except those of an unfinished STORE; if the bus refused it, also those of later
+        STOREs, whose words may have been on the bus before the response.
+        """
         defined = np.ones(size, bool)
         decode = isa.instruction_set(image.config).decode
         for index, instruction in self._unfinished.items():

@@ -38,7 +38,7 @@ class _Trials:
         while self._left:
             at = 0
             while at < self.image.insn_count and self._left:
-                # What is left out makes the next chunk begin where this one began.
+                # After a removal the next chunk starts at the same place.
                 at += 0 if self._try(at, size, change) else size
             if size == 1:
                 return

@@ -1,4 +1,4 @@
-"""The memory behind the machine's AXI4 port, one step per cycle, and the rules the port must keep.
+"""Model of the memory behind the machine's AXI4 port, one step per cycle, with protocol checks.
 
 rtl/harness.cpp has the same model in C++; change both together.
 """
@@ -56,7 +56,7 @@ class Channel(Generic[_Payload]):
         self._held: _Payload | None = None
 
     def take(self, payload: _Payload | None, ready: int, cycle: int) -> _Payload | None:
-        """What is handed over in this cycle, if anything is; raises `ProtocolError`."""
+        """The payload transferred in this cycle, if any; raises `ProtocolError`."""
         if self._held is not None and payload is None:
             raise ProtocolError(f"{self.name} in cycle {cycle}: valid fell before ready")
         if self._held is not None and payload != self._held:
@@ -67,7 +67,7 @@ class Channel(Generic[_Payload]):
 
 @dataclass
 class Request:
-    """What the machine shows in one cycle; None where it shows nothing."""
+    """The machine's outputs in one cycle; None for channels that are not valid."""
 
     ar: Address | None = None
     aw: Address | None = None
@@ -78,7 +78,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """What the memory shows in one cycle."""
+    """The memory's outputs in one cycle."""
 
     ar_ready: int = 0
     aw_ready: int = 0
@@ -107,11 +107,11 @@ class _Write:
 
 
 class AxiMemory:
-    """An AXI4 slave with the bytes of ``memory``, whole bus words, and ``timing``; `answer` is what
-    it shows in this cycle.
+    """An AXI4 slave with the bytes of ``memory``, whole bus words, and ``timing``; `answer` is its
+    output in this cycle.
 
-    The first byte of the memory has the address ``origin``. Accesses outside of it are answered
-    with one of AXI's two errors, which alternate from word to word.
+    The first byte of the memory has the address ``origin``. Accesses outside are answered with one
+    of AXI's two errors, which alternate from word to word.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class AxiMemory:
         return self.answer
 
     def _accept(self, request: Request) -> None:
-        """Takes what is handed over in this cycle, on all five channels."""
+        """Accept transfers of this cycle on all five channels."""
         answer = self.answer
         ar = self._ar.take(request.ar, answer.ar_ready, self.cycle)
         aw = self._aw.take(request.aw, answer.aw_ready, self.cycle)

@@ -1,7 +1,7 @@
-"""The memory behind a simulated machine: what it allows, and how long it takes.
+"""Timing of the memory behind a simulated machine.
 
-A `MemoryTiming` is all that the engines know of a memory. The model itself is axi_memory.py in
-Python and rtl/harness.cpp in C++; both give the same cycles for the same timing.
+A `MemoryTiming` is the engines' only knowledge of a memory. The model is axi_memory.py in Python
+and rtl/harness.cpp in C++, with equal cycles for equal timing.
 """
 
 from __future__ import annotations

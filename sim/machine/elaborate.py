@@ -63,9 +63,8 @@ def verilog(
     """The machine as module ``vta``, in one text that is the same on every computer.
 
     Scratchpads have no initial contents: they are undefined after power-up. ``watched`` adds
-    outputs that show what each module executes, and ``grouped`` clocks for parts of the machine,
-    both for simulation. ``passes`` are those of Yosys: they leave the same registers and memories,
-    and less to compute, and to read.
+    outputs with the activity of each module, and ``grouped`` clocks for parts of the machine, both
+    for simulation. ``passes`` are Yosys passes that preserve registers and memories.
     """
     parameters = json.dumps(config.to_dict())
     head = f"// amaranth-vta {metadata.version('amaranth-vta')}\n// Configuration: {parameters}\n"
@@ -102,11 +101,10 @@ def simulated_boards() -> list[str]:
 def component_verilog(
     component: wiring.Component, name: str, passes: tuple[str, ...] = AS_IT_IS
 ) -> str:
-    """Any component of the design as module ``name``, with ports clk, rst and its own.
+    """Any component of the design as module ``name``, with ports clk, rst and the component's own.
 
-    A port within a port is named by both, as in ``m_axi_awaddr``. A component that has a port
-    rst of its own resets itself by it. ``passes`` are those of Yosys. Raises `MissingExtra`
-    without Yosys.
+    Nested ports have joined names, as in ``m_axi_awaddr``. A component with a port rst resets
+    itself by it. ``passes`` are those of Yosys. Raises `MissingExtra` without Yosys.
     """
     text = _STARTER_AT_ZERO.sub(_STARTS, _run_yosys(component, name, passes))
     text = _STATEMENT.sub(_BLOCK, _STARTER.sub(rf"{_STARTED} ", text))

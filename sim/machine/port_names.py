@@ -52,7 +52,7 @@ def _parts(netlist: _nir.Netlist, module: _nir.Module) -> Iterator[tuple[str, _n
 
 
 def _name(value: _nir.Value, parts: list[tuple[str, _nir.Value]]) -> str:
-    """The part that has all bits of ``value``, or the first and the last of those that it joins."""
+    """The part that has all bits of ``value``, or the first and last of the parts that it joins."""
     holding = []
     first, last = (0, ""), (0, "")
     for name, nets in parts:

@@ -24,7 +24,7 @@ _RESET_CYCLES = 4
 _REGISTER_CYCLES = 1000
 _CLOCK_SECONDS = 1e-8
 
-# A host's access to a register: resumed each cycle with the pins seen, returns what it read.
+# A host's access to a register: resumed each cycle with the sampled pins, returns the value read.
 _Access = Generator[None, dict[str, int], int]
 
 

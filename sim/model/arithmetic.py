@@ -65,8 +65,9 @@ def alu(acc: Tiles, operation: AluOp, dst: Indices, src: Indices | None, immedia
 
 
 def _combined(operation: AluOp, immediate: int, times: Indices) -> Indices | None:
-    """With what ``operation`` does at once, in 64 bits, what it does with ``immediate`` so many
-    ``times``, each at least 1; None if it has to be repeated."""
+    """The combined effect, in 64 bits, of applying ``operation`` with ``immediate`` ``times``
+    times, each at least 1; None if it must be repeated.
+    """
     if operation in (AluOp.MIN, AluOp.MAX):
         return np.full_like(times, immediate)
     if operation in (AluOp.ADD, AluOp.SHR):
@@ -138,10 +139,9 @@ def requantized(
 ) -> Tiles:
     """clip(rint(float32((acc + bias) · scale)) + zero_point, low, high), int32.
 
-    All are int32 arrays that broadcast, the parameters as `isa.REQUANTIZE_PARAMETERS` says. The sum
-    wraps; the product is exact; rounding to float32 and to a whole number are half to even. A sum
-    of more than 25 bits gives the bound on its side; or, if the parameters say that it is wide, it
-    is divided by 2^7 first, the last bit of the quotient being set if anything is lost.
+    All are int32 arrays that broadcast, with parameters as in `isa.REQUANTIZE_PARAMETERS`. The sum
+    wraps; the product is exact; both roundings are half to even. A sum of more than 25 bits
+    saturates; with wide parameters it is first divided by 2^7, with a sticky last bit.
 
     Checked against the definition, `amaranth_vta.sim.model.scalar.requantize`, and against ONNX
     Runtime (tests/sim/model).
@@ -198,7 +198,7 @@ def _tapped_products(inp: Tiles, wgt: Tiles) -> Tiles:
 
 
 def _independent_parts(dst: Indices, src: Indices) -> Iterator[Any]:
-    """Sets of micro-ops, to be run in turn, within each of which all may run at once.
+    """Consecutive sets of micro-ops, within each of which all may run at once.
 
     ``src`` is (n,), or (n, m) if a micro-op reads m elements.
     """

@@ -1,8 +1,7 @@
 """The functional model as a device.
 
-What the machine does is defined by `machine`, on NumPy arrays; where there is a C++ compiler,
-programs run on a compiled model that gives the same in every byte and every report
-(`amaranth_vta.sim.model.native`).
+`machine`, on NumPy arrays, defines the behaviour; where there is a C++ compiler, programs run on a
+compiled model with identical results (`amaranth_vta.sim.model.native`).
 """
 
 from __future__ import annotations
@@ -73,17 +72,17 @@ class FunctionalDevice(MemoryBacked):
 
     @property
     def uninitialized_reads(self) -> list[UninitializedRead]:
-        """Those of the latest run; empty without ``report_uninitialized``."""
+        """Uninitialized reads of the latest run; empty without ``report_uninitialized``."""
         return self._uninitialized_reads.found
 
     @property
     def races(self) -> list[Race]:
-        """Those of the latest run; empty without ``report_races``."""
+        """Races of the latest run; empty without ``report_races``."""
         return self._races.found
 
     @property
     def false_claims(self) -> list[FalseClaim]:
-        """Those of the latest run; empty without ``report_false_claims``."""
+        """False claims of the latest run; empty without ``report_false_claims``."""
         return self._false_claims.found
 
     def set_limits(self, limits: Limits) -> None:

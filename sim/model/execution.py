@@ -1,6 +1,6 @@
-"""What one instruction does to the scratchpads and to the memory, all at once.
+"""Effects of single instructions on scratchpads and memory.
 
-Tokens and the order between modules are the business of `amaranth_vta.sim.model.machine`.
+`amaranth_vta.sim.model.machine` handles tokens and the order between modules.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ExecutionFault(Exception):
 class Executor:
     """Scratchpads that keep their contents, and a memory of bytes shared with the device.
 
-    ``memory`` is a 1-D uint8 array, the first byte of which has the address ``origin``.
-    ``observers`` see every read and write; ``limits`` are as `Device.set_limits` takes them.
-    ``counters`` are those of `registers.COUNTERS` that do not depend on time. ``seed`` decides what
-    scratchpads hold before anything is written to them.
+    ``memory`` is a 1-D uint8 array, whose first byte has the address ``origin``. ``observers`` see
+    every read and write; ``limits`` are as in `Device.set_limits`. ``counters`` are those of
+    `registers.COUNTERS` that do not depend on time. ``seed`` determines the initial contents of
+    scratchpads.
     """
 
     config: Config
@@ -319,8 +319,9 @@ class Executor:
             observer.write(index, "ACC", written)
 
     def _show_part(self, index: int, instruction: isa.Instruction) -> None:
-        """Shows what a faulty instruction would have written: another device may have written any
-        part of it before it found the fault."""
+        """Report the writes that a faulty instruction would have made: another device may have made
+        any part of them before it detected the fault.
+        """
         if not self.observers:
             return
         if isinstance(instruction, isa.Load | isa.Store) and leaves_bounds(
@@ -379,7 +380,7 @@ class _Offset:
     inner: Indices
 
     def __call__(self, name: str, fields: Indices) -> Indices:
-        """The index that each iteration gives each micro-op, in the order of execution."""
+        """The index of each micro-op in each iteration, in execution order."""
         offset = self.outer * getattr(
             self.instruction, f"{name}_factor_out"
         ) + self.inner * getattr(self.instruction, f"{name}_factor_in")

@@ -1,36 +1,35 @@
-"""The functional model: the machine without a clock, and the definition of what it does.
+"""The functional model: the machine without a clock, and the definition of its behaviour.
 
-Load, compute and store each run their instructions in order, one whole instruction per step; an
-*order* chooses which of the modules that can take a step does so:
+Load, compute and store each execute their instructions in order, one whole instruction per step; an
+*order* selects which of the modules that can step does so:
 
-- ``program``: the earliest instruction of the stream. This is how a reader runs a program.
+- ``program``: the earliest instruction of the stream, as a reader would execute the program.
 - ``reverse``: the latest that fetch and tokens allow: modules run as far apart as they can.
 - ``random:SEED``: any, in runs of random length.
-- ``last:MODULE``: of load, compute and store, the one named only when no other can take a step.
+- ``last:MODULE``: the named one of load, compute and store only when no other can step.
 
-A program whose modules are ordered by tokens where they share memory gives the same result in
-every order. So does the report of a fault, because a step that can be taken stays possible
-whatever the others do.
+A program whose modules are ordered by tokens where they share memory has the same result in every
+order. So has the report of a fault, since a possible step remains possible whatever the others do.
 
-What the fields and effects of instructions (docs/isa.md) leave open is decided here:
+The following is left open by docs/isa.md and decided here:
 
-- Fetch looks at an instruction once it has handed on the one before, and before it asks whether
-  the queue has room: a ``bus_error`` or a ``bad_stream`` is found even when every queue is full. A
-  stream of no instructions, or one whose address is not a multiple of 16, is a ``bad_stream`` at 0.
-- Bits of GEMM and ALU that no field covers are free for extensions; one that is set is illegal.
-  FINISH has no fields beyond its flags, and its other bits are ignored.
+- Fetch examines an instruction after dispatching its predecessor and before checking the queue for
+  room: a ``bus_error`` or a ``bad_stream`` is detected even when every queue is full. A stream of
+  no instructions, or one whose address is not a multiple of 16, is a ``bad_stream`` at 0.
+- Bits of GEMM and ALU outside all fields are reserved for extensions; a set one is illegal. FINISH
+  has no fields beyond its flags, and its other bits are ignored.
 - An instruction whose pushes find a counter full has had its effects and waits for room, with all
   of its pushes. If room never comes, that is its ``token_overflow``. (If it faulted at once, the
-  report would depend on how far the receiver happens to be.) Among the faults of a machine that is
-  stuck it counts like the others; a deadlock is reported only when there is no other fault.
-- FINISH takes its tokens when they are there, then waits for load and store, then pushes.
-- A transfer that leaves the bounds of its memory is a ``bus_error`` of which nothing is read or
-  written, whatever memory answers.
+  report would depend on the progress of the receiver.) Among the faults of a stuck machine it
+  counts like the others; a deadlock is reported only if there is no other fault.
+- FINISH pops its tokens when they are available, then waits for load and store, then pushes.
+- A transfer that leaves the bounds of its memory is a ``bus_error`` before any access, whatever
+  memory would answer.
 - A transfer without elements (``x_size`` = 0, or no row and no padding row) checks neither index
   nor address; padding rows alone touch no DRAM. GEMM and ALU without micro-ops check nothing.
 - The order of checks: legality, tokens, scratchpad indices, addresses. An instruction that faults
   writes nothing. A read is a bus error if any of its bytes lies beyond the memory.
-- What a scratchpad holds before anything is written to it is arbitrary, not zero.
+- The initial contents of a scratchpad are arbitrary, not zero.
 """
 
 from __future__ import annotations
@@ -174,7 +173,8 @@ class _Queue:
 
     def __init__(self) -> None:
         self.entries: deque[tuple[int, _Decoded]] = deque()
-        # Of the oldest: its tokens are taken; and its effects are done but for its pushes.
+        # Of the oldest instruction: its tokens are popped; its effects are done except for its
+        # pushes.
         self.started = False
         self.executed = False
         self.stopped = False
@@ -341,7 +341,7 @@ class _Machine:
 
 
 def pushes_of(instruction: isa.Instruction) -> tuple[isa.TokenQueue, ...]:
-    """The queues to which a legal instruction gives a token when it retires."""
+    """Queues to which a legal instruction pushes when it retires."""
     module = isa.module_of(instruction)
     return tuple(
         (module, neighbour)

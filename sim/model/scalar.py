@@ -1,11 +1,10 @@
-"""The instruction set, one scalar at a time: what each instruction means, in Python integers.
+"""The instruction set one scalar at a time, in Python integers.
 
-This is the definition of the effects of LOAD, STORE, GEMM and ALU, to be read together with the
-page on the instruction set (docs/isa.md). It shares no code with what is checked against it: the
-NumPy model (`amaranth_vta.sim.model.execution`), and through that the compiled model and the RTL.
-Instructions are legal and their indices and addresses in range; faults, tokens and the order
-between modules are defined by `amaranth_vta.sim.model.machine`.
-"""
+This defines the effects of LOAD, STORE, GEMM and ALU, to be read together with docs/isa.md. It
+shares no code with the models checked against it: the NumPy model
+(`amaranth_vta.sim.model.execution`), and through it the compiled model and the RTL. Instructions
+are legal and their indices and addresses in range; `amaranth_vta.sim.model.machine` defines faults,
+tokens and the order between modules."""
 
 from __future__ import annotations
 

@@ -30,10 +30,10 @@ _ROOM_FOR_MIDDLE = 4 * WINDOW
 
 
 class ProgramBuilder:
-    """Makes one program. Its memory, from address ``origin`` on, holds in this order: random data;
-    what stores write; what the end of the program stores; micro-ops; the instructions.
+    """Builds one program. Its memory, from address ``origin`` on, holds in this order: random data,
+    results of stores, results stored by the end of the program, micro-ops, instructions.
 
-    DRAM addresses in instructions that are given to it count from the beginning of the memory.
+    DRAM addresses in instructions passed to it count from the beginning of the memory.
     """
 
     def __init__(self, config: Config, chance: random.Random, origin: int = 0) -> None:
@@ -242,7 +242,7 @@ class ProgramBuilder:
         wgt: range = range(0),
         **fields: int,
     ) -> None:
-        """An instruction of one micro-op, for each element of the ranges in turn."""
+        """An instruction of one micro-op, for the elements of the ranges in parallel."""
         operands = {"dst": dst, "src": src, "wgt": wgt}
         factors = {
             f"{name}_factor_in": 1

@@ -22,7 +22,7 @@ X_PADS = ("x_pad_0", "x_pad_1")
 
 
 def empty_instruction(config: Config, chance: random.Random) -> Instruction:
-    """An instruction that reads and writes nothing, whatever its other fields hold."""
+    """An instruction that reads and writes nothing, with random other fields."""
     anything = {
         "sram_base": chance.randrange(1 << 16),
         "dram_base": chance.randrange(1 << 32),

@@ -35,11 +35,11 @@ from .tight_limits import limits_of
 def random_faulty_program(
     config: Config, kinds: str | Sequence[str], seed: int, origin: int = 0
 ) -> tuple[ProgramImage, Fault]:
-    """A program with faults of some of `FAULT_KINDS`, and the one that every device must report,
-    which comes first in the stream.
+    """A program with faults of some of `FAULT_KINDS`, and the fault that every device must report,
+    the first in the stream.
 
-    What memory holds after a fault may depend on the order, so the image expects nothing. Its
-    memory begins at address ``origin``.
+    Memory after a fault may depend on the order, so the image expects nothing. Its memory begins at
+    address ``origin``.
     """
     image = faulty_program(config, (kinds,) if isinstance(kinds, str) else kinds, seed, origin)
     device = FunctionalDevice(config, image.dram.size, origin=origin)
@@ -76,8 +76,9 @@ _MEMORY_UNIT = 64
 
 @dataclass
 class _Fault:
-    """Where a fault is put: before instruction ``at`` of ``stream``; ``memory`` are the valid
-    addresses, those of data ``before`` that of the stream; ``limits`` are those of the image."""
+    """Where a fault is inserted: before instruction ``at`` of ``stream``; ``memory`` are the valid
+    addresses, those of data ``before`` that of the stream; ``limits`` are those of the image.
+    """
 
     config: Config
     chance: random.Random
@@ -296,7 +297,7 @@ def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
         chosen = chance.choice(siblings)
         size = config.memory(chosen).element_bytes
         scratchpad = config.acc if chosen in _IN_ACC else config.memory(chosen)
-        # What is stored may be on the bus before memory refuses the one before it: it goes behind
+        # Stored words may be on the bus before memory refuses the previous one, so they go behind
         # the program, to the room for instructions of faults, which nothing loads.
         places = range(fault.memory.start, fault.before)
         if chosen is Memory.OUT:
@@ -314,7 +315,8 @@ def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
 
 def _insert_transfer_out_of_bounds(fault: _Fault) -> None:
     """A transfer over the limit of its memory, by one element or many, in the only row or in the
-    last of several; what is behind it must leave no trace."""
+    last of several; later transfers must leave no trace.
+    """
     chance = fault.chance
     memory = chance.choice([*_LOADED, Memory.OUT])
     limit = limit_of(fault.limits, memory)

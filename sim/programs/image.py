@@ -1,11 +1,10 @@
-"""Program images: a memory with an instruction stream in it, and the result to expect.
+"""Program images: a memory with an instruction stream, and the expected result.
 
 The ``.npz`` file of the conformance vectors. Its keys: ``config`` (the JSON text of a `Config`),
 ``dram`` (uint8; the index is the physical byte address), ``insn_addr`` and ``insn_count``
 (integers), and optionally ``expected`` (``dram`` after the run), ``origin`` (the address of the
-first byte of ``dram``, if not 0; below it there is no memory), ``limits`` and ``bases`` (what the
-limit registers and the base registers hold, if not 0, in the order of `isa.LIMITED`).
-"""
+first byte of ``dram``, if not 0; below it there is no memory), ``limits`` and ``bases`` (contents
+of the limit and base registers, if not 0, in the order of `isa.LIMITED`)."""
 
 from __future__ import annotations
 
@@ -117,7 +116,7 @@ class ProgramImage:
 
     @classmethod
     def load(cls, path: str | Path) -> ProgramImage:
-        """The image in a file; raises `ImageError` with the path and what is wrong with it."""
+        """Load an image; raises `ImageError` with the path and the problem."""
         arrays = _arrays(Path(path))
         try:
             return cls(
@@ -158,7 +157,7 @@ class ProgramImage:
             raise ImageError(f"{path} cannot be written: {error.strerror}") from None
 
     def instruction_bits(self) -> list[int]:
-        """The stream as it stands in ``dram``: 128 bits per instruction."""
+        """The stream in ``dram``: 128 bits per instruction."""
         return instruction_words(self.dram, self.insn_addr - self.origin, self.insn_count)
 
 
@@ -198,7 +197,7 @@ def _config(array: npt.NDArray[Any]) -> Config:
 def _registers(
     name: str, arrays: Mapping[str, npt.NDArray[Any]], width: int
 ) -> dict[isa.Memory, int]:
-    """What the file has of the registers ``name``, which are as wide; nothing if it has none."""
+    """Contents of the registers ``name`` in the file, of equal widths; empty if it has none."""
     if name not in arrays:
         return {}
     array = arrays[name]

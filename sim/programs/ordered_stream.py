@@ -23,7 +23,7 @@ TOKENS = 900
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """What an instruction reads or writes: ``elements`` of a scratchpad, or bytes of ``DRAM``."""
+    """An access of an instruction: ``elements`` of a scratchpad, or bytes of ``DRAM``."""
 
     memory: str
     elements: Elements
@@ -38,7 +38,7 @@ class _Entry:
 
 
 class OrderedStream:
-    """Instructions in program order, with the tokens that order what they share."""
+    """Instructions in program order, with the tokens that order their conflicts."""
 
     def __init__(self, config: Config, chance: random.Random) -> None:
         self.clocks = Clocks()
@@ -168,7 +168,7 @@ class OrderedStream:
             pops.add(queue)
 
     def _push(self, queue: isa.TokenQueue) -> None:
-        """Gives a token after all that the giver has done so far."""
+        """Push a token after everything that the producer has done so far."""
         latest = self._entries[self._latest[queue[0]]]
         if queue in latest.pushes:
             self.pass_on(queue[0], pushes={queue})
@@ -179,8 +179,9 @@ class OrderedStream:
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """An instruction whose micro-ops stay at ``place``; the first access is to what it writes, the
-    second to what it reads first."""
+    """An instruction whose micro-ops stay at ``place``; the first access is its writes, the second
+    its first reads.
+    """
 
     place: range
     instruction: Gemm | Alu
@@ -190,8 +191,7 @@ class LoadedKernel:
 def kernel_accesses(
     config: Config, instruction: Gemm | Alu, uops: dict[str, Elements]
 ) -> list[MemoryAccess]:
-    """What GEMM or ALU touches with micro-ops of these fields: first what it writes, then what it
-    reads."""
+    """Accesses of GEMM or ALU with micro-ops of these fields: writes first, then reads."""
 
     def touched(name: str) -> Elements:
         outer, inner = np.divmod(

@@ -1,4 +1,4 @@
-"""Fields of instructions and micro-ops at random, all within what a program may touch."""
+"""Random fields of instructions and micro-ops, within the range that a program may access."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def random_rows(
     chance: random.Random, elements: int, available: int, padded: bool
 ) -> dict[str, int]:
     """Sizes, stride and padding of a transfer of 1 to ``elements`` elements, none of them further
-    than ``available`` from the first in memory."""
+    than ``available`` from the first in memory.
+    """
     pads = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
     while True:
         fields = {
@@ -88,8 +89,9 @@ def random_operand(
 def chained_operand(
     chance: random.Random, dst: Elements, factors: dict[str, int]
 ) -> tuple[Elements, dict[str, int]]:
-    """Fields and factors of sources of which each is what a micro-op before it, near or far, has
-    just written; ``dst`` and ``factors`` are those of the destinations."""
+    """Fields and factors of sources each of which an earlier micro-op, near or far, has just
+    written; ``dst`` and ``factors`` are those of the destinations.
+    """
     sources = {f"src_factor_{loop}": factors[f"dst_factor_{loop}"] for loop in ("in", "out")}
     return np.roll(dst, chance.randint(0, 7)), sources
 

@@ -1,13 +1,13 @@
 """Random programs for any configuration, each with its expected result.
 
-`random_program` makes legal programs that give the same result in every order, since a token
-orders whatever two modules share: the generator follows what each module knows of the others and
-adds a token, or an instruction that only passes one on, where that is not enough. Loads, work and
-stores go on at both ends of every scratchpad and around its middle at once; tokens pile up; and the
-corners of the instruction set are visited: empty ranges and rows, indices and addresses that are
-not read, row overlaps, padding of every memory, shifts by any amount, micro-ops that need the one
-before, destinations half a scratchpad apart. All extensions of the configuration are used;
-instructions that are marked independent are.
+`random_program` builds legal programs whose result is the same in every order, since tokens order
+everything that two modules share: the generator tracks the happens-before knowledge of each module
+and adds a token, or an instruction that only passes one on, where needed. Loads, work and stores
+proceed at both ends of every scratchpad and around its middle at once; tokens pile up; and the
+corners of the instruction set are covered: empty ranges and rows, unused indices and addresses, row
+overlaps, padding of every memory, shifts by any amount, dependent consecutive micro-ops,
+destinations half a scratchpad apart. All extensions of the configuration are used; instructions
+that are marked independent are.
 """
 
 from __future__ import annotations

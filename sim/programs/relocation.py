@@ -26,14 +26,14 @@ def random_relocation(image: ProgramImage, chance: random.Random) -> ProgramImag
 
 
 def relocated(image: ProgramImage, to: int, chance: random.Random) -> ProgramImage:
-    """A program that has bases of 0, moved to address ``to`` or one close to it, each memory with
-    another base that is not behind what the program accesses of it.
+    """A program with bases of 0, moved to address ``to`` or close to it, with a different base for
+    each memory that is not above the program's first access to it.
 
-    It reads and writes what ``image`` does, in the same order, and has the same faults.
+    It reads and writes the same data as ``image``, in the same order, and has the same faults.
     """
     firsts = _first_elements(image)
     sizes = {name: image.config.memory(name).element_bytes for name in isa.LIMITED}
-    # Bases stay multiples of the largest element, so that is what the program is moved by.
+    # Bases stay multiples of the largest element, so the program moves by such a multiple.
     step = max(_ALIGNMENT, *sizes.values())
     # No access comes before address 0, not even one that comes before the program's memory.
     least = -(min(image.origin, *(firsts[name] * sizes[name] for name in sizes)) // step * step)
@@ -70,8 +70,9 @@ def _before(
 
 
 def _first_elements(image: ProgramImage) -> dict[isa.Memory, int]:
-    """Per memory, the lowest index in DRAM that transfers access; that of the first element of the
-    image if there are none."""
+    """Per memory, the lowest index in DRAM that transfers access; the index of the image's first
+    element if there are none.
+    """
     config = image.config
     found: dict[isa.Memory, list[int]] = {memory: [] for memory in isa.LIMITED}
     for bits in set(image.instruction_bits()):

@@ -10,8 +10,9 @@ from .transfers import transfer_of
 
 
 def limits_of(image: ProgramImage) -> Limits:
-    """Per memory, the index behind the last element that legal LOADs and STOREs of the program
-    access; 1 if there are none."""
+    """Per memory, the index after the last element that legal LOADs and STOREs of the program
+    access; 1 if there are none.
+    """
     limits = dict.fromkeys(isa.LIMITED, 1)
     for bits in set(image.instruction_bits()):
         transfer = transfer_of(image.config, bits)

@@ -74,7 +74,7 @@ async def get_all(
 def transfer_command(
     instruction: isa.Load | isa.Store | isa.Forward | isa.SetPadding,
 ) -> dict[str, int]:
-    """The payload with which a `Loader` or `Storer` is given what the instruction moves."""
+    """Command payload of a `Loader` or `Storer` for an instruction."""
     names = "memory sram_base dram_base y_size x_size x_stride y_pad_0 y_pad_1 x_pad_0 x_pad_1"
     pads_before = instruction.y_pad_0 * instruction.row_elements + instruction.x_pad_0
     return {
@@ -103,20 +103,20 @@ def checked_entry(config: Config, instruction: isa.Instruction, index: int = 0) 
 
 
 class BurstMemory:
-    """DRAM behind a `ReadSignature` or `WriteSignature` port, for tests of what is connected to it.
+    """DRAM behind a `ReadSignature` or `WriteSignature` port, for tests.
 
-    Answers in order, one beat per cycle, ``latency`` cycles after the request at the earliest, with
-    at most ``outstanding`` bursts in flight; ``pause`` stalls requests, beats and responses. Bursts
-    that touch one of the ``bad`` addresses end in an error. Every burst is checked against the
-    rules of the bus, and writes against `Storer`'s own: at most two words after an error;
-    `AssertionError` if one is broken.
+    Answers in order, one beat per cycle, at least ``latency`` cycles after the request, with at
+    most ``outstanding`` bursts in flight; ``pause`` stalls requests, beats and responses. Bursts
+    that touch one of the ``bad`` addresses end in an error. Every burst is checked against the bus
+    rules, and writes against `Storer`'s own: at most two words after an error; raises
+    `AssertionError` for a violation.
 
     Attributes
     ----------
     contents : uint8, index = byte address
     bursts : (address, beats) of all bursts so far
-    beats : how many beats have passed
-    refused : how many were written without strobes, because there was an error before
+    beats : number of beats transferred
+    refused : number of beats written without strobes after an error
     """
 
     def __init__(
@@ -228,8 +228,9 @@ class BurstMemory:
 
 
 class ReadAhead:
-    """The port ``ahead_read`` of an `AluUnit`, served from an array (element, row, column): what it
-    gives two cycles after a read, and as long as the unit keeps it; else 0."""
+    """The port ``ahead_read`` of an `AluUnit`, served from an array (element, row, column): data
+    appear two cycles after a read, and as long as the unit keeps them; else 0.
+    """
 
     def __init__(self, contents: Any) -> None:
         self._contents = contents
@@ -239,7 +240,8 @@ class ReadAhead:
 
     def given(self, enable: int, index: int, keeps: int) -> Any:
         """The data after a cycle in which the port and ``ahead_read_keeps`` are as given; to be
-        called before what is written in that cycle is in the array."""
+        called before the array is updated with that cycle's writes.
+        """
         for half, arrived in enumerate(self._arriving):
             if arrived is not None:
                 self._kept[half] = arrived
@@ -258,13 +260,13 @@ def run_unit(
     writes: Mapping[str, Any],
     pause: Pauses = never,
 ) -> tuple[list[int], int]:
-    """Feeds ``micro_ops`` to a GEMM or ALU unit.
+    """Feed ``micro_ops`` to a GEMM or ALU unit.
 
-    Returns what ``error`` was at each ``done``, and the cycles until the last micro-op was taken.
-    The read and write ports that the keys of ``reads`` and ``writes`` name are served from arrays
-    (element, row, column); what is written in a cycle can be read in it, and by a port that takes
-    two cycles what is written in the second one. A read with an output of the unit NAME_clear, if
-    it has one, gives zeros. ``ahead_read``, if it has that, is served with ``dst_read``.
+    Returns the value of ``error`` at each ``done``, and the cycles until the last micro-op was
+    accepted. The read and write ports named by the keys of ``reads`` and ``writes`` are served from
+    arrays (element, row, column); a write is visible to a read in the same cycle, and to a
+    two-cycle port in the second one. A read with an output NAME_clear, if the unit has one, returns
+    zeros. ``ahead_read``, if the unit has it, is served with ``dst_read``.
     """
     errors: list[int] = []
     cycles = taken = 0
@@ -277,7 +279,7 @@ def run_unit(
         port = getattr(unit, name)
         sampled += [port.enable, port.index, getattr(unit, f"{name}_clear", Const(0))]
 
-    # Of the ports that take two cycles, what they asked for in the cycle before.
+    # Requests of two-cycle ports in the previous cycle.
     asked_before = {name: (0, 0, 0) for name in reads if getattr(unit, name).signature.cycles == 2}
 
     async def serve(ctx: Any) -> None:

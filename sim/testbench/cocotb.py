@@ -1,7 +1,7 @@
 """Helpers for cocotb benches of single modules: clock, handshakes, and memories behind ports.
 
-After a rising edge of the clock a bench reads the values from before the edge; what it sets takes
-effect from then on. Payloads are integers: `packed` makes them, `unpacked` takes them apart.
+After a rising edge of the clock a bench reads values from before the edge; its assignments take
+effect afterwards. Payloads are integers: `packed` encodes them, `unpacked` decodes them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def get(dut: Any, stream: str, pause: Pauses = never) -> int:
 
 
 async def serve_reads(dut: Any, contents: Bytes, pause: Pauses = never) -> None:
-    """Answers the bursts that the port ``read`` requests, one after the other, forever."""
+    """Answer the bursts that the port ``read`` requests, in order, forever."""
     bits = len(dut.read_beat_payload) - 2
     while True:
         address, beats = _burst(await get(dut, "read_request", pause))
@@ -100,7 +100,7 @@ async def serve_reads(dut: Any, contents: Bytes, pause: Pauses = never) -> None:
 
 
 async def serve_writes(dut: Any, contents: Bytes, pause: Pauses = never) -> None:
-    """Stores the bursts of the port ``write`` into ``contents``, one after the other, forever."""
+    """Store the bursts of the port ``write`` into ``contents``, in order, forever."""
     size = (len(dut.write_beat_payload) - 1) // 9
     while True:
         address, beats = _burst(await get(dut, "write_request", pause))
@@ -124,11 +124,11 @@ async def serve_tiles(
     writes: Mapping[str, Tiles],
     in_two_cycles: Collection[str] = (),
 ) -> None:
-    """Serves the ports that begin with these names from arrays (element, row, column), forever.
+    """Serve the ports that begin with these names from arrays (element, row, column), forever.
 
-    The arrays have dtypes as wide as the scalars of the ports. What is written in a cycle can be
-    read in it, and by the ports ``in_two_cycles`` what is written in the second one. A read with an
-    output NAME_clear, if there is one, gives zeros.
+    The arrays have dtypes as wide as the scalars of the ports. A write is visible to a read in the
+    same cycle, and to ports ``in_two_cycles`` in the second one. A read with an output NAME_clear,
+    if there is one, returns zeros.
     """
     asked_before: dict[str, tuple[int, bool] | None] = dict.fromkeys(in_two_cycles)
     while True:

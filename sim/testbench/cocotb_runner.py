@@ -30,12 +30,12 @@ def simulate(
     waves: bool = False,
     log: str | Path | None = None,
 ) -> None:
-    """Builds module ``top`` of ``verilog`` in ``folder`` and runs the cocotb tests of ``bench``.
+    """Build module ``top`` of ``verilog`` in ``folder`` and run the cocotb tests of ``bench``.
 
     Builds only if ``verilog`` changed since the last time. The bench finds ``environment`` in
-    ``os.environ``; in Verilator it sees the ports of ``top`` alone, with ``internals`` all signals,
+    ``os.environ``; in Verilator it sees the ports of ``top`` only, with ``internals`` all signals,
     which it always sees in Icarus. With ``waves`` the signals are in ``folder/dump.vcd``, those of
-    Icarus in ``folder/{top}.fst``. What the tools print goes to the terminal, or to the file
+    Icarus in ``folder/{top}.fst``. Output of the tools goes to the terminal, or to the file
     ``log``. Raises `AssertionError` if a test fails or none is found, `ToolchainError` if there is
     no C++ compiler, or no Icarus.
     """

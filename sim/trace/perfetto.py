@@ -37,7 +37,7 @@ class Timeline:
         self._end = 0
 
     def begin(self, label: str) -> None:
-        """Says what the next runs are for; the label is shown above them."""
+        """Label the next runs; the label is shown above them."""
         self._label = label
         self._begun[label] = self._begun.get(label, 0) + 1
 

@@ -1,4 +1,4 @@
-"""What each module of a simulated machine did, cycle by cycle: instructions and waits."""
+"""Timeline of a simulated machine: instructions and waits of each module, cycle by cycle."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _NEIGHBOURS = {
 class Span:
     """Cycles ``begin`` up to ``end`` that ``lane`` spent on instruction ``index``.
 
-    It executes it, or waits for a token of the module ``waits_for`` before it can. An instruction
-    may be issued, at ``issued``, and taken by its unit while the one before it is still being
-    executed; its span begins when that one ends. So spans of a lane do not overlap, but for waits
-    for two neighbours, which begin together.
+    The lane executes the instruction, or waits for a token of the module ``waits_for`` first. An
+    instruction may issue, at ``issued``, and be accepted by its unit while its predecessor still
+    executes; its span begins when that ends. So spans of a lane do not overlap, except waits for
+    two neighbours, which begin together.
     """
 
     lane: str
@@ -50,9 +50,9 @@ class Span:
 
 
 def spans(moments: Iterable[npt.NDArray[np.void]], start: int, end: int) -> Iterator[Span]:
-    """The spans of a run that lasted from cycle ``start`` to ``end``, counted from ``start``.
+    """Spans of a run from cycle ``start`` to ``end``, counted from ``start``.
 
-    ``moments`` are records of `MOMENT`, in order. What a fault cuts off ends with the run.
+    ``moments`` are records of `MOMENT`, in order. Spans cut off by a fault end with the run.
     """
     issued: dict[str, deque[tuple[int, int]]] = {lane: deque() for lane in LANES}
     begun: dict[str, deque[int]] = {lane: deque() for lane in LANES}

@@ -1,1 +1,1 @@
-"""What is changed in netlists after synthesis, before placement or an estimate of the clock."""
+"""Netlist transformations after synthesis, before placement or clock estimation."""

@@ -18,14 +18,14 @@ _ONE = "1"
 
 
 def fill_carries(netlist: dict[str, Any]) -> int:
-    """Changes a ``netlist`` as Yosys writes it, in which all is in one module, and gives how many
-    LUTs it has lost.
+    """Merge LUTs into the carry chains that they drive. Changes a ``netlist`` as Yosys writes it,
+    with all cells in one module, and returns the number of removed LUTs.
 
-    Half of a CCU2C, whose inputs are a to d, gives the sum ``P(a, b, c, d) ^ carry``, and the next
-    carry, ``carry if P(a, b, c, d) else P(a, b, 0, 0)`` (FPGA-TN-02039, and Yosys' model of it). A
-    LUT before it becomes part of P if all that it and the other inputs depend on is four bits, in
-    an order in which the second function is right where P is 0. One that leads elsewhere too stays
-    for that, but the path through the chain is shorter by it.
+    Half of a CCU2C with inputs a to d computes the sum ``P(a, b, c, d) ^ carry`` and the next
+    carry, ``carry if P(a, b, c, d) else P(a, b, 0, 0)`` (FPGA-TN-02039, and Yosys' model). A LUT
+    before it becomes part of P if it and the other inputs depend on at most four bits, in an order
+    in which the second function is correct where P is 0. A LUT with other readers remains for
+    these, but the path through the chain becomes shorter.
     """
     lost = 0
     for module in netlist["modules"].values():
@@ -37,7 +37,7 @@ def fill_carries(netlist: dict[str, Any]) -> int:
             if cell["type"] == "LUT4"
         }
         chains = [cell for cell in cells.values() if cell["type"] == "CCU2C"]
-        # First those that can go; others take what inputs are left.
+        # LUTs that can be removed first; others take the remaining inputs.
         for most_uses, chain, half in product((1, len(used)), chains, "01"):
             while True:
                 inputs = [chain["connections"][f"{place}{half}"][0] for place in _INPUTS]
@@ -106,7 +106,7 @@ def _merged(inputs: list[Bit], init: int, replaced: Mapping[Bit, Cell]) -> _Fill
 def _init(
     functions: Mapping[tuple[int, ...], tuple[int, int]], order: tuple[int, ...]
 ) -> int | None:
-    """The INIT of a half whose inputs are the leaves in that ``order``, and 1 behind them."""
+    """INIT of a half whose inputs are the leaves in that ``order``, padded with 1."""
     table: dict[int, int] = {}
     carries: dict[int, int] = {}
     unused = [1] * (len(_INPUTS) - len(order))

@@ -13,16 +13,17 @@ from typing import Any
 from amaranth_vta.fpga.netlist import Bit, Cell, uses
 
 _WIDTH = 48
-# Which addend a slice takes, by bits of OPMODE from this place on: C, or that of its neighbour.
+# Bits of OPMODE from this place on select a slice's addend: C, or its neighbour's result.
 _PLACE = 4
 _ADDEND, _CASCADE = ["1", "1", "0"], ["1", "0", "0"]
 
 
 def join_cascades(netlist: dict[str, Any]) -> None:
-    """Changes a ``netlist`` as Yosys writes it.
+    """Move sums between neighbouring DSP slices onto the cascade. Changes a ``netlist`` as Yosys
+    writes it.
 
-    A slice that adds what another one gives to nothing else takes all 48 bits of it by PCIN, if it
-    has the lowest of them as addend, and none above these is used of its own result.
+    A slice that adds the result of another slice without other readers takes all 48 bits of it by
+    PCIN, if its addend is the lowest of them and no higher bit of its own result is used.
     """
     for module in netlist["modules"].values():
         slices = [cell for cell in module["cells"].values() if cell["type"] == "DSP48E1"]

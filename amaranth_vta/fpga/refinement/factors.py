@@ -17,12 +17,12 @@ _WIDTH = 18
 
 
 def align_factors(netlist: dict[str, Any]) -> int:
-    """Changes a ``netlist`` as Yosys writes it, in which all is in one module, and gives how many
-    wires to multipliers it has lost.
+    """Shift factors into the upper bits of multipliers. Changes a ``netlist`` as Yosys writes it,
+    with all cells in one module, and returns the number of removed wires to multipliers.
 
     A signed factor whose upper n + 1 bits are equal is multiplied by 2^n, and with it the product
-    (FPGA-TN-02205): all its bits are n places higher. The uppermost n are lost, which are copies of
-    the one below them; a multiplier of which something reads them stays as it is.
+    (FPGA-TN-02205): all its bits move up by n places. The uppermost n, copies of the bit below
+    them, are lost; a multiplier with readers of these remains unchanged.
     """
     lost = 0
     for module in netlist["modules"].values():

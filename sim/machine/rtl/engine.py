@@ -51,10 +51,10 @@ class RtlDevice(SimulatedDevice):
 
 
 class CxxrtlDevice(SimulatedDevice):
-    """The same machine, cycles and memory by another simulator: CXXRTL of Yosys.
+    """The same machine, cycles and memory in another simulator: CXXRTL of Yosys.
 
-    It has no waves. Registers and memories are undefined before the reset; `cxxrtl_library` says
-    what they hold. Raises `ToolchainError` when the simulator cannot be built.
+    It has no waves. Registers and memories are undefined before the reset; `cxxrtl_library`
+    documents their values. Raises `ToolchainError` when the simulator cannot be built.
     """
 
     name = "cxxrtl"
@@ -158,7 +158,7 @@ class CompiledMachine:
         return bool(self._functions.vta_quiet(self._machine))
 
     def take_moments(self) -> np.ndarray:
-        """What has begun and ended since the last call, as `MOMENT`; of a watched machine."""
+        """Events since the last call, as `MOMENT`; of a watched machine."""
         first = ctypes.c_void_p()
         count = self._functions.vta_moments(self._machine, ctypes.byref(first))
         size = count * MOMENT.itemsize

@@ -67,11 +67,11 @@ def _mask(values: Iterable[int]) -> int:
 
 
 class Parameters(ctypes.Structure):
-    """Sizes and depths of a machine, where the fields of its instructions are, and their `Rule`s.
+    """Sizes and depths of a machine, field positions of its instructions, and their `Rule`s.
 
-    ``offset`` and ``width`` are by opcode and field; ``covered`` are, by opcode, the bits that
-    fields cover, of both words; ``known`` has one bit per opcode of the instruction set. The
-    rules of an opcode begin at ``first_rule`` of it and end at that of the next.
+    ``offset`` and ``width`` are by opcode and field; ``covered`` are, by opcode, the bits within
+    fields, of both words; ``known`` has one bit per opcode of the instruction set. The rules of an
+    opcode begin at its ``first_rule`` and end at that of the next.
     """
 
     _fields_ = [

@@ -19,7 +19,7 @@ class FalseClaim:
     """Instruction ``second`` is marked independent while GEMM, or the ALU, may still execute
     instruction ``first``, and both touch ACC[``element``], which one of them writes.
 
-    Or, if the two are one: a REQUANTIZE that writes one of its own parameters, a LOOKUP that writes
+    If the two are equal: a REQUANTIZE that writes one of its own parameters, a LOOKUP that writes
     its own table, or a MULTIPLY_ADD that writes its own factor.
     """
 
@@ -42,8 +42,8 @@ class FalseClaim:
 class FalseClaims(Observer):
     """Collects the false claims of a run in ``found``.
 
-    A run without any proves that a machine which overlaps independent instructions with others
-    gives the same result as one that executes all in sequence.
+    A run without any proves that a machine which overlaps independent instructions has the same
+    result as one that executes sequentially.
     """
 
     def __init__(self, config: Config) -> None:
@@ -81,7 +81,7 @@ class FalseClaims(Observer):
         self._compare(index, self._written, elements)
 
     def _compare(self, index: int, earlier: list[Elements], elements: Elements) -> None:
-        """Finds what one instruction both keeps and writes."""
+        """Find elements that one instruction both keeps and writes."""
         for others in earlier:
             own = np.intersect1d(others, elements)
             if own.size:
@@ -104,7 +104,7 @@ class FalseClaims(Observer):
 
 
 class Unit(Enum):
-    """The units of compute, each of which keeps the order of its own instructions."""
+    """The units of compute, each of which executes its instructions in order."""
 
     GEMM = "gemm"
     ALU = "alu"
@@ -137,7 +137,7 @@ class Claims:
             last[:] = -1
 
     def start(self, instruction: isa.Instruction) -> None:
-        """Forgets what has ended by the time that ``instruction`` starts."""
+        """Forget instructions that have ended when ``instruction`` starts."""
         if isa.module_of(instruction) is not isa.Module.COMPUTE:
             return
         unit = unit_of(instruction)

@@ -1,4 +1,4 @@
-"""What the functional model shows of a run, step by step, to its observers."""
+"""The observer interface of the functional model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Observer:
         """Instruction ``index`` writes ``elements``."""
 
     def keep(self, index: int, elements: Elements) -> None:
-        """Instruction ``index`` may keep what it read of these accumulators until it ends."""
+        """Instruction ``index`` may keep its reads of these accumulators until it ends."""
 
     def finish(self, index: int, module: isa.Module, pushes: Sequence[isa.TokenQueue]) -> None:
         """Instruction ``index`` has given its tokens."""

@@ -17,11 +17,11 @@ from .observer import Elements, Observer
 
 @dataclass(frozen=True)
 class Race:
-    """Two instructions of different modules that no token orders, one of which writes what the
-    other reads or writes too. ``element`` is the first of those elements.
+    """Two instructions of different modules that no token orders, one of which writes an element
+    that the other reads or writes too. ``element`` is the first of these elements.
 
-    Or, if it is ``over_stream``: a STORE, ``second``, over instruction ``first`` of its own stream,
-    which fetch may read at any time.
+    If ``over_stream``: a STORE, ``second``, over instruction ``first`` of its own stream, which
+    fetch may read at any time.
     """
 
     first: int
@@ -45,8 +45,8 @@ class Race:
 class Races(Observer):
     """Collects the races of a run in ``found``.
 
-    A run without any proves that every order gives the same result: whatever two modules share
-    is then ordered by tokens. (The order that full queues happen to enforce does not count.)
+    A run without any proves that every order has the same result, since tokens order everything
+    that two modules share. (The order enforced by full queues does not count.)
     """
 
     def __init__(self, config: Config, memory_bytes: int) -> None:
