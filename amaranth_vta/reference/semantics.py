@@ -1,4 +1,4 @@
-"""What instructions, fields and causes mean, in words; their positions are in `hw.isa`."""
+"""Descriptions of instructions, fields and causes; `hw.isa` defines their positions."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from amaranth_vta.hw.isa import (
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
 ORDER = (
-    "Fetch hands each instruction to one module: LOADs of INP and WGT to load, STOREs to store, "
-    "everything else, unknown opcodes and memories included, to compute. A module executes its "
-    "instructions as if one after the other. Only tokens order instructions of different modules: "
-    "four counters join neighbours, in the order load, compute, store. An instruction takes all "
-    "its tokens before it starts, and "
-    f"pushes its own when its last effect is visible. A counter holds {TOKEN_LIMIT:,}; a module "
-    f"that finds it full waits. The queue of a module holds {QUEUE_DEPTH} instructions until they "
-    "retire."
+    "Fetch dispatches each instruction to one module: LOADs of INP and WGT to load, STOREs to "
+    "store, all others, including unknown opcodes and memories, to compute. The effect is as if "
+    "each module executed its instructions sequentially. Only tokens order instructions of "
+    "different modules: four counters connect neighbours, in the order load, compute, store. An "
+    "instruction pops all its tokens before it starts and pushes its own when its last effect is "
+    f"visible. A counter holds {TOKEN_LIMIT:,}; a module that finds it full waits. A module's "
+    f"queue holds {QUEUE_DEPTH} instructions until they retire."
 )
 
 ADDRESSES = (
     "DRAM is addressed in elements: byte address = base register of the memory + index × bytes of "
-    "an element, never wrapped. Each memory may have a limit too: a transfer that would access the "
-    "element of that index, or one beyond, is a `bus_error` before anything of it is read or "
-    "written; 0 is no limit. ACC_8BIT has the base and the limit of OUT. Scratchpads keep their "
-    "contents from run to run, and are undefined after power-up."
+    "an element, without wrapping. Each memory may have a limit: a transfer that would access an "
+    "element at or beyond that index is a `bus_error` before its first access; 0 disables the "
+    "limit. ACC_8BIT uses the base and the limit of OUT. Scratchpads keep their contents between "
+    "runs and are undefined after power-up."
 )
 
 INSTRUCTIONS: dict[Opcode, str] = {
@@ -46,7 +45,7 @@ INSTRUCTIONS: dict[Opcode, str] = {
         "`y_size` rows, `y_pad_1` rows of padding. A row is `x_pad_0` padding elements, `x_size` "
         "elements from DRAM element `dram_base + y · x_stride`, `x_pad_1` padding elements. "
         "Padding is zero. With `x_size = 0` it only exchanges tokens, with `y_size = 0` it writes "
-        "rows of padding alone. Any stride is legal."
+        "only rows of padding. Any stride is legal."
     ),
     Opcode.STORE: (
         "Reads consecutive accumulators from `sram_base` and writes their low bits, without "
@@ -56,35 +55,35 @@ INSTRUCTIONS: dict[Opcode, str] = {
     Opcode.GEMM: (
         "For o < `iter_out`, i < `iter_in` and each micro-op from `uop_begin` up to `uop_end`: "
         "acc[dst] += inp[src] · wgt[wgt]ᵀ, or with `reset` acc[dst] = 0. Each index is the field "
-        "of the micro-op + o · factor_out + i · factor_in. The result is as if one micro-op ran "
-        "after the other; sums wrap."
+        "of the micro-op + o · factor_out + i · factor_in. The effect is as if micro-ops ran "
+        "sequentially; sums wrap."
     ),
     Opcode.FINISH: (
-        "Ends the stream; legal nowhere else. Waits until load and store have retired all "
-        "of theirs. Tokens that are left are reported and cleared."
+        "Ends the stream; legal only as its last instruction. Waits until load and store have "
+        "retired all instructions. Remaining tokens are reported and cleared."
     ),
     Opcode.ALU: (
         "Loops as GEMM does: acc[dst] = operation(acc[dst], operand), lane by lane; the operand "
         "is `immediate` with `use_immediate`, else acc[src]. `reset` is ignored."
     ),
     Opcode.MULTIPLY: (
-        "GEMM that sets: acc[dst] = inp[src] · wgt[wgt]ᵀ. Where a destination repeats, the last "
-        "micro-op wins. `reset` must be 0."
+        "GEMM that overwrites: acc[dst] = inp[src] · wgt[wgt]ᵀ. Where a destination repeats, the "
+        "last micro-op wins. `reset` must be 0."
     ),
     Opcode.DEPTHWISE: (
         "GEMM of several taps of each channel: acc[dst] += the products of inp[src], inp[src + 1] "
         "and so on, see DEPTHWISE below; with `overwrite` it sets acc[dst], and the last micro-op "
-        "of a destination wins. An index past the depth is one of any of these inputs."
+        "of a destination wins. Each of these inputs must be within the depth."
     ),
 }
 
 FIELDS: dict[str, str] = {
-    "opcode": "which instruction",
+    "opcode": "opcode",
     "pop_prev": "pop a token of the previous neighbour before it starts",
     "pop_next": "pop a token of the next neighbour before it starts",
     "push_prev": "push a token to the previous neighbour when it retires",
     "push_next": "push a token to the next neighbour when it retires",
-    "memory": "which memory, by its number",
+    "memory": "memory id",
     "sram_base": "first element of the scratchpad",
     "dram_base": "first element in DRAM",
     "reserved": "zero",
@@ -95,23 +94,23 @@ FIELDS: dict[str, str] = {
     "y_pad_1": "rows of padding after",
     "x_pad_0": "elements of padding before each row",
     "x_pad_1": "elements of padding after each row",
-    "reset": "set accumulators to zero instead",
+    "reset": "set accumulators to zero",
     "overwrite": "set accumulators instead of adding to them",
     "uop_begin": "first micro-op",
-    "uop_end": "the micro-op after the last one",
+    "uop_end": "index after the last micro-op",
     "iter_out": "iterations of the outer loop",
     "iter_in": "iterations of the inner loop",
-    "dst_factor_out": "what an outer iteration adds to dst",
-    "dst_factor_in": "what an inner iteration adds to dst",
-    "src_factor_out": "what an outer iteration adds to src",
-    "src_factor_in": "what an inner iteration adds to src",
-    "wgt_factor_out": "what an outer iteration adds to wgt",
-    "wgt_factor_in": "what an inner iteration adds to wgt",
-    "alu_opcode": "which operation, by its number",
+    "dst_factor_out": "increment of dst per outer iteration",
+    "dst_factor_in": "increment of dst per inner iteration",
+    "src_factor_out": "increment of src per outer iteration",
+    "src_factor_in": "increment of src per inner iteration",
+    "wgt_factor_out": "increment of wgt per outer iteration",
+    "wgt_factor_in": "increment of wgt per inner iteration",
+    "alu_opcode": "operation",
     "use_immediate": "the operand is the immediate",
     "immediate": "operand, signed; of MULTIPLY_ADD the index of an accumulator, unsigned",
-    "independent": "need not wait for the other unit (OVERLAP)",
-    "dst": "accumulator that is written",
+    "independent": "does not wait for the other unit (OVERLAP)",
+    "dst": "destination accumulator",
     "src": "input; for ALU an accumulator",
     "wgt": "weight; unused by ALU",
 }
@@ -122,7 +121,7 @@ MEMORIES: dict[Memory | Padding, str] = {
     Memory.INP: "inputs",
     Memory.ACC: "accumulators",
     Memory.OUT: "the low bits of accumulators, as STORE writes them",
-    Memory.ACC_8BIT: "accumulators from elements as wide as those of OUT, sign-extended",
+    Memory.ACC_8BIT: "accumulators, from sign-extended elements as wide as OUT",
     Padding.LOAD: "the padding value of load (PAD_VALUE)",
     Padding.COMPUTE: "the padding value of compute (PAD_VALUE)",
 }
@@ -132,8 +131,8 @@ ALU_OPS: dict[AluOp, str] = {
     AluOp.MAX: "the larger, signed",
     AluOp.ADD: "the sum, which wraps",
     AluOp.SHR: (
-        "shifted right by the operand, arithmetically; to the left if it is negative; by the "
-        "width or more gives all sign bits, or 0"
+        "arithmetic right shift by the operand, left shift if it is negative; shifts by the "
+        "width or more result in all sign bits, or 0"
     ),
     AluOp.MUL: "the low bits of the product",
     AluOp.REQUANTIZE: "see REQUANTIZE below",
@@ -149,84 +148,82 @@ MODULES: dict[Module, str] = {
 }
 
 CONTAINMENT = (
-    "Of several faults, that of the first instruction in the stream is reported. A module that "
-    "faults gives no tokens and begins nothing more, and all of its units stop: after the fault no "
-    "later instruction of it changes memory or scratchpads. The machine learns only from memory's "
-    "answer that a write was refused, and words of later STOREs that were on the bus before it "
-    "have been written; the words that follow go out without strobes (except two that were in "
-    "registers). After a fault only what instructions that retired have written is defined."
+    "Of several faults, the one of the earliest instruction in the stream is reported. A module "
+    "that faults pushes no tokens and starts nothing more, and all of its units stop: none of its "
+    "later instructions changes memory or scratchpads. A refused write is known only from memory's "
+    "response; words of later STOREs that were on the bus before it have been written, and later "
+    "words are sent without strobes (except two that were registered). After a fault only the "
+    "writes of retired instructions are defined."
 )
 
 CAUSES: dict[Cause, str] = {
     Cause.ILLEGAL_INSTRUCTION: (
-        "an unknown opcode, memory or ALU operation, a token flag without a neighbour, or a "
-        "bit that no field covers; found before tokens are taken"
+        "an unknown opcode, memory or ALU operation, a token flag without a neighbour, or a set "
+        "bit outside all fields; detected before tokens are popped"
     ),
     Cause.INDEX_OUT_OF_RANGE: "an index past the depth of a scratchpad",
     Cause.BUS_ERROR: (
-        "memory answers with an error; or a transfer would reach the limit of its memory, or what "
-        "the machine can address (`LOG_DRAM_SIZE`), and is "
-        "not begun"
+        "memory answers with an error; or a transfer would exceed the limit of its memory or the "
+        "addressable range (`LOG_DRAM_SIZE`), and is not started"
     ),
     Cause.TOKEN_OVERFLOW: (
         "the machine is stuck, and a module waits for room for a token; up to "
-        f"{INSTRUCTIONS_IN_FLIGHT - 1} of its next instructions were in flight and may have been "
+        f"{INSTRUCTIONS_IN_FLIGHT - 1} of its later instructions were in flight and may have "
         "executed"
     ),
     Cause.BAD_STREAM: (
         "a FINISH that is not last, a last instruction that is not FINISH, an empty stream, or "
         "an address that is not a multiple of an instruction"
     ),
-    Cause.DEADLOCK: "all modules wait for one another, and nothing is in flight",
-    Cause.TIMEOUT: "memory has not answered in time",
+    Cause.DEADLOCK: "all modules wait for each other, and nothing is in flight",
+    Cause.TIMEOUT: "memory did not answer in time",
 }
 
 EXTENSIONS: dict[str, str] = {
     "overwrite": "The opcode MULTIPLY.",
     "overlap": (
-        "The field `independent` of GEMM, MULTIPLY and ALU. Without it an instruction of GEMM "
-        "waits for all earlier ones of the ALU, and the other way round. With it, the instruction "
-        "claims to touch no accumulator that such an earlier one, if still in flight, writes, and "
-        "to write none that this reads; then the two overlap. The functional model checks the "
-        "claim. Accumulators lie in two banks by the top bit of their index; two instructions in "
-        "one bank take turns."
+        "The field `independent` of GEMM, MULTIPLY and ALU. Without it a GEMM instruction waits "
+        "for all older ALU instructions, and vice versa. With it, the instruction claims that it "
+        "touches no accumulator written by such an older instruction in flight, and writes none "
+        "that such an instruction reads; then the two overlap. The functional model checks the "
+        "claim. Accumulators are in two banks by the top bit of their index; two instructions in "
+        "one bank alternate."
     ),
     "requantize": (
         f"The ALU operation REQUANTIZE; {REQUANTIZE_PARAMETERS} consecutive accumulators from "
         "acc[src] hold the parameters of each lane, and `use_immediate` must be 0. The first is a "
-        "bias. The second has the lower bits, the third above them the rest of an unsigned "
+        "bias. The second has the lower and the third the upper bits of an unsigned "
         f"number of {SCALE_WIDTH} bits, the scale times 2^{SCALE_FRACTION}. The fourth has, from "
         "bit 0 up, the bytes zero_point, low and high, signed, and at bit "
         f"{WIDE_BIT} the flag `wide`. Other bits are ignored. With t = acc[dst] + bias, wrapping, "
         "the result is clip(rint(float32(t · scale)) + zero_point, low, high): the product is "
-        "exact, the two roundings are half to even. Without `wide`, a t that does not fit "
-        f"{MULTIPLIED_WIDTH} bits gives low or high by its sign. With it, t is divided by "
-        f"2^{32 - MULTIPLIED_WIDTH} first, rounded down, and the last bit of the quotient is set "
-        "if there is a remainder. The result is that of ONNX Runtime, clip(rint(float32(float32(t)"
+        "exact, the two roundings are half to even. Without `wide`, a t that exceeds "
+        f"{MULTIPLIED_WIDTH} bits saturates to low or high. With it, t is first divided by "
+        f"2^{32 - MULTIPLIED_WIDTH}, rounded down, and the last bit of the quotient is set if "
+        "there is a remainder. The result equals ONNX Runtime's, clip(rint(float32(float32(t)"
         " · scale)) + zero_point, low, high), if t and the scale have 24 significant bits."
     ),
     "pad_value": (
-        f"A LOAD of memory {Padding.LOAD.value} sets the value with which load pads INP and WGT, "
-        f"one of memory {Padding.COMPUTE.value} that with which compute pads ACC: the low bits of "
-        "`dram_base`, as many as a scalar of the scratchpad has. All its other fields except the "
-        "token flags must be 0. Values are zero when a run starts."
+        f"A LOAD of memory {Padding.LOAD.value} sets the padding value of INP and WGT, one of "
+        f"memory {Padding.COMPUTE.value} that of ACC: the low bits of `dram_base`, as wide as a "
+        "scalar of the scratchpad. All its other fields except the token flags must be 0. Both "
+        "values are zero when a run starts."
     ),
     "lookup": (
         f"The ALU operation LOOKUP; consecutive accumulators from acc[src] hold a table of "
-        f"{TABLE_BYTES} bytes, as they lie in memory, and `use_immediate` must be 0. A table takes "
-        f"as many elements as {TABLE_BYTES} bytes fill, or the beginning of one element if that "
-        "has more. Each accumulator v of acc[dst] becomes entry v mod "
+        f"{TABLE_BYTES} bytes, in memory order, and `use_immediate` must be 0. A table takes "
+        f"as many elements as {TABLE_BYTES} bytes fill, or the beginning of one larger "
+        "element. Each accumulator v of acc[dst] becomes entry v mod "
         f"{TABLE_BYTES} of the table, sign-extended: entry 0 is for 0, entry {TABLE_BYTES - 1} for "
         "-1."
     ),
     "forward": (
-        f"A STORE of memory {Memory.INP.value}. Its fields mean what those of a LOAD of INP mean, "
-        "padding included, but its rows come from accumulators, of which it takes the low bits as "
-        "every STORE does, and not from DRAM: bits 15 to 0 of `dram_base` are the first "
-        "accumulator, `x_stride` counts accumulators from row to row, and each scalar of padding "
-        "is the low bits of bits 31 to 16. An index past the depth is one of the inputs that it "
-        "writes or of the accumulators that it reads. An element of inputs has as many bits as one "
-        "of results; neither bases nor limits matter."
+        f"A STORE of memory {Memory.INP.value}. Its fields have the meaning of a LOAD of INP, "
+        "including padding, but its rows are the low bits of accumulators instead of DRAM: bits 15 "
+        "to 0 of `dram_base` are the first accumulator, `x_stride` counts accumulators from row to "
+        "row, and each padding scalar is the low bits of bits 31 to 16. Inputs written and "
+        "accumulators read must be within their depths. An input element is as wide as a result "
+        "element; bases and limits have no effect."
     ),
     "depthwise": (
         f"The opcode DEPTHWISE. A micro-op takes T taps, {MOST_TAPS} or, where BLOCK_IN is 4, 2. "
@@ -238,8 +235,8 @@ EXTENSIONS: dict[str, str] = {
         "T taps so are the weights that remain."
     ),
     "multiply_add": (
-        "The ALU operation MULTIPLY_ADD: acc[dst] = acc[dst] · acc[F] + acc[src], lane by lane, of "
-        "which it keeps the low bits. F is `immediate` as an unsigned number, the same for all "
+        "The ALU operation MULTIPLY_ADD: the low bits of acc[dst] = acc[dst] · acc[F] + acc[src], "
+        "lane by lane. F is `immediate` as an unsigned number, the same for all "
         "micro-ops, and `use_immediate` must be 0. Unless there are no micro-ops, an F past the "
         "depth is an `index_out_of_range`. An instruction may read what it has written itself as "
         "acc[src], but must not write acc[F]."
