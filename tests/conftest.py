@@ -13,7 +13,7 @@ from tests.support.golden import Golden
 # does by default takes a sixth of the tests' time.
 gc.set_threshold(200_000, 20, 20)
 
-# How long an example takes is up to the computer, and to what the collector finds just then.
+# The time of an example depends on the computer and the garbage collector.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
 

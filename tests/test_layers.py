@@ -68,7 +68,7 @@ def within(module: str, package: str) -> bool:
 
 
 def imports(path: Path, name: str) -> Iterator[tuple[int, str]]:
-    """Line and full name of each module that a file imports, wherever in it."""
+    """Line and full name of each module that a file imports anywhere."""
     package = ["amaranth_vta", *name.split("/")[:-1]]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -77,8 +77,8 @@ def imports(path: Path, name: str) -> Iterator[tuple[int, str]]:
             origin = package[: len(package) + 1 - node.level] if node.level else []
             base = [*origin, *(node.module.split(".") if node.module else [])]
             for alias in node.names:
-                # A name may be a module of the package or something in it: both are judged, and
-                # a package alone (`from amaranth_vta.hw import isa`) is not what is imported.
+                # A name may be a module of the package or an object in it: both are checked, and a
+                # package alone (`from amaranth_vta.hw import isa`) is not the imported module.
                 module = ".".join([*base, alias.name])
                 yield node.lineno, module if names_module(module) else ".".join(base)
 

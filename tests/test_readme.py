@@ -1,4 +1,4 @@
-"""What the README says is true."""
+"""Statements of the README are true."""
 
 from __future__ import annotations
 

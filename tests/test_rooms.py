@@ -20,7 +20,7 @@ FILES, LINES, FUNCTION_LINES, ELABORATE_LINES = 24, 600, 100, 120
 ALLOWED = {
     "hw/isa.py": "the instruction set is one table, to be read from top to bottom",
 }
-# Names of two classes, with what they are.
+# Names of two classes each, with their meanings.
 SHARED = {
     "Access": "how software uses a register; an element of a tensor",
     "Link": "both ends of the serial line",

@@ -1,4 +1,4 @@
-"""The check of whole networks' tokens finds nothing, and finds what has no tokens."""
+"""The race check of whole networks passes correct streams and detects missing tokens."""
 
 from __future__ import annotations
 

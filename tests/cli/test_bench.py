@@ -1,4 +1,4 @@
-"""``vta bench``: what it prints, what it writes, and how it reports a wrong result."""
+"""``vta bench``: printed output, files, and the report of a wrong result."""
 
 from __future__ import annotations
 

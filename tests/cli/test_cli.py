@@ -52,7 +52,7 @@ def vta(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def image(*instructions: isa.Instruction, expected: bytes | None = None) -> ProgramImage:
-    """A program at address 0; ``expected`` is what lies at `STORED_AT` after it."""
+    """A program at address 0; ``expected`` are the bytes at `STORED_AT` after it."""
     encode = isa.instruction_set(TINY).encode
     stream = b"".join(encode(instruction).to_bytes(16, "little") for instruction in instructions)
     dram = np.zeros(2048, np.uint8)

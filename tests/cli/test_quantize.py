@@ -135,7 +135,7 @@ def test_the_bias_of_a_product_may_be_a_row(tmp_path: Path) -> None:
 def test_averages_and_maxima_over_pixels_are_quantized(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And those of a normalization are not."""
+    """Those of a normalization are not."""
     model, result = str(tmp_path / "f.onnx"), str(tmp_path / "q.onnx")
     float_model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>

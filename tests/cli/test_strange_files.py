@@ -1,4 +1,4 @@
-"""Damaged and hostile files: one sentence, an exit code, and nothing else."""
+"""Damaged and hostile files end in one sentence and a defined exit code."""
 
 from __future__ import annotations
 

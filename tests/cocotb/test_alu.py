@@ -41,8 +41,8 @@ MICRO_OPS = [
     (AluOp.LOOKUP, 2, 5, None),
 ]
 if CONFIG.multiply_add:
-    # The immediate is the index of the factor. The second adds what the first has written, and the
-    # third, an instruction of its own, multiplies by that.
+    # The immediate is the index of the factor. The second micro-op adds the first one's result, and
+    # the third, in a separate instruction, multiplies by it.
     MICRO_OPS[5:5] = [
         (AluOp.MULTIPLY_ADD, 6, 5, 4),
         (AluOp.MULTIPLY_ADD, 7, 6, 4),
@@ -50,8 +50,8 @@ if CONFIG.multiply_add:
         (AluOp.ADD, 9, 8, None),
     ]
 if CONFIG.overlap:
-    # The first source has a copy. The third micro-op keeps that of the second, and that of the
-    # fourth is read together with the third one's destination, which is in the other bank.
+    # The first source has a copy. The third micro-op reuses the second one's source, and the fourth
+    # one's is read together with the third one's destination, in the other bank.
     MICRO_OPS += [
         (AluOp.ADD, 10, 100, None),
         (AluOp.ADD, 11, 30, None),
@@ -95,7 +95,7 @@ async def operations_run_one_after_the_other(dut: Any, gaps: float) -> None:
 
     await start(dut, "i_valid", "denied", "written", *["busy_ports"] * CONFIG.overlap)
     if CONFIG.overlap:
-        # Before what is written in the same cycle.
+        # Before the writes of the same cycle.
         cocotb.start_soon(serve_ahead(dut, accumulators))
     ports = dict.fromkeys(("dst_read", "src_read"), accumulators)
     cocotb.start_soon(serve_tiles(dut, ports, {"write": accumulators}))

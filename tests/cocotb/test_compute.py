@@ -1,5 +1,5 @@
-"""The compute module alone under cocotb: micro-ops and accumulators come from memory, GEMM and ALU
-work on them, and store reads what they leave."""
+"""The compute module under cocotb: micro-ops and accumulators are loaded from memory, GEMM and ALU
+execute, and store reads the results."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ async def instructions_go_to_their_modules(dut: Any, gaps: float) -> None:
 
 
 async def take(dut: Any, queue: str, taken: list[tuple[int, int]], gaps: float) -> None:
-    """Takes what comes to ``queue``: index and bits."""
+    """Pop ``queue``: index and bits of each instruction."""
     pause = pauses(gaps, len(queue))
     while True:
         entry = unpacked(QueueEntry, await get(dut, queue, pause))

@@ -36,7 +36,7 @@ FORWARD = Forward(
 async def rows_become_inputs(dut: Any, gaps: float) -> None:
     inputs = np.zeros((CONFIG.inp.depth, CONFIG.inp.rows, CONFIG.inp.columns), np.int8)
     expected = inputs.copy()
-    # One row of padding above, one element of it on the right; the last three stay as they are.
+    # One row of padding above, one element of it on the right; the last three stay unchanged.
     places = expected[FORWARD.sram_base :][: FORWARD.elements].reshape(3, 4, *expected.shape[1:])
     places[:] = FORWARD.padding
     for row in range(FORWARD.y_size):
@@ -53,9 +53,9 @@ async def rows_become_inputs(dut: Any, gaps: float) -> None:
 
 
 async def take_writes(dut: Any, inputs: Any, pause: Pauses) -> tuple[list[int], int]:
-    """Holds writes in cycles of ``pause``; in the others what the port has becomes an input.
+    """Hold writes in cycles of ``pause``; in other cycles store the port's data as inputs.
 
-    Returns how many had been written whenever a command was done, and how many there were.
+    Returns the number of writes at each completed command, and their total.
     """
     done_after, writes = [], 0
     for _ in range(200):

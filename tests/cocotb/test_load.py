@@ -40,7 +40,7 @@ LOAD = isa.Load(
 
 
 def expected() -> np.ndarray:
-    """What the scratchpad holds from ``sram_base`` on, by NumPy; shape (elements, bytes)."""
+    """Expected scratchpad contents from ``sram_base`` on; shape (elements, bytes)."""
     elements = MEMORY.reshape(-1, ELEMENT)
     starts = LOAD.dram_base + LOAD.x_stride * np.arange(LOAD.y_size)
     rows = elements[starts[:, None] + np.arange(LOAD.x_size)]
@@ -68,7 +68,7 @@ async def load_pads_all_four_sides(dut: Any, gaps: float) -> None:
 
 
 async def watch_writes(dut: Any, scratchpad: np.ndarray) -> None:
-    """Keeps what the module writes: lane j of a write goes to element ``index`` + j."""
+    """Record the module's writes: lane j of a write goes to element ``index`` + j."""
     while True:
         await RisingEdge(dut.clk)
         index = dut.inp_index.value.to_signed()

@@ -1,4 +1,4 @@
-"""The bench that docs/cocotb.md shows does what the page says, in either simulator."""
+"""The bench in docs/cocotb.md behaves as documented, in both simulators."""
 
 from __future__ import annotations
 

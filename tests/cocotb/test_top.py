@@ -40,7 +40,7 @@ TIME_LIMIT_US = 10_000
 @cocotb.test()
 @cocotb.parametrize(program=PROGRAMS, backpressure=[False, True])
 async def run_a_program(dut: Any, program: str, backpressure: bool) -> None:
-    """Afterwards memory holds what the program image expects."""
+    """Memory then equals the program image's expectation."""
     image = ProgramImage.load(VECTORS / f"{program}.npz")
     Clock(dut.clk, CYCLE_NS, unit="ns").start()
     memory = AxiRam(AxiBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, size=image.dram.size)

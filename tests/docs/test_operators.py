@@ -1,4 +1,4 @@
-"""The page on operators lists those that there are, and its example runs."""
+"""The page on operators lists all operators, and its example runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding=
 
 def test_the_page_lists_every_operator() -> None:
     folder = Path(dense.__file__).parent
-    # An operator's function has its own name as the default name of what it builds.
+    # The default name of an operator's function is the operator's name.
     operators = {
         name
         for path in folder.rglob("*.py")

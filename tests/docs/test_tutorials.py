@@ -37,7 +37,7 @@ for _name in sorted(_named):
 
 
 def executed(path: Path) -> tuple[NotebookNode, str]:
-    """The notebook as it is after a run in a fresh kernel, and its instruction streams."""
+    """The notebook after a run in a fresh kernel, and its instruction streams."""
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(STREAMS))
     NotebookClient(
@@ -53,7 +53,7 @@ def executed(path: Path) -> tuple[NotebookNode, str]:
 
 
 def printed(cell: NotebookNode) -> str:
-    """What a cell shows as text: its output and its value."""
+    """Text of a cell: its output and its value."""
     parts = []
     for output in cell.get("outputs", []):
         text = output.text if output.output_type == "stream" else output.data["text/plain"]

@@ -1,4 +1,4 @@
-"""Networks in files: without the compiler they give the same results, or are refused."""
+"""Networks in files have the same results without the compiler, or are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedules of examples/schedules.py, in the form of VTA's tutorials, compute what they say."""
+"""The schedules of examples/schedules.py, in the form of VTA's tutorials, are correct."""
 
 from __future__ import annotations
 

@@ -371,7 +371,8 @@ def test_a_misaligned_stream_is_bad_whatever_it_holds(machines: Machines) -> Non
 def test_a_bad_stream_is_found_behind_a_full_queue(machines: Machines) -> None:
     stuck = [with_flags(idle_load, pop_next=1)] * isa.QUEUE_DEPTH
     assert machines.fault_of(*stuck, finish, finish) == "fetch 64 bad_stream"
-    # The 65th of the same module is fetched but cannot be handed on, and hides what follows it.
+    # The 65th instruction of the same module is fetched but cannot be dispatched, and hides later
+    # ones.
     assert machines.fault_of(*stuck, stuck[0], finish, finish) == "load 0 deadlock"
 
 
@@ -465,7 +466,7 @@ def test_finish_may_overflow_a_counter(machines: Machines) -> None:
 def test_an_overflow_is_found_though_a_later_instruction_has_failed(
     machines: Machines, pushing: Instruction, failing: Instruction
 ) -> None:
-    """Also if others wait for the one that has failed."""
+    """Also if other instructions wait for the failed one."""
     module = "load" if pushing is idle_load else "compute"
     pushes = [with_flags(pushing, push_next=1)] * 1024
     for behind in ([], [Alu(uop_end=0, alu_opcode=AluOp.ADD), idle_compute]):

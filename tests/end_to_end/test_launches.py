@@ -40,7 +40,7 @@ def small_network() -> QuantizedNetwork:
 
 
 def compiled(config: str) -> NetworkProgram:
-    """A network of the machine alone, but for machines that know only powers of two as scales."""
+    """A network entirely on the machine, where the machine supports its scales."""
     extended = PRESETS[config].requantize
     program = vta.compile(small_network().model() if extended else DIGITS, config).program
     assert all(len(launch.ends) > 1 for launch in program.launches)

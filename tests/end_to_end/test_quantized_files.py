@@ -11,8 +11,7 @@ from tests.support.quantized_files import Case
 
 
 def difference(case: Case) -> str:
-    """What is wrong with a network, empty if nothing; one that became too small to be quantized is
-    not wrong."""
+    """The problem with a network, or empty; one too small to quantize has none."""
     try:
         model = case.quantized()
     except Exception:  # the quantizer's own

@@ -80,7 +80,7 @@ class Network:
     layers: list[Convolution | Dense | Pooling] = field(default_factory=list)
 
     def integers(self, x: Int8) -> Int8:
-        """What the machine computes: sums, a shift that rounds halves to even, saturation."""
+        """The machine's arithmetic: sums, a shift that rounds half to even, saturation."""
         for layer in self.layers:
             x = apply(layer, x)
         return x

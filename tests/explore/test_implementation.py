@@ -57,7 +57,7 @@ def cost(task: EvaluationTask, _: bytes) -> Cost:
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
-    """Those of the tools."""
+    """Calls of the tools."""
     done: list[Call] = []
 
     def run(call: Call, folder: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_is_asked_for_is_synthesized_and_routed(
     spec, out = tmp_path / "spec.toml", tmp_path / "out"
     spec.write_text(TEXT)
     assert cli.invoke(["explore", str(spec), "-o", str(out)]) == 0
-    # Both ends of the front are routed, and what is between them.
+    # Both ends of the front are routed, and the points between them.
     assert [call.tool.name for call in calls] == [
         *("YOSYS", "NEXTPNR_ECP5", "YOSYS", "NEXTPNR_ECP5", "YOSYS"),
     ]

@@ -1,4 +1,4 @@
-"""What a SPEC may ask for, and the messages for one that asks for something else."""
+"""Legal contents of a SPEC, and the messages for others."""
 
 from __future__ import annotations
 

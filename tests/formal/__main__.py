@@ -38,7 +38,7 @@ def main() -> int:
         for number in range(len(proof.runs()))
     ]
     wrong, total = 0, 0.0
-    # Not in /tmp, of which YoWASP's tools have one of their own.
+    # Not in /tmp, which YoWASP's tools map to their own.
     with (
         tempfile.TemporaryDirectory(dir=Path.home()) as folder,
         ProcessPoolExecutor(options.jobs) as pool,
@@ -65,7 +65,7 @@ def _run(folder: Path, task: tuple[int, int]) -> tuple[bool, float]:
 
 
 def _processor_seconds() -> float:
-    """What this process and those that it started have taken so far."""
+    """Processor time of this process and its children so far."""
     children = getrusage(RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 

@@ -95,7 +95,7 @@ class ArbiterProperty(wiring.Component):
         return m
 
     def _requests(self, m: Module, readers: list[Any], asked: Signal) -> List:
-        """Those that have been taken and are not on the bus yet."""
+        """Requests that were accepted and are not on the bus yet."""
         bus = self._arbiter.bus.request
         request = Signal(len(Value.cast(bus.payload)))
         for at, reader in enumerate(readers):
@@ -151,7 +151,7 @@ class ArbiterProperty(wiring.Component):
             ]
             with m.If(reader.beat.valid & reader.beat.ready):
                 m.d.comb += taken.eq(1)
-        # A run that is stopped takes what comes, and drops it.
+        # A stopped run accepts and drops arriving beats.
         with m.If(self.stop & present):
             m.d.comb += taken.eq(1)
         last = data.View(data.StructLayout({"beat": _DATA + 1, "last": 1}), beats.items[0]).last

@@ -22,19 +22,18 @@ _IN_FLIGHT = 8
 
 
 class BankProperty(wiring.Component):
-    """Both units, and what lets them take turns, against lists of the accumulators that each has
-    still to write.
+    """Both units and their bank arbitration, against lists of the accumulators that each has still
+    to write.
 
-    Micro-ops come in any cycle, with any operation and indices, errors included; a fault comes when
-    it likes, and stays. Each unit writes what it has taken, in order, and nothing else. From the
-    cycle in which a unit takes a micro-op to the one in which it writes, the other one has none in
-    that bank. GEMM waits for nothing else but a fault, after which neither takes anything that
-    works.
+    Micro-ops arrive in any cycle, with any operation and indices, errors included; a fault occurs
+    in any cycle, and stays. Each unit writes exactly the accepted micro-ops, in order. From the
+    cycle in which a unit accepts a micro-op to the one in which it writes, the other unit has none
+    in that bank. GEMM waits only for this or a fault, after which neither unit accepts working
+    micro-ops.
 
-    The ALU reads the destination of a micro-op when it takes that, and GEMM reads nothing of that
-    bank then. When the ALU reads ahead, neither GEMM nor its own port for destinations reads that
-    bank, and it has nothing in flight that writes to the element; this is asserted of any one
-    ``element``.
+    The ALU reads a micro-op's destination when it accepts it, and GEMM does not read that bank
+    then. When the ALU reads ahead, neither GEMM nor its own destination port reads that bank, and
+    it has no write to the element in flight; this is asserted for any one ``element``.
     """
 
     def __init__(self, gemm_module: Any, alu_module: Any, module: Any, config: Config) -> None:
@@ -81,7 +80,7 @@ class BankProperty(wiring.Component):
         return m
 
     def _compare_reads(self, m: Module, works: Value, index: Value) -> None:
-        """Asserts what the ALU may read: if it ``works``, the destination ``index``."""
+        """Assert the ALU's reads: if it ``works``, the destination ``index``."""
         gemm, dst, ahead = self._gemm.acc_read, self._alu.dst_read, self._alu.ahead_read
         gemm_reads = gemm.enable & ~self._gemm.acc_read_clear
         place = self._config.acc.index_width - 1
@@ -110,8 +109,9 @@ class BankProperty(wiring.Component):
         ]
 
     def _reads_beyond(self, name: str, item: Any) -> Value:
-        """Whether what the unit ``name`` reads behind its source is past the depth: further inputs
-        of GEMM, or parameters, a table or a factor of the ALU."""
+        """Whether the unit ``name`` reads beyond the depth after its source: further inputs of
+        GEMM, or parameters, a table or a factor of the ALU.
+        """
         source = item.indices.src
         if name == "gemm":
             config = self._config

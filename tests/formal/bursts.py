@@ -1,4 +1,4 @@
-"""Rows are cut into bursts that AXI4 allows, and that cover what is moved and no more."""
+"""Rows are cut into legal AXI4 bursts that cover exactly the transfer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ _MAX_ROWS = 3
 
 
 class BurstProperty(wiring.Component):
-    """Commands of one to three rows, at any address, of any stride and size: the bursts of a row
-    begin with the word of its first byte, each where the one before it ended, and end with the word
-    of its last byte.
+    """Commands of one to three rows, with any address, stride and size: the bursts of a row begin
+    with the word of its first byte, are contiguous, and end with the word of its last byte.
 
-    None crosses a page or has more than ``max_beats`` beats, and each but the last one of a row is
-    as long as that allows. What is offered stays until it is taken. ``last`` marks the last burst
-    of a command.
+    None crosses a page or exceeds ``max_beats`` beats, and each except the last one of a row has
+    maximum length. Offered bursts are stable until accepted. ``last`` marks the last burst of a
+    command.
     """
 
     def __init__(self, rows: Any, bursts: Any, max_beats: int) -> None:

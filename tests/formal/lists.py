@@ -10,16 +10,16 @@ from amaranth.lib.wiring import In, Out
 
 
 class List(wiring.Component):
-    """What was put and not taken, the item that was put longest ago in place 0.
+    """A FIFO for assertions, with the oldest item in place 0.
 
-    Taking from an empty list, or putting into a full one, is a mistake of the assertions: it is
-    asserted not to happen by whoever compares ``count``.
+    Taking from an empty list, or putting into a full one, is an error of the assertions; users
+    that compare ``count`` assert that neither happens.
 
     Ports
     -----
     put, item : adds ``item`` at the end
     take : removes the first one
-    items, count : what it holds; ``items`` past ``count`` mean nothing
+    items, count : contents; ``items`` beyond ``count`` are undefined
     """
 
     def __init__(self, shape: ShapeLike, depth: int) -> None:
@@ -48,12 +48,12 @@ class List(wiring.Component):
 
 
 def assume_stable(m: Module, stream: Any, name: str) -> None:
-    """What is offered on ``stream``, an input, stays until it is taken."""
+    """Assume that an input ``stream`` is stable until accepted."""
     m.d.comb += Assume(_is_stable(m, stream, name))
 
 
 def assert_stable(m: Module, stream: Any, name: str) -> None:
-    """What is offered on ``stream``, an output, stays until it is taken."""
+    """Assert that an output ``stream`` is stable until accepted."""
     m.d.comb += Assert(_is_stable(m, stream, name))
 
 

@@ -36,13 +36,12 @@ _COMMAND = data.StructLayout(
 
 
 class LoadFaultProperty(wiring.Component):
-    """Up to three LOADs of inputs and weights, of any rows and padding, come in any cycle; memory
-    takes bursts, answers, and fails when it likes.
+    """Up to three LOADs of inputs and weights, with any rows and padding, arrive in any cycle;
+    memory accepts bursts, answers, and fails in any cycle.
 
-    The loader is done with what it has taken, and fails if and only if memory did. From then on it
-    is done with nothing, writes nothing, and asks for nothing but what it was asking for; it takes
-    the beats that still come. When it is idle no burst is in flight, and without an error none of
-    its commands is left.
+    The loader completes what it has accepted, and fails if and only if memory did. After that it
+    completes nothing, writes nothing, makes no new requests, and drains arriving beats. When it is
+    idle no burst is in flight, and without an error no command is left.
     """
 
     def __init__(self, *modules: Any) -> None:

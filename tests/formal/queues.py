@@ -1,4 +1,4 @@
-"""Queues keep what they are given, in order; token counters count."""
+"""Queues preserve items and order; token counters count."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _BITS = 2
 
 
 class QueueProperty(wiring.Component):
-    """Against a list: what comes out is what went in longest ago, it shows a cycle after it went
-    in, and stays until it is taken. There is room for all but the last item, and never more than
-    ``depth`` are held."""
+    """Against a list: the oldest item is at the output, one cycle after its push at the earliest,
+    and stable until accepted. There is room for all but the last item, and the depth is never
+    exceeded.
+    """
 
     def __init__(self, module: Any, depth: int, form: str) -> None:
         self._queue = module.Queue(_BITS, depth, **{form: True} if form else {})
@@ -51,8 +52,9 @@ class QueueProperty(wiring.Component):
 
 
 class TokenProperty(wiring.Component):
-    """The count is what was given less what was taken, and says when it is full and when there is
-    any; whoever gives looks at the one, whoever takes at the other."""
+    """The count is the number of pushed tokens less that of popped ones, with correct full and
+    available flags; the producer checks the former, the consumer the latter.
+    """
 
     def __init__(self, module: Any) -> None:
         self._counter = module.TokenCounter()

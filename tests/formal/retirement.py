@@ -19,7 +19,7 @@ _CAUSES = (isa.Cause.BUS_ERROR, isa.Cause.INDEX_OUT_OF_RANGE)
 _PROGRAM, _IN_FLIGHT = 6, 3
 
 
-# What is known of an instruction that has been issued or refused.
+# Model state of an issued or rejected instruction.
 _INSTRUCTION = data.StructLayout(
     {"unit": 2, "cause": 3, "push_prev": 1, "push_next": 1, "done": 1, "failed": 1}
 )

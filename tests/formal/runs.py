@@ -1,4 +1,4 @@
-"""Every run ends, once, whatever its modules and memory do."""
+"""Every run ends exactly once, whatever its modules and memory do."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _TO_END = 7
 
 
 class RunProperty(wiring.Component):
-    """The core, with its modules and memory replaced by anything that keeps to this: modules that
-    are quiet, or of which compute has retired FINISH, have no access to memory open, and those that
-    are quiet for two cycles stay so.
+    """The core, with modules and memory replaced by arbitrary ones that satisfy: modules that are
+    quiet, or of which compute has retired FINISH, have no memory access open, and modules that are
+    quiet for two cycles remain so.
 
-    Runs are launched and stopped in any cycle; modules are quiet and memory answers when they like,
-    or never; the watchdog allows 1 to 3 silent cycles, or is off, and is set at any time. Then a
-    run ends, within a few cycles each, when its modules are quiet, when FINISH has retired, when it
-    is stopped and no access is open, and when memory has been silent for too long. It ends once,
-    and never with an access open except by the watchdog; after that it drains until none is, and no
-    other run begins until then. A launch begins a run if none is on.
+    Runs are launched and stopped in any cycle; modules become quiet and memory answers at any time,
+    or never; the watchdog allows 1 to 3 silent cycles, or is off, and may change. Then a run ends
+    within a few cycles after its modules are quiet, after FINISH has retired, after a stop without
+    open accesses, and after the timeout. It ends once, and with an access open only by the
+    watchdog; then it drains until none is open, and no other run starts meanwhile. A launch starts
+    a run if none is active.
     """
 
     def __init__(self, module: Any) -> None:

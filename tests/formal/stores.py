@@ -31,16 +31,16 @@ _BEAT = data.StructLayout({"word": _ADDRESS_WIDTH, "last": 1, "final": 1})
 
 
 class StoreProperty(wiring.Component):
-    """Against a walk over the elements: each beat has the elements that come next, all of their
-    row that lie in its word, each in its lane with its strobe. Beats and bursts, side by side,
-    have the same addresses, and the last beat of each burst says so.
+    """Against a walk over the elements: each beat has the next elements of its row that lie in its
+    word, each in its lane with its strobe. Beats and bursts have the same addresses, and the last
+    beat of each burst is marked.
 
-    Two commands of any rows come in any cycle, or empty ones. Memory takes bursts and beats when it
-    likes, either first, and answers when it likes, also with errors. A command is done when
-    memory has confirmed all of it, or with its first error; nothing is done after that. Once an
-    error is on the bus at most two words are written; and once it is reported, or the run is
-    stopped, at most two bursts that were in registers show. What is offered stays until it is
-    taken. Nothing is missing when the storer says that it is idle or drained.
+    Two commands of any rows, or empty ones, arrive in any cycle. Memory accepts bursts and beats in
+    either order, and answers at any time, also with errors. A command is done when memory has
+    confirmed all of it, or with its first error, after which nothing is done. Once an error is on
+    the bus at most two words are written; once it is reported, or the run is stopped, at most two
+    registered bursts appear. Offered items are stable until accepted. Nothing is outstanding when
+    the storer reports idle or drained.
     """
 
     def __init__(self, rows: Any, *others: Any, config: Config, faults: bool) -> None:
@@ -142,7 +142,7 @@ class StoreProperty(wiring.Component):
         m.d.comb += Value.cast(port.data).eq(contents)
 
     def _check_beats(self, m: Module, to_write: List, refused: Signal) -> List:
-        """Compares each beat with the walk; gives those that belong to no burst yet."""
+        """Compare each beat with the walk; returns beats not yet assigned to a burst."""
         beat, kind = self._storer.write.beat, self._kind
         command = data.View(_COMMAND, Value.cast(to_write.items[0]))
         row, column, part = Signal(2), Signal(4), Signal(range(kind.beats))
@@ -200,8 +200,9 @@ class StoreProperty(wiring.Component):
         return beats
 
     def _check_bursts(self, m: Module, beats: List) -> tuple[List, Signal]:
-        """Compares bursts and beats; gives the bursts that lack beats, and in the cycle in which
-        the last one of a burst is found 2, or 3 if it ends its command."""
+        """Compare bursts and beats; returns the bursts that lack beats, and in the cycle in which
+        the last beat of a burst is found 2, or 3 if the burst ends its command.
+        """
         request = self._storer.write.request
         m.submodules.bursts = bursts = List(_BURST, _MOST)
         burst = data.View(_BURST, Value.cast(bursts.items[0]))

@@ -1,4 +1,4 @@
-"""`vta build` around its tools: the calls that it makes, and what it does with their output."""
+"""`vta build` around its tools: its calls, and the processing of their output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from amaranth_vta.sw.boards import mapped
 
 CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 50, "DP16KD": 3, "IB": 2}
 UTILIZATION = {"TRELLIS_COMB": 130, "TRELLIS_FF": 50, "DP16KD": 3, "MULT18X18D": 3, "DCCA": 1}
-# What the same design takes of one of Gowin's chips.
+# Resources of the same design on a Gowin chip.
 GOWIN = {"LUT4": 130, "DFF": 50, "BSRAM": 3, "MULT9X9": 3, "MULT18X18": 1, "MUX2_LUT5": 7}
 NETLIST = "as synthesis left it"
 FETCH, LANE = "system.machine.core.machine.fetch.q", "system.machine.core.machine.compute.alu.lane"
@@ -62,7 +62,7 @@ Fake = Callable[[Call, Path], None]
 
 
 class Wire(wiring.Component):
-    """Stands in for the design: a wire between the pins of the serial line."""
+    """A stand-in for the design: a wire between the pins of the serial line."""
 
     def __init__(self, *_: Any) -> None:
         super().__init__({})
@@ -272,7 +272,7 @@ def test_a_project_with_a_processor_connects_all_ports_of_the_machine(
     manifest = json.loads((out / "manifest.json").read_text())
     node = (out / "vta.dtsi").read_text()
     assert f"{manifest['memory_bytes']:#x}>;" in node
-    # What the node says without UIO is a place that the device takes.
+    # Without UIO, the node names a place that the device accepts.
     place = re.search(r"VTA_PORT=(mem:\S+)", node)
     assert place is not None
     asked: list[int] = []

@@ -1,4 +1,4 @@
-"""What is put into the carry chains of a netlist, against what its cells compute."""
+"""LUTs merged into carry chains of a netlist compute the same function."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def netlist(cells: list[dict[str, Any]], inputs: list[int], outputs: list[int]) 
 
 
 def outputs_of(design: Netlist, values: tuple[int, ...]) -> list[int]:
-    """What a netlist computes, its cells in an order in which each has its inputs."""
+    """Outputs of a netlist, with cells evaluated in dependence order."""
     module = design["modules"]["vta"]
     known: dict[Any, int] = {"0": 0, "1": 1}
     known |= dict(zip(module["ports"]["inputs"]["bits"], values, strict=True))

@@ -52,7 +52,7 @@ def test_a_sum_goes_to_the_neighbour() -> None:
     first, second = slices(design)
     assert second["OPMODE"] == CASCADE
     assert second["C"] == ["0"] * WIDTH
-    # Nets that nothing else has.
+    # Nets without other users.
     assert first["PCOUT"] == second["PCIN"] == list(range(901, 901 + WIDTH))
     assert (first["OPMODE"], first["PCIN"]) == (ADDEND, ["0"] * WIDTH)
     assert design["modules"]["vta"]["cells"]["first"]["port_directions"]["PCOUT"] == "output"
@@ -63,7 +63,7 @@ def test_a_sum_goes_to_the_neighbour() -> None:
     [
         # More bits of the sum are used than were added to it.
         list(range(200, 235)),
-        # What the first one gives is used elsewhere too.
+        # The first slice's result has another reader.
         [*range(200, 234), 103],
     ],
 )

@@ -1,4 +1,4 @@
-"""Floor plans: what is where, and the longest path."""
+"""Floor plans: parts and the longest path."""
 
 from __future__ import annotations
 

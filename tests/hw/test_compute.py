@@ -394,7 +394,7 @@ def test_only_the_padding_value_of_compute_is_legal_here() -> None:
 
 
 def test_requantization_reads_its_parameters_when_they_change() -> None:
-    """Two channels with scales 1/2 and 1/4, two accumulators each; parameters behind them."""
+    """Two channels with scales 1/2 and 1/4, two accumulators each, followed by the parameters."""
     halves, quarters = te.requantization_parameters([0, 2], [0.5, 0.25], 5, -128, 127).tolist()
     outcome = run(
         [

@@ -42,7 +42,7 @@ class Report:
 
 
 def run(images: list[ProgramImage], probability: float) -> list[tuple[Report, np.ndarray]]:
-    """Runs the programs on one core, one after the other; memory is new for each."""
+    """Run the programs on one core in order, each with fresh memory."""
     core = Core(TINY)
     size = max(image.dram.size for image in images)
     memory = BurstMemory(np.zeros(size, np.uint8), pause=pauses(probability, 1))
@@ -136,7 +136,7 @@ def test_tokens_left_over_are_counted_and_cleared() -> None:
 
 
 def test_a_blocked_module_takes_a_full_queue_and_no_more() -> None:
-    """Fetch does not look at what comes after a full queue, even if it is illegal."""
+    """Fetch does not examine instructions behind a full queue, even illegal ones."""
     blocked = Load(memory=Memory.INP, x_size=0, pop_next=1)
     images = [
         image_of(*[blocked] * (QUEUE_DEPTH + extra), Load(memory=6), Finish()) for extra in (0, 1)

@@ -401,7 +401,7 @@ def test_a_store_to_inputs_is_for_machines_that_forward_results() -> None:
     assert base.problem(bits) == "memory 2 cannot be stored"
     with pytest.raises(isa.EncodingError, match="STORE: memory INP needs extension FORWARD"):
         base.encode(forward)
-    # Other STOREs are what they were.
+    # Other STOREs are unchanged.
     padded = forwarding.encode(isa.Store(x_pad_0=1))
     assert forwarding.problem(padded) == "a store cannot have padding"
     assert forwarding.problem(base.encode(isa.Store())) is None

@@ -119,7 +119,7 @@ def test_retires_in_order_and_gives_its_token_with_the_last_write(probability: f
     outcome = run_load(loads, pause=pauses(probability))
     assert len(outcome.retired) == 3
     assert outcome.gave == [outcome.retired[0], outcome.retired[2]]
-    # Whoever takes a token reads in a later cycle.
+    # Consumers of a token read in a later cycle.
     assert outcome.retired[1] >= outcome.last_write[-1]
     assert outcome.idle
     assert outcome.quiet

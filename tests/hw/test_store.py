@@ -1,5 +1,4 @@
-"""Store as a module: what the tests of the storer, and of load, which shares its issue, do not
-check."""
+"""The store module, beyond the tests of the storer, and of load, which shares its issue logic."""
 
 from __future__ import annotations
 

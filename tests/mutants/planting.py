@@ -1,8 +1,8 @@
 """Plants bugs in modules as they are imported: each replaces one expression.
 
-`install` must run before the modules are imported. In hardware a bug is a multiplexer that the
-signal `SELECT` switches, so that one design holds all bugs, and 0 selects none. In software it is
-the expression itself, one bug per process.
+`install` must run before the modules are imported. In hardware a bug is a multiplexer switched by
+the signal `SELECT`, so that one design contains all bugs, and 0 selects none. In software the
+expression itself is replaced, one bug per process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Judges each bug in a process of its own, whose time and memory are limited."""
+"""Runs the checks for each bug in a separate process with limited time and memory."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .planting import Bug, Plants, Verdict, bugs_in, install, sample
 from .processes import Work, judge_each
 
 _ROOT = Path(__file__).parents[2]
-# By folder of modules, its tests; those of the module itself come first.
+# By folder of modules, its tests; the module's own tests come first.
 _TESTS = {
     "sim/model": (
         "tests/sim/model/test_device.py",
@@ -28,7 +28,7 @@ _TESTS = {
 
 
 def judge(per_file: int, jobs: int, wanted: Callable[[Bug], bool]) -> Iterator[Verdict]:
-    """The verdicts on those of ``per_file`` bugs of each module that are ``wanted``."""
+    """Verdicts on the ``wanted`` ones of ``per_file`` bugs of each module."""
     chosen = (work for work in _choose(per_file) if wanted(work[0]))
     return judge_each(_try, chosen, jobs, "spawn")
 

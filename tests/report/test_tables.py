@@ -1,4 +1,4 @@
-"""Tables fit a terminal, and their totals are those of their rows."""
+"""Tables fit a terminal, and their totals are the sums of their rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model is compiled once; whatever the result depends on makes another entry of the cache."""
+"""A model is compiled once; every input of the result is part of the cache key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions say what they are, load what they saved, and refuse what is wrong."""
+"""Sessions describe themselves, load saved networks, and reject invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cache keeps, and what it does not trust."""
+"""Contents of the cache, and the entries that it does not trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices are opened by name, and what they cannot do is refused in a sentence."""
+"""Devices are opened by name, and reject unsupported options in one sentence."""
 
 from __future__ import annotations
 

@@ -24,10 +24,9 @@ _Waves = dict[int, dict[str, str]]
 
 
 def _waves(path: Path) -> tuple[list[str], _Waves]:
-    """The variables of a wave file, and what changes at each time; no trace of glitches.
+    """Variables of a wave file, and changes at each time, without glitches.
 
-    Not by a library: `vcd.reader` refuses ``$signal``, which is what Amaranth calls a signal whose
-    name it does not know.
+    Not by a library: `vcd.reader` rejects ``$signal``, Amaranth's name for unnamed signals.
     """
     header, _, changes = path.read_text().partition("$enddefinitions $end")
     variables = [line for line in header.splitlines() if line.startswith(("$var", "$scope", "$up"))]
@@ -47,7 +46,7 @@ def _waves(path: Path) -> tuple[list[str], _Waves]:
 
 
 def _same_waves(folder: Path, simulate: Callable[[Any, Path], None]) -> int:
-    """Whether both engines give the same; returns in how many instants anything changed."""
+    """Compare the waves of both engines; returns the number of instants with changes."""
     found = []
     for name, make in (("amaranth", Simulator), ("levelized", simulator)):
         simulate(make, folder / f"{name}.vcd")
@@ -73,7 +72,9 @@ def test_the_machine_behaves_as_in_amaranths_engine(
 
 
 class _Corners:
-    """What the machine has not: two clocks, an asynchronous reset, memory read at once, a print."""
+    """Features that the machine lacks: two clocks, asynchronous reset, asynchronous memory reads, a
+    print.
+    """
 
     def __init__(self) -> None:
         self.module = m = Module()

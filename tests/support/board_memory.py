@@ -29,8 +29,8 @@ MEMORIES = ("on the chip", "sdram")
 class MemoryBench:
     """The memory of one of `MEMORIES` on a bus of ``width`` bits.
 
-    ``chip`` is what the controller of SDRAM knows of its chip, and ``needs`` what that is, if not
-    the same.
+    ``chip`` are the chip parameters that the controller assumes, ``needs`` the actual ones if they
+    differ.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class MemoryBench:
         self.cycles = 0
 
     def run(self, *tests: Any, expect_violations: bool = False) -> None:
-        """Runs ``tests`` beside each other until all have ended."""
+        """Run ``tests`` concurrently until all have ended."""
         simulation = simulator(self._module)
         simulation.add_clock(1e-6)
         for test in tests:

@@ -1,7 +1,7 @@
-"""Runs of the RTL that something disturbs, and whether the machine stays safe.
+"""Disturbed runs of the RTL, and checks that the machine stays safe.
 
-Whatever happens, a run ends, or can be stopped, within a known time; it writes only what its STOREs
-may; and the next program does what it would have done on a fresh machine.
+A run always ends, or can be stopped, within a known time; it writes only the bytes of its STOREs;
+and the next program behaves as on a fresh machine.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _run(bench: RegisterBench, disturbed: Disturbed, outcome: Outcome) -> str:
         if not bench.machine.quiet and silent > disturbed.timeout + _END_CYCLES:
             outcome.wrong.append(f"the watchdog does not act: nothing moves for {silent} cycles")
         bench.command("reset")
-        # Memory answers what is in flight, or the watchdog acts.
+        # Memory answers the accesses in flight, or the watchdog acts.
         ended = bench.machine.advance(_ANSWER_CYCLES + disturbed.timeout)
     outcome.cycles = bench.machine.cycle - began
     if by_stop and not bench.status and bench.peek("CYCLES") <= stop + _STOP_CYCLES:
@@ -189,7 +189,7 @@ def _fill(bench: RegisterBench, image: ProgramImage) -> None:
 
 
 def _written_by(bench: RegisterBench, image: ProgramImage) -> npt.NDArray[np.bool_]:
-    """The bytes of memory that legal STOREs of the stream, as it is in memory, may write."""
+    """Bytes that legal STOREs of the stream in memory may write."""
     may_write = np.zeros(bench.memory.size, bool)
     size = image.config.out.element_bytes
     limit = limit_of(image.limits, isa.Memory.OUT)
@@ -271,7 +271,7 @@ def _ends(chance: random.Random, config: Config) -> Disturbed:
 
 
 def _flip(chance: random.Random, config: Config) -> Disturbed:
-    """Up to eight flipped bits in instructions, micro-ops and what follows the data."""
+    """Up to eight flipped bits in instructions, micro-ops and the rest behind the data."""
     image = _program(chance, config)
     dram = image.dram.copy()
     stream = 8 * (image.insn_addr - image.origin)

@@ -1,7 +1,7 @@
 """Small float networks in the forms in which exporters write them.
 
-They are put together here, operator by operator: PyTorch and Keras are not installed where tests
-run. Names, attributes, opsets, and what is a constant and what an initializer are the exporters'.
+They are built here operator by operator, since PyTorch and Keras are not installed where tests run.
+Names, attributes, opsets, and the use of constants and initializers are the exporters'.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Golden files, which hold known good results: the fixture ``golden``, in tests/conftest.py.
+"""Golden files with known good results: the fixture ``golden``, in tests/conftest.py.
 
 ``pytest --rewrite-golden PATH`` rewrites those of the tests in PATH.
 """

@@ -463,7 +463,7 @@ class _Network:
         self.linear()
 
     def none(self) -> None:
-        """The end of a network as it is."""
+        """The end of a network without a final step."""
 
     def whole(self) -> None:
         if self.spatial:

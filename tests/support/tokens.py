@@ -50,9 +50,9 @@ def tokens_of(image: ProgramImage) -> list[Token]:
 
 
 def without_token(image: ProgramImage, token: Token) -> ProgramImage:
-    """The program in which ``token`` is neither pushed nor popped; all others stay as they are.
+    """The program in which ``token`` is neither pushed nor popped, otherwise unchanged.
 
-    ``expected`` remains what the whole program leaves, except for the stream itself.
+    ``expected`` remains the whole program's result, except for the stream itself.
     """
     bits = image.instruction_bits()
     fields = isa.instruction_set(image.config).layouts[isa.Opcode.FINISH]

@@ -1,6 +1,6 @@
 """The memory of a board: bursts of the machine, words of the host, and the limit.
 
-On the chip, and in SDRAM on a chip that notices what it could not follow.
+On-chip, and as SDRAM with a chip that detects timing violations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SDRAM as a board's memory: what it needs of its controller, and how fast it is."""
+"""SDRAM as a board's memory: timing constraints and throughput."""
 
 from __future__ import annotations
 

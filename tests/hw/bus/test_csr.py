@@ -118,7 +118,7 @@ def test_a_read_in_the_cycle_of_a_write_gives_what_is_written() -> None:
             ctx.set(Cat(bus.awvalid, bus.wvalid, bus.bready, bus.rready), 0b1111)
             await ctx.tick()
             ctx.set(Cat(bus.awvalid, bus.wvalid), 0)
-            # What has been taken is written in this cycle.
+            # An accepted write takes effect in this cycle.
             assert await read(ctx, bus, offset, pauses(0)) == value
 
     simulate(dut, check)
@@ -183,7 +183,9 @@ def test_each_channel_goes_on_while_others_pause(probability: float) -> None:
     came: list[int] = []
 
     async def offer(ctx: Any, channel: str, items: list[dict[str, int]]) -> None:
-        """Each item in turn, from the next cycle on in which the channel does not pause."""
+        """Offer the items in order, each from the next cycle on in which the channel does not
+        pause.
+        """
         pause, bus = pauses(probability, len(channel)), dut.bus
         for item in items:
             while pause():

@@ -1,4 +1,4 @@
-"""Accumulators in one bank and in two: a read gives what was written last, by either unit."""
+"""Accumulators in one bank and in two: a read returns the last write of either unit."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
         ctx.set(dut.load_write.enable, 0)
         ctx.set(dut.load_write.data, [0] * len(dut.load_write.data))
 
-    # Few places, so that a read often meets the write of its own cycle. In two banks sources are
-    # among the last accumulators, of which there is a copy.
+    # Few places, so that reads often collide with writes of the same cycle. In two banks sources
+    # are among the last accumulators, which have a copy.
     near = [*range(4)], [*range(depth - 4, depth)]
     sources = near[1] if config.overlap else [*near[0], *near[1]]
 
@@ -131,7 +131,7 @@ def test_what_is_read_ahead_stays_as_long_as_it_is_kept() -> None:
             ctx.set(dut.load_write.data, [value])
             await ctx.tick()
         ctx.set(dut.load_write.enable, 0)
-        # By bank, what is asked for in a cycle, and what is kept.
+        # By bank, the element requested in a cycle, and the element kept.
         asked: list[int | None] = [None, None]
         kept = [0, 0]
         for cycle in range(300):

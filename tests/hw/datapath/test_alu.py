@@ -245,7 +245,7 @@ def test_alu_unit_reads_a_table_again_for_the_micro_op_behind_a_write_to_it() ->
 
 @pytest.mark.parametrize("instructions", [1, 5, 60])
 def test_alu_unit_reads_parameters_once_for_each_instruction(instructions: int) -> None:
-    """Whatever has been written to them meanwhile, by GEMM or by a load."""
+    """Even if GEMM or a load has overwritten them meanwhile."""
     each = 60 // instructions
     items = [
         micro_op(64 + n, 2, operation=AluOp.REQUANTIZE, last=int(n % each == each - 1))

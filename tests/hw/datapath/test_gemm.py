@@ -31,7 +31,7 @@ def random_tiles(rng: np.random.Generator, memory: TileMemory, count: int) -> np
 
 
 def sums_of(ctx: Any, dut: DotProducts) -> np.ndarray:
-    """What the sums of ``dut`` stand for now."""
+    """Current value of the sums of ``dut``."""
     sums, carries = (
         np.array([list(row) for row in ctx.get(port)]) for port in (dut.sums, dut.carries)
     )

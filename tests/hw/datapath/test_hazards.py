@@ -21,8 +21,9 @@ STAGES, COUNT = 4, 200
 def test_a_micro_op_waits_for_those_in_flight_that_it_names(
     registered: bool, gaps: float, stalls: float
 ) -> None:
-    """Of few accumulators, so that most depend on one in flight; some write nothing. What is
-    written in a cycle is forwarded, but not to a source that is read ahead."""
+    """With few accumulators, so that most micro-ops depend on one in flight; some write nothing.
+    Writes are forwarded in their cycle, except to a source that is read ahead.
+    """
     generator = random.Random(1)
     items: list[dict[str, Any]] = [
         {

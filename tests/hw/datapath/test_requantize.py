@@ -135,7 +135,7 @@ def test_lane_rounds_as_float32_does(
 
 
 def at_the_ends_of_the_window() -> tuple[Integers, Integers]:
-    """Products at, and next to, both ends of what is rounded to a half, in every binade."""
+    """Products at, and next to, both ends of the window that rounds to a half, in every binade."""
     rows = []
     for binade in range(-2, 8):
         least = 0 if binade < 0 else 1 << binade
@@ -180,7 +180,7 @@ def test_bounds_may_be_in_any_order() -> None:
     high = np.where(rng.random(count) < 0.2, low, high)
     zero_point = rng.integers(-128, 128, count)
     values = rng.integers(-300, 300, (count, SUMS))
-    # Equal to a bound, next to one, and beyond the width of the adder behind the product.
+    # Equal to a bound, next to one, and beyond the width of the adder after the product.
     near = rng.integers(-1, 2, count)
     values[:, 0], values[:, 1] = low + near, high + near
     values[:, 2], values[:, 3] = 1 << 24, -(1 << 24)

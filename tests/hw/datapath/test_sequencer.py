@@ -14,7 +14,7 @@ from amaranth_vta.sim.testbench.amaranth import pauses, put_all
 
 CONFIG = PRESETS["tiny"]
 OPERANDS = gemm_operands(CONFIG)
-# Those of a command of another kind, whose sources are in a smaller memory.
+# Operands of another kind of command, whose sources are in a smaller memory.
 OTHERS = {"dst": OPERANDS["dst"], "src": OPERANDS["src"] - 3}
 KINDS = [OPERANDS, OTHERS]
 

@@ -1,5 +1,4 @@
-"""What the ALU reads besides destinations: from accumulators with a copy and without, while GEMM
-reads others."""
+"""Operand prefetch of the ALU: accumulators with and without a copy, while GEMM reads others."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ from tests.hw.datapath.test_alu import micro_op, results
 CONFIG = PRESETS["tiny-extended"]
 DEPTH, TABLE = CONFIG.acc.depth, CONFIG.table_elements
 HALF, COPIED = DEPTH // 2, DEPTH - copied_sources(CONFIG)
-# On both sides of the border between banks, and of that of the elements with a copy.
+# On both sides of the border between banks, and of the border of the copied elements.
 NEAR = [0, 1, HALF - 1, HALF, COPIED - 2, COPIED - 1, COPIED, COPIED + 1]
-# Cycles that a micro-op waits for what the one before it writes.
+# Cycles that a micro-op waits for its predecessor's write.
 WAIT = RequantizingLane.latency
 # LOOKUP without the long pipeline of REQUANTIZE: in the small machine its lanes have registers.
 SMALL = replace(PRESETS["tiny"], overlap=1, lookup=1)
@@ -36,8 +35,9 @@ LARGE = replace(SMALL, log_block_in=4, log_block_out=4, log_wgt_buff_size=14, lo
 
 
 class BesideGemm(Elaboratable):
-    """An ALU and its accumulators, with the port through which GEMM reads them: what the ALU reads
-    of a bank in the same cycle is what GEMM reads."""
+    """An ALU and its accumulators, with GEMM's read port: the ALU's reads must not change GEMM's
+    data in the same cycle.
+    """
 
     def __init__(self, config: Config) -> None:
         self.alu, self.accumulators = AluUnit(config), Accumulators(config)
@@ -237,7 +237,7 @@ def test_alu_reads_what_was_written_last_with_a_copy_and_without(
 
 @pytest.mark.parametrize(("source", "others"), [(20, HALF), (20, 30), (COPIED, 0)])
 def test_a_source_is_right_however_long_ago_it_was_written(source: int, others: int) -> None:
-    """With so many micro-ops between that no other one waits for what is in flight."""
+    """With so many micro-ops between that none waits for a write in flight."""
     items, numbers = [], cycle(range(10))
     for distance in range(WAIT + 4):
         items += [
@@ -289,7 +289,7 @@ READS = {
     "all the same one": ([(n - 16, 0) for n in range(16)], (1, 1)),
     "two in turn": ([(n - 16, n % 2) for n in range(16)], (16, 1)),
     "each one twice": ([(n - 16, n // 2) for n in range(16)], (8, 1)),
-    # What is written is not forwarded, so that reading it takes two cycles.
+    # Writes are not forwarded, so reading takes two cycles.
     "written by the one that reads it": ([(0, 0), (-1, 0), (-2, 0)], (3 + WAIT, 3 + WAIT)),
     "written by the one before": ([(1, 0), (-1, 1), (-2, 1)], (3 + WAIT, 3 + WAIT)),
     "written by the one before that": ([(2, 0), (-1, 1), (-2, 2)], (3 + WAIT - 1, 3 + WAIT - 1)),

@@ -59,7 +59,7 @@ def test_what_is_forwarded_is_outside_if_it_is_read_past_the_depth(
                 y_size=rows,
                 x_stride=stride,
             )
-            # Limits are those of DRAM.
+            # Limits in DRAM.
             limits = {item.name.lower(): generator.choice([0, 1, 1 << 20]) for item in LIMITED}
             ctx.set(dut.bits, instruction_set(config).encode(forward))
             ctx.set(dut.limits, limits)

@@ -1,4 +1,4 @@
-"""The forwarder: what it writes to the inputs, how fast, and that it gives way."""
+"""The forwarder: its writes to the inputs, its throughput, and its priority."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Recorder:
             for number, memory in enumerate(self.contents):
                 self._write(memory, *values[4 * number : 4 * number + 4])
             if done:
-                # As they are in the next cycle.
+                # As visible in the next cycle.
                 self.snapshots.append({m: list(c) for m, c in self.contents.items()})
                 self.errors += error
             if len(self.snapshots) == done_count:

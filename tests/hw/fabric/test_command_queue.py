@@ -37,7 +37,7 @@ def test_each_command_waits_for_those_of_the_other_unit(
         for _ in range(3000):
             if len(taken) == len(items):
                 return
-            # As far ahead as instructions in flight allow: those of both sides of the command.
+            # As far ahead as instructions in flight allow, on both sides of the command.
             ahead = afters[len(taken)] + 2 * (INSTRUCTIONS_IN_FLIGHT - 1)
             ends = generator.random() < 0.9 and done < ahead
             ctx.set(queue.other_done, done % (1 << COUNT_WIDTH))

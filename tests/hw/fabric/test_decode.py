@@ -1,4 +1,4 @@
-"""Decoded instructions: nothing is lost, and each has what was found in its own bits."""
+"""Decoded instructions: none is lost, and each has the properties of its own bits."""
 
 from __future__ import annotations
 

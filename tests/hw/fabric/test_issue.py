@@ -19,10 +19,10 @@ CAUSES = [Cause.BUS_ERROR, Cause.INDEX_OUT_OF_RANGE]
 def run(
     units: list[int], durations: list[int], *, failing: int | None = None, pause: Pauses
 ) -> tuple[list[int], list[int], tuple[int, int] | None]:
-    """Runs instructions on the given ``units``, each for its ``durations`` cycles, in order within
-    a unit.
+    """Run instructions on the given ``units``, each for its ``durations`` cycles, in order within a
+    unit.
 
-    Returns the indices in the order in which they were done, those that retired, and the fault.
+    Returns the indices in completion order, the retired ones, and the fault.
     """
     dut = InOrder(TINY, Module.COMPUTE, CAUSES)
     entries = [checked_entry(TINY, Gemm(uop_end=n % 4), n) for n in range(len(units))]
@@ -107,5 +107,5 @@ def test_a_module_waits_only_where_it_has_an_instruction_that_lacks_something() 
 
     simulate(dut, drive)
     idle, waiting, works = (1, 0), (0, 1), (0, 0)
-    # The entry of the idle module asks for nothing, whatever is in its fields.
+    # The entry of the idle module has no effect, whatever its fields contain.
     assert status == [idle] * 5 + [waiting] * 5 + [works] * 6 + [idle] * 4

@@ -1,5 +1,5 @@
-"""A machine beside the processor, as on a Zynq: memory is a mapped file that the machine, compiled
-by Verilator, works on; its registers are those of that machine."""
+"""A machine beside the processor, as on a Zynq: memory is a mapped file shared with the machine in
+Verilator, whose registers are mapped too."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from amaranth_vta.sw.runtime.driver import MismatchError
 
 TINY = PRESETS["tiny"]
 PROGRAM = random_program(TINY, seed=3, length=40)
-# What a Zynq's memory map has: registers behind M_AXI_GP0, and a region at the end of its DRAM.
+# As in a Zynq's memory map: registers behind M_AXI_GP0, and a region at the end of its DRAM.
 REGISTERS_AT, MEMORY_AT, MEMORY_BYTES = 0x43C0_0000, 0x1F00_0000, 1 << 20
 PLACE = f"mem:{REGISTERS_AT:#x},{MEMORY_AT:#x}+{MEMORY_BYTES:#x}"
 
@@ -57,7 +57,7 @@ class SimulatedRegisters:
 
 @pytest.fixture(scope="module")
 def physical(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file in place of /dev/mem; no block of it is there but those that are written."""
+    """A sparse file in place of /dev/mem."""
     path = tmp_path_factory.mktemp("physical") / "mem"
     path.touch()
     os.truncate(path, MEMORY_AT + MEMORY_BYTES)
@@ -183,7 +183,7 @@ def test_registers_of_a_file_are_read_as_those_of_a_machine(tmp_path: Path) -> N
 
 
 def test_memory_is_accessed_in_whole_lines_and_single_words() -> None:
-    """Nothing else is aligned whatever the C library makes of it."""
+    """Other accesses would depend on the C library for alignment."""
 
     class Noted(np.ndarray):
         def __setitem__(self, part: Any, value: Any) -> None:
@@ -251,7 +251,7 @@ def test_a_uio_device_has_registers_and_memory_as_its_maps(
 def test_the_allocator_of_pynq_gives_memory_and_keeps_caches(
     registers: SimulatedRegisters, physical: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in of pynq, whose buffer is the machine's memory, notes what it is asked for."""
+    """A mock of pynq, whose buffer is the machine's memory, records the calls."""
     noted: list[str] = []
 
     class Buffer(np.ndarray):

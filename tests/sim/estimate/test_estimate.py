@@ -1,4 +1,4 @@
-"""The estimate gives the cycles of the RTL, as in tests/golden/cycles.json."""
+"""The estimate equals the cycles of the RTL, as in tests/golden/cycles.json."""
 
 from __future__ import annotations
 

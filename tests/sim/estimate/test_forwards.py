@@ -21,8 +21,9 @@ PADS = ("x_pad_0", "x_pad_1", "y_pad_0", "y_pad_1")
 
 
 def random_transfers(config: Config, chance: random.Random) -> list[Instruction]:
-    """LOADs and STOREs without tokens, so that all of load meets all of store; what the inputs hold
-    in the end is not defined."""
+    """LOADs and STOREs without tokens, so that all of load overlaps with all of store; final inputs
+    are undefined.
+    """
     program: list[Instruction] = []
     while len(program) < 25:
         kind = chance.choice((Load, Load, Load, Store, Forward, Forward, Forward))

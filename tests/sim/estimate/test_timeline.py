@@ -1,4 +1,4 @@
-"""The estimate's begin and end of each instruction are those of the design, to the cycle."""
+"""The estimate's start and end of each instruction equal the design's, to the cycle."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Fuzzing finds planted bugs, gives the same results with any number of jobs, and keeps programs
-that can be replayed."""
+"""Fuzzing finds planted bugs, is independent of the number of jobs, and writes replayable
+programs."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_memory_and_scratchpads_are_compared_after_most_faults() -> None:
 
 
 def test_what_was_executed_behind_a_token_without_room_is_not_compared() -> None:
-    """The machine finds that it is stuck when the instructions behind it are done."""
+    """The machine detects that it is stuck only after younger instructions are done."""
     store = isa.Store(x_size=0, push_prev=1)
     behind = [isa.Store(dram_base=1024 + at, x_size=1) for at in range(20)]
     program = [*[store] * (isa.TOKEN_LIMIT + 1), *behind, isa.Finish()]
@@ -183,7 +183,7 @@ def test_what_was_executed_behind_a_token_without_room_is_not_compared() -> None
     assert fault is not None
     assert fault.cause == "token_overflow"
     assert compare(image, ["functional", "rtl"], "ideal").differences == []
-    # Of the 20, those that cannot have begun are compared.
+    # Of the 20, those that cannot have started are compared.
     size = PRESETS["tiny"].out.element_bytes
     defined = reference_of(image).defined[1024 * size :][: 20 * size]
     assert not defined[: 15 * size].any()

@@ -1,4 +1,4 @@
-"""Random programs are legal, free of races, and cover what they are meant to cover."""
+"""Random programs are legal, free of races, and cover the intended cases."""
 
 from __future__ import annotations
 

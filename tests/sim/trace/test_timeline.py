@@ -27,8 +27,9 @@ PROGRAM: list[Instruction] = [
 
 
 def events(device: str, programs: list[list[Instruction]], dram: str = "ideal") -> Any:
-    """The events of these programs, run one after another, without those that describe lanes; each
-    with the name of its lane, and times in cycles."""
+    """Events of these consecutive programs without those that describe lanes; each with the name of
+    its lane, and times in cycles.
+    """
     timeline = Timeline()
     machine = open_device(device, TINY, 0x4000, dram=dram, timeline=timeline)
     encode = isa.instruction_set(TINY).encode

@@ -70,8 +70,9 @@ def run(function: Function, inputs: Mapping[Tensor, Array], runtime: Runtime) ->
 
 
 def check(program: Program, seed: int = 0, order: str = "reverse") -> Function:
-    """Builds the program and runs it in an order that its tokens allow; asserts that there is no
-    race and no read of what was never written."""
+    """Build the program and run it in an order that its tokens allow; asserts that there is no race
+    and no uninitialized read.
+    """
     function = program.build()
     rng = np.random.default_rng(seed)
     inputs = {tensor: some(tensor, rng) for tensor in program.args[:-1]}
@@ -582,7 +583,7 @@ def random_arithmetic(seed: int) -> Program:
 
 @pytest.mark.parametrize("block", range(4))
 def test_random_arithmetic_is_exact_or_refused(block: int) -> None:
-    """What is overwritten is never needed later, on whichever side of an operation it is."""
+    """Overwritten operands are never needed later, on either side of an operation."""
     exact = 0
     for seed in range(50 * block, 50 * block + 50):
         program = random_arithmetic(seed)

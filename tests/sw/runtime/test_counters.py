@@ -1,4 +1,4 @@
-"""What is derived from the counters of a run, on numbers that can be checked by hand."""
+"""Figures derived from the counters of a run, on numbers that can be checked by hand."""
 
 from __future__ import annotations
 

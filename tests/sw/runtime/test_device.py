@@ -1,4 +1,4 @@
-"""What is said of transfers, against a walk over their elements."""
+"""Properties of transfers, against a walk over their elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens and streams, faults, and what the runtime shows of itself."""
+"""Tokens and streams, faults, and introspection of the runtime."""
 
 from __future__ import annotations
 

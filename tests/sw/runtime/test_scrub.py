@@ -18,8 +18,9 @@ MEMORY_BYTES = 1 << 20
 
 
 def shown(device: Device, config: Config) -> bytes:
-    """What a program stores that shows every input, weight and accumulator which random programs
-    use."""
+    """Bytes stored by a program that exposes all inputs, weights and accumulators that random
+    programs use.
+    """
     everywhere = {
         memory: np.ones(config.memory(memory).depth, bool)
         for memory in (Memory.INP, Memory.WGT, Memory.ACC)

@@ -28,7 +28,7 @@ def decoded(stream: Stream) -> list[isa.Instruction]:
 
 
 def steps(instructions: list[isa.Instruction]) -> dict[Module, list[str]]:
-    """What each module does, in its order: work, pops and pushes by the other module's name."""
+    """Each module's steps in order: work, pops and pushes, by the name of the other module."""
     done: dict[Module, list[str]] = {module: [] for module in WORK}
     for instruction in instructions:
         module = isa.module_of(instruction)

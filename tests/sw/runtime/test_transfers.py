@@ -1,4 +1,4 @@
-"""Loads and stores: what the machine moves for a call of the runtime, and what is refused."""
+"""Loads and stores: the machine's transfers for a call of the runtime, and rejected calls."""
 
 from __future__ import annotations
 

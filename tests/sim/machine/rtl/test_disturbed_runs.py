@@ -1,4 +1,4 @@
-"""Disturbed runs are safe, and what would not be is seen. benchmarks/safety.py makes 10,000."""
+"""Disturbed runs are safe, and unsafe ones are detected. benchmarks/safety.py runs 10,000."""
 
 from __future__ import annotations
 

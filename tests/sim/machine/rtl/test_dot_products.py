@@ -1,4 +1,4 @@
-"""The dot products of the fast simulation, written as loops, equal those of the design."""
+"""The loops that simulate dot products equal the design's multipliers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Pairs(wiring.Component):
 
 
 def differing(verilog: str, flags: tuple[str, ...] = ()) -> int:
-    """What is found to differ in `Pairs`, as ``verilog`` without the module of the loops."""
+    """The difference found by `Pairs`, as ``verilog`` without the module of the loops."""
     harness = Harness(Path(__file__).with_name("dot_products.cpp"))
     library = ctypes.CDLL(str(design_library(verilog + LOOPS, harness, flags)))
     library.differences.argtypes = [ctypes.c_uint64, ctypes.c_uint32]

@@ -1,4 +1,4 @@
-"""The compiled machine gives the results of the conformance vectors, on every memory model."""
+"""The compiled machine reproduces the conformance vectors on every memory model."""
 
 from __future__ import annotations
 

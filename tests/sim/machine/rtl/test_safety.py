@@ -1,4 +1,4 @@
-"""Whatever happens, the machine stops cleanly, reports why, and runs the next program."""
+"""The machine always stops cleanly, reports why, and runs the next program."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_no_access_begins_after_a_stop(transfer: isa.Instruction, counter: str) 
     begun = bench.peek(counter.upper())
     bench.settle(5000)
     assert bench.status == {"done", "stopped"}
-    # Those that were in registers before the bus.
+    # Beats that were registered before the bus.
     assert begun <= bench.peek(counter.upper()) <= begun + 2
     assert begun < 60
     assert runs_correctly(bench)
@@ -232,7 +232,7 @@ def test_counters_are_read_while_a_program_runs_and_start_again_after_it_is_stop
     bench.settle(500)
     first = bench.peek("ALU_BUSY")
     bench.settle(300)
-    # The sums are updated in turn: each is a round behind at most.
+    # The sums are updated round-robin: each lags by one round at most.
     behind = 1 << (len(COUNTERS) - 1).bit_length()
     assert 300 < first < first + 300 - behind <= bench.peek("ALU_BUSY") < 1000
     bench.command("reset")

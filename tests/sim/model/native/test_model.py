@@ -124,7 +124,9 @@ def test_streams_of_any_bits_give_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-extended"])
 def test_each_bit_of_an_instruction_gives_the_same(name: str) -> None:
-    """Legal instructions with one bit changed: what each field means, and what makes it illegal."""
+    """Legal instructions with one flipped bit: the meaning of each field, and the rules of
+    legality.
+    """
     config = CONFIGS[name]
     encode = isa.instruction_set(config).encode
     instructions = [LOAD, GEMM, STORE, Load(memory=Memory.ACC), Alu(alu_opcode=0, uop_end=0)]

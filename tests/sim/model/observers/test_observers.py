@@ -62,7 +62,7 @@ def store(**fields: int) -> Store:
         ([load(Memory.WGT), uops(), gemm()], [Race(0, 2, "WGT", 0)]),
         # A later instruction of the same module inherits the order.
         ([load(), load(sram_base=9, push_next=1), uops(), gemm(pop_prev=1), gemm()], []),
-        # A token that is pushed too early does not order what comes later.
+        # A token that is pushed too early does not order later instructions.
         (
             [load(sram_base=9, push_next=1), load(), uops(), gemm(pop_prev=1)],
             [Race(1, 3, "INP", 0)],
@@ -111,7 +111,7 @@ def test_races_are_what_no_token_orders(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_store_over_its_own_stream_is_a_race_with_fetch(order: str) -> None:
-    # The first instruction, which is the store itself, and what is next to the stream.
+    # The first instruction, which is the store itself, and memory next to the stream.
     program = [store(dram_base=PROGRAM // 4), Finish()]
     assert races(*program, order=order) == [Race(0, 0, "DRAM", PROGRAM, over_stream=True)]
     its_end = [store(dram_base=PROGRAM // 4 - 2, x_size=3), Finish()]
@@ -200,7 +200,7 @@ def alu(**fields: int) -> Alu:
             [FalseClaim(1, 1, 0)],
         ),
         ([Alu(alu_opcode=AluOp.REQUANTIZE, **at(0, dst_factor_out=2))], [FalseClaim(1, 1, 0)]),
-        # Nor may a MULTIPLY_ADD write its factor; it may add what it writes.
+        # A MULTIPLY_ADD must not write its factor; it may write its addend.
         ([multiply_add(7, **at(7))], [FalseClaim(1, 1, 7)]),
         ([multiply_add(7, **at(8))], []),
     ],

@@ -1,4 +1,4 @@
-"""The instructions of a loop nest as arrays are those that its host code issues."""
+"""The array form of a loop nest's instructions equals the calls of its host code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHIFT = RoundingShift(4, -128, 127)
 
 
 class Calls:
-    """Stands in for the runtime: what the host code calls, in order, each with its statement."""
+    """A mock runtime that records the host code's calls in order, each with its statement."""
 
     def __init__(self) -> None:
         self.statement = 0

@@ -1,4 +1,4 @@
-"""Tokens: every order that they allow gives the same result, and each of them is needed."""
+"""Tokens: every order that they allow has the same result, and each of them is needed."""
 
 from __future__ import annotations
 

@@ -28,8 +28,9 @@ Array = npt.NDArray[Any]
 
 
 class Run:
-    """Runs a function and returns its output. On the functional model there must be no race and no
-    read of what was never written. ``counters`` are the machine's, of the last run."""
+    """Runs a function and returns its output. The functional model must report no race and no
+    uninitialized read. ``counters`` are the machine's, of the last run.
+    """
 
     counters: dict[str, int]
 
@@ -89,8 +90,7 @@ def run() -> Run:
 
 @pytest.fixture
 def interpreted() -> Interpret:
-    """Checks that the loop nest gives the same result after every pass, which is also that of
-    the expression."""
+    """Checks that the loop nest has the same result after every pass, equal to the expression's."""
 
     def check(
         schedule: tuple[te.Schedule, Sequence[Tensor]],

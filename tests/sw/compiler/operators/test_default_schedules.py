@@ -1,4 +1,4 @@
-"""Default schedules fit every machine that any schedule fits, and give the right results."""
+"""Default schedules fit every machine that any schedule fits, and are correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Max pooling, with inputs from GEMM and with those that are loaded into accumulators."""
+"""Max pooling, with inputs copied by GEMM or loaded into accumulators."""
 
 from __future__ import annotations
 

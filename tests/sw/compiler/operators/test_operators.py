@@ -178,7 +178,7 @@ def test_accumulators_in_turn_let_requantization_overlap_gemm(order: str) -> Non
     knobs = Conv2dKnobs(1, 2, 5, 2, 3, in_turn=True, ahead=False)
     text = check_rescaled(workload, PRESETS["tiny-extended"], knobs, 1, order)
     operations = [line[17:].split()[0] for line in text.splitlines() if "compute" in line]
-    # Nothing is reset, and each tile begins while the one before it is requantized.
+    # Nothing is reset, and each tile starts while its predecessor is requantized.
     assert operations.count("MULTIPLY") == operations.count("ALU") == 9
     assert not [line for line in text.splitlines() if "GEMM reset" in line]
     assert all("independent" in line for line in text.splitlines() if " MULTIPLY " in line)
@@ -321,7 +321,7 @@ def test_rounding_is_half_to_even_for_every_sum_near_a_step() -> None:
 
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_whatever_default_knobs_are_first_fit(name: str) -> None:
-    """The formulas by which tiles are chosen agree with what the compiler allocates."""
+    """The formulas for tile sizes agree with the compiler's allocation."""
     config = PRESETS[name]
     env = Environment(config)
     requantize = RoundingShift(6, 0, 127)

@@ -1,4 +1,4 @@
-"""What is ahead is computed iterations before it is read, on loop nests as text."""
+"""Software pipelining, on loop nests as text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def indented(text: str) -> str:
 
 
 def check(text: str) -> str:
-    """The nest after the pass, as text; it computes what it did before."""
+    """The nest after the pass, as text, with its result checked."""
     before = parse(text)
     after = compute_ahead(before, TINY)
     x = np.random.default_rng(1).integers(-40, 40, before.args[0].shape).astype(np.int32)

@@ -65,7 +65,7 @@ def is_loop(stmt: Stmt, name: str) -> bool:
 
 
 def steps(nest: LoopNest) -> list[Stmt]:
-    """What an iteration consists of."""
+    """The statements of an iteration."""
     (loop,) = (part for part in walk(nest.body) if is_loop(part, "t"))
     return children(*children(loop))
 
@@ -90,12 +90,12 @@ def test_what_reads_the_iteration_before_comes_first() -> None:
 @pytest.mark.parametrize(
     ("statements", "places"),
     [
-        # It may also read what it writes, and what does not roll.
+        # It may also read its own destination, and buffers that do not roll.
         (("alu: b[t + 2, c] = 3", TRIPLED, CARRIED.replace("= ", "= b[t + 2, c] + ")), [0, 2, 1]),
         ((TRIPLED, CARRIED + " + s[c, t]"), [1, 0]),
         # Two of them stay in order.
         ((TRIPLED, CARRIED, "alu: b[t + 2, c] = max(b[t + 2, c], d[t + 1, c])"), [1, 2, 0]),
-        # It comes behind what is not an ALU operation.
+        # It stays behind statements that are not ALU operations.
         (("dma_copy: l[t + 2, c] = x[t, c]", TRIPLED, CARRIED), [0, 2, 1]),
         (("gemm: l[t + 2, c] = 0", TRIPLED, CARRIED), [0, 2, 1]),
     ],
@@ -107,10 +107,10 @@ def test_it_moves_as_far_as_it_can(statements: tuple[str, ...], places: list[int
 @pytest.mark.parametrize(
     "statements",
     [
-        # What it overwrites is read, or is written, and not read, before it.
+        # Its destination is read, or written without being read, before it.
         ("alu: d[t + 2, c] = b[t + 2, c] * 3", CARRIED),
         ("alu: b[t + 2, c] = l[t + 2, c] * 3", CARRIED),
-        # What it reads is written before it: in the iteration that it reads, or without turns.
+        # Its source is written before it: in the iteration that it reads, or without turns.
         ("alu: a[t + 1, c] = l[t + 2, c] * 3", CARRIED),
         ("alu: d[t + 2, c] = 3; a[t + 1, c] = l[t + 2, c] * 3", CARRIED),
         ("alu: s[t + 2, c] = l[t + 2, c] * 3", CARRIED + " + s[t + 2, c]"),
@@ -122,13 +122,13 @@ def test_it_moves_as_far_as_it_can(statements: tuple[str, ...], places: list[int
         (TRIPLED, "alu: b[t + 2, c] = l[t + 2, c]"),
         (TRIPLED, "alu: b[t + 2, c] = a[t + 1, c] + l[t + 2, c]"),
         (TRIPLED, CARRIED + "; b[t + 2, c] = l[t + 2, c]"),
-        # It reads another iteration than the one before, or the loop does not say which.
+        # It reads another iteration than the previous one, or an unknown one.
         (TRIPLED, "alu: b[t + 2, c] = a[t, c]"),
         (TRIPLED, "alu: b[t + 2, c] = a[t + 3, c]"),
         ("alu: a[t + 3, c] = l[t + 2, c] * 3", "alu: b[t + 2, c] = a[t + 3, c]"),
         (TRIPLED, "alu: b[t + 2, c] = a[2*t + 1, c]"),
         (TRIPLED, "alu: b[t + 2, c] = a[t // 2 + 1, c]"),
-        # It reads and writes several iterations, or nobody knows which.
+        # It reads and writes several iterations, or unknown ones.
         (TRIPLED, CARRIED + "; b[t + 1, c] = a[t + 1, c]"),
         ("alu: a[t // 2 + 1, c] = l[t + 2, c] * 3", CARRIED),
         ("alu: d[t + 2, c] = 3; a[t // 2 + 1, c] = l[t + 2, c] * 3", CARRIED),

@@ -1,4 +1,4 @@
-"""What one instruction does is marked once, wherever the mark of a reduction is."""
+"""The region of one instruction is marked once, wherever a reduction's mark is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAIL = (ENV.BATCH, ENV.BLOCK_OUT)
 
 @pytest.mark.parametrize(("marked", "regions"), [("i", 1), ("k", 2)])
 def test_the_beginning_of_a_reduction_is_in_one_region(marked: str, regions: int) -> None:
-    """In that of the reduction if this begins outside it, else in one of its own."""
+    """In the reduction's region if the reduction starts outside, otherwise in a separate one."""
     x = te.placeholder((8, *TAIL), "x", ENV.acc_dtype)
     x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
     k = te.reduce_axis((0, 4), "k")

@@ -1,4 +1,4 @@
-"""Rolling buffers: what an iteration computes is there in the next one, in every pass."""
+"""Rolling buffers: results of an iteration are available in the next one, in every pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operator that chooses its knobs says what it considered, through one protocol."""
+"""Every operator with knobs reports the schedules it considered, through one protocol."""
 
 from __future__ import annotations
 

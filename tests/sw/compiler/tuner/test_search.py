@@ -1,4 +1,4 @@
-"""What is walked through the cost model, and in which order."""
+"""Candidates walked through the cost model, and their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First loads of weights come in earlier layers, with room and time there; nothing else changes."""
+"""First weight loads move into earlier layers that have room and time; nothing else changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles hold what the tensor holds, and zeros around it."""
+"""Tiles contain the tensor's elements, and zeros around them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Factors per channel behind a convolution, against the file as it stands: all numbers are powers
-of two, so that float sums are exact."""
+"""Factors per channel after a convolution, against the file itself: all numbers are powers of two,
+so that float sums are exact."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes, renamed
 
 
 def chain(operators: str) -> Network:
-    """One node per letter, each of which reads the one before."""
+    """One node per letter, each of which reads its predecessor."""
     nodes = [
         Node(letter, f"{letter}{n}", (f"t{n - 1}" if n else "x",), (f"t{n}",))
         for n, letter in enumerate(operators)

@@ -1,4 +1,4 @@
-"""What makes a part of a concatenation writes it where the whole has it."""
+"""Producers of a concatenation's operands write them in place."""
 
 from __future__ import annotations
 

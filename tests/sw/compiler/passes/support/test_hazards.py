@@ -1,4 +1,4 @@
-"""Tokens found at once are those that are found by following the instructions one by one."""
+"""Tokens computed at once equal those of a walk over the instructions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPTH = 24
 
 
 def random_touches(seed: int) -> list[Touches]:
-    """Of instructions that each touch one range of each scratchpad of its module, or none of it."""
+    """Instructions that each touch one range, or none, of each scratchpad of their module."""
     random = np.random.default_rng(seed)
     count = 60
     modules = random.integers(0, 3, count)
