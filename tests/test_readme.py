@@ -47,7 +47,7 @@ def test_the_readme_lists_the_commands_that_there_are() -> None:
     assert set(re.findall(r"^    vta ([\w-]+)", README, re.MULTILINE)) == set(cli.vta.commands)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/decisions/index.md"])
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"(?:\]\(|src=\"|srcset=\")([^)#\"]+)", path.read_text(encoding="utf-8"))
@@ -66,7 +66,11 @@ def test_the_index_lists_every_record_and_page() -> None:
     }
     # The site's copy of the example's readme, and the parts of the API, which its own page lists.
     apart = {page for page in pages if page.startswith("api/")} | {"index.md", "digits.md"}
-    assert [page for page in sorted(pages - apart) if f"({page})" not in index] == []
+    records = {page for page in pages if page.startswith("decisions/0")}
+    listed = (docs / "decisions" / "index.md").read_text(encoding="utf-8")
+    missing = [page for page in records if f"({page.removeprefix('decisions/')})" not in listed]
+    assert missing == []
+    assert [page for page in sorted(pages - apart - records) if f"({page})" not in index] == []
     assert "(api/index.md)" in index
 
 
