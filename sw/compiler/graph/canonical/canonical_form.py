@@ -47,7 +47,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from amaranth_vta.sw.compiler.graph.load.onnx_model import infer
-from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.network import Network, Rounding
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 
 from .broadcasting import repeat_pixel
@@ -102,20 +102,25 @@ from .transpositions import (
 )
 
 
-def canonical(network: Network) -> Network:
-    """The canonical form of ``network``, which is left as it is."""
+def canonical(network: Network, allow_rounding: bool = False) -> Network:
+    """The canonical form of ``network``, which is left as it is.
+
+    A product stays in float if the rounding of its constants can move a result by more than half a
+    step, unless ``allow_rounding``; `Network.rounding` has the bounds.
+    """
     work = replace(
         network,
         nodes=Nodes(network.nodes),
         constants=dict(network.constants),
         types=dict(network.types),
+        rounding=Rounding(allow_rounding),
     )
     rewrite(work, _RULES)
     # Where no other rule makes an operator on integers of a product.
     rewrite(work, (*_RULES, sum_of_integers))
     work.drop_unused()
     work.sort()
-    return infer(work)
+    return replace(infer(work), rounding=work.rounding)
 
 
 def _cancel_pair(network: Network, node: Node) -> bool:
