@@ -26,6 +26,7 @@ The rules of this folder rewrite that and other forms:
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
 - a product whose result stays in float becomes a ConvInteger or MatMulInteger and DequantizeLinear,
 - ONNX Runtime's own products with results in float become such ones as well,
+- channels of products whose sums and scale are beyond REQUANTIZE become such sums as well,
 - zero points known only at run time move behind these,
 - operators that only move or choose elements do so on integers instead, behind Relu and Clip,
 - so do Concat, Pad and clamps where nothing quantizes their results, and Max and Min where they are
@@ -91,6 +92,7 @@ from .simpler_forms import (
 )
 from .sums.dynamic import constant_zero_point, write_zero_points
 from .sums.fused_products import split_fused_product
+from .sums.unscaled_channels import split_unscaled_channels
 from .sums.whole_sums import sum_of_integers
 from .transposed_products import fuse_transposed, phases_of_depth
 from .transpositions import (
@@ -117,7 +119,7 @@ def canonical(network: Network, allow_rounding: bool = False) -> Network:
     )
     rewrite(work, _RULES)
     # Where no other rule makes an operator on integers of a product.
-    rewrite(work, (*_RULES, sum_of_integers))
+    rewrite(work, (*_RULES, sum_of_integers, split_unscaled_channels))
     work.drop_unused()
     work.sort()
     return replace(infer(work), rounding=work.rounding)
