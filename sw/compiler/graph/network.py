@@ -43,6 +43,7 @@ class Rounding:
             self.refused[name] = bound
             return False
         self.bounds[name] = bound
+        self.refused.pop(name, None)
         return True
 
 

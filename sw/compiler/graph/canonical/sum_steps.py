@@ -1,10 +1,10 @@
 """Steps of a product's sums, fine enough for its bias.
 
 The sums of a product of integers count steps of s_x · s_w, and so does its bias, which is rounded
-to these. Where weights have fewer than eight bits such a step is coarse: half of it can be more
-than a step of the result. Weights times an integer m, at a scale of s_w / m, give the same sums in
-steps finer by m. Unless all biases are within `_NEAR` of a step of the result, each channel has its own m:
-one with which no result changes, if there is one, and else the one that brings its bias nearest.
+to these. Where weights have fewer than eight bits such a step is coarse: half of it can exceed a
+step of the result. Weights times an integer m, with the scale s_w / m, give the same sums in steps
+finer by m. Unless all biases are within `_NEAR` of a step of the result, each channel has its own
+m: one with which no result changes if there is one, else the one that brings the bias nearest.
 
 What rounding is left is bounded, in steps of the result: `SumSteps.moved`.
 """
@@ -30,9 +30,9 @@ _BIAS_BITS = 30
 _SUM_LIMIT = (1 << 31) - 1
 # By how much a result of float32 operations, a few in succession, differs from that of real
 # numbers, in proportion to its operands.
-_FLOAT32 = 2.0**-22
+FLOAT32 = 2.0**-22
 # Results that are not clipped have at most this many steps.
-_STEPS = 256
+STEPS = 256
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def sum_steps(
         return None
     values, exact = np.broadcast_to(found[0].reshape(-1), channels), found[1]
     if exact:
-        moved = _FLOAT32 * _STEPS
+        moved = FLOAT32 * STEPS
         return SumSteps(weights, weight, np.array(values), moved)
     product = _Product(weights.reshape(channels, -1), scale, values, data, limits)
     chosen = product.finer(weight.zero.dtype)
@@ -217,7 +217,7 @@ class _Product:
             multiplied = chosen.factors >= 1
             apart = self.weights * _column(unit) - weights * _column(made)
             off += np.where(multiplied, 0, np.abs(apart).sum(axis=1) * self._span)
-            off += _FLOAT32 * (_STEPS + 2 * np.abs(bias))
+            off += FLOAT32 * (STEPS + 2 * np.abs(bias))
             # Channels whose results are always clipped to the same bound do not move.
             reach = self._reach() * unit + off
             clipped = bias - reach > self.limits.high - 0.5

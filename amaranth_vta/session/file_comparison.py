@@ -1,0 +1,222 @@
+"""Comparison of results with those of the file as it stands, which the canonical form replaces.
+
+Two figures have limits. The largest difference of an output shows results that are far off; but a
+step that one layer rounds differently can become many in the layers behind it. Therefore each layer
+of the canonical form also runs on the file's own tensors: rounding that moves its results by at
+most half a step makes them at most one step different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from amaranth_vta.sw.runtime.network.tile_layout import Array
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+    from amaranth_vta.sw.compiler.graph.network import Network
+
+Run = Callable[[dict[str, Array]], Mapping[str, Array]]
+
+# An output may differ by this part of its range, or by so many steps if that is more.
+MOST_OF_RANGE = 0.25
+MOST_STEPS = 2
+# Steps that are scales in float32 do not divide differences exactly.
+_SLACK = 1e-3
+# What is appended to the names of tensors that come from the file.
+_GIVEN = "/of the file"
+# Products of integers. With data of uint8 and weights of int8, ONNX Runtime saturates their sums on
+# processors without VNNI.
+_PRODUCTS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger"})
+# They change the place of elements, not their steps.
+_MOVES = frozenset({"Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How an output differs from the file's.
+
+    ``of_range`` is the largest difference as a part of the range of the file's output, and
+    ``steps`` the same difference in steps of the output's quantization, None if it has none.
+    ``same_class`` counts the ``samples`` whose greatest element is at the same place; None if the
+    output is not one vector per sample.
+    """
+
+    of_range: float
+    steps: float | None
+    same_class: int | None
+    samples: int
+
+    @property
+    def ok(self) -> bool:
+        few_steps = self.steps is not None and self.steps <= MOST_STEPS + _SLACK
+        return few_steps or self.of_range <= MOST_OF_RANGE
+
+
+@dataclass(frozen=True)
+class FileComparison:
+    """How results differ from those of the file in a session without optimizations.
+
+    ``outputs`` has them by name. ``layers`` has each tensor of 8-bit integers that the file and the
+    canonical form have in common, and by how many steps at most it differs where the canonical form
+    computes it from the file's own tensors. ``bound`` is the largest of `Rounding.bounds`.
+    """
+
+    outputs: dict[str, OutputDifference]
+    layers: dict[str, int]
+    bound: float
+
+    @property
+    def layer_limit(self) -> int:
+        """The steps by which results differ at most that are ``bound`` apart before rounding."""
+        return 1 + int(self.bound)
+
+    @property
+    def ok(self) -> bool:
+        steps = max(self.layers.values(), default=0)
+        return steps <= self.layer_limit and all(item.ok for item in self.outputs.values())
+
+
+def compare_with_file(
+    outputs: dict[str, Array],
+    network: Network,
+    model: onnx.ModelProto,
+    images: int,
+    in_batches: Callable[[Run], Mapping[str, Array]],
+) -> FileComparison:
+    """Compares ``outputs`` with those of ``model``, of which ``network`` is the canonical form for
+    runs of ``images``.
+
+    ``in_batches`` calls a run on the inputs that gave the outputs. Raises `ModelError` if ONNX
+    Runtime cannot run the model as it stands.
+    """
+    layers = _Layers(network, _without_saturation(model, images), list(outputs))
+    wanted = in_batches(layers.run)
+    return FileComparison(
+        outputs={
+            name: _difference(outputs[name], wanted[name], _step(network, name)) for name in outputs
+        },
+        layers=layers.steps,
+        bound=max(network.rounding.bounds.values(), default=0.0),
+    )
+
+
+class _Layers:
+    """Runs of the file, of which each also runs the canonical form on the file's tensors."""
+
+    def __init__(self, network: Network, model: onnx.ModelProto, outputs: list[str]) -> None:
+        from onnx import helper
+
+        from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
+        from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+
+        of_file = {name for node in model.graph.node for name in node.output}
+        made = (name for node in network.nodes for name in node.outputs if name in of_file)
+        self._common = [name for name in made if network.types[name].dtype in BYTE_TYPES]
+        self._network, self._outputs = network, outputs
+        extended = type(model)()
+        extended.CopyFrom(model)
+        extended.graph.output.extend(
+            helper.make_empty_tensor_value_info(name)
+            for name in self._common
+            if name not in {item.name for item in model.graph.output}
+        )
+        self._file = exact_session(extended.SerializeToString())
+        self._canonical: onnxruntime.InferenceSession | None = None
+        self.steps: dict[str, int] = {}
+
+    def run(self, feeds: dict[str, Array]) -> dict[str, Array]:
+        """The outputs of the file."""
+        from amaranth_vta.sw.runtime.network.onnx_runtime import run_session
+
+        found = run_session(self._file, dict.fromkeys([*self._outputs, *self._common]), feeds)
+        if self._canonical is None:
+            # Inference of shapes does not always know them.
+            self._common = [name for name in self._common if self._is_same(name, found[name])]
+            self._canonical = self._session()
+        given = feeds | {name + _GIVEN: found[name] for name in self._common}
+        needed = {item.name: given[item.name] for item in self._canonical.get_inputs()}
+        if self._common:
+            for name, value in run_session(self._canonical, self._common, needed).items():
+                off = np.abs(value.astype(np.int16) - found[name].astype(np.int16))
+                self.steps[name] = max(self.steps.get(name, 0), int(off.max(initial=0)))
+        return {name: found[name] for name in self._outputs}
+
+    def _is_same(self, name: str, value: Array) -> bool:
+        info = self._network.types[name]
+        return (info.dtype, info.shape) == (value.dtype, value.shape)
+
+    def _session(self) -> onnxruntime.InferenceSession:
+        """The canonical form, in which the tensors in common are inputs where they are read."""
+        from amaranth_vta.sw.compiler.graph.nodes import Nodes
+        from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+
+        given, network = set(self._common), self._network
+        types = network.types | {name + _GIVEN: network.types[name] for name in given}
+        work = replace(network, nodes=Nodes(network.nodes), outputs=self._common, types=types)
+        for node in network.nodes:
+            inputs = tuple(name + _GIVEN if name in given else name for name in node.inputs)
+            if inputs != node.inputs:
+                work.nodes.replace(node, [replace(node, inputs=inputs)])
+        work.drop_unused()
+        read = {name for node in work.nodes for name in node.reads}
+        possible = (*network.inputs, *(name + _GIVEN for name in self._common))
+        needed = [name for name in possible if name in read]
+        model = work.part(work.nodes, needed, self._common)
+        return exact_session(model.SerializeToString())
+
+
+def _without_saturation(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
+    """``model``; if it has products of uint8 data and int8 weights, with weights of uint8."""
+    if not any(node.op_type in _PRODUCTS for node in model.graph.node):
+        return model
+    from amaranth_vta.sw.compiler.graph.canonical.integer_products import match_weights
+    from amaranth_vta.sw.compiler.graph.canonical.rewriting import rewrite
+    from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
+
+    network = load_network(model, images)
+    rewrite(network, (match_weights,))
+    return network.to_onnx()
+
+
+def _step(network: Network, name: str) -> float | None:
+    """The step by which an output is quantized; None if nothing quantizes it."""
+    from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
+
+    node = network.maker(name)
+    while node is not None and node.operator in _MOVES:
+        name = node.inputs[0]
+        node = network.maker(name)
+    if network.types[name].dtype in BYTE_TYPES:
+        return 1
+    parameters = parameters_of(network, node, "DequantizeLinear")
+    if parameters is None or not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
+        return None
+    return float(parameters.scale.item())
+
+
+def _difference(got: Array, wanted: Array, step: float | None) -> OutputDifference:
+    samples = len(wanted) if wanted.ndim else 1
+    numeric = wanted.dtype.kind == "f" or wanted.dtype.itemsize == 1
+    if not numeric or not wanted.size:  # indices and truth values have no distance
+        return OutputDifference(0.0, None, None, samples)
+    same_class = None
+    if wanted.ndim > 1 and sum(size > 1 for size in wanted.shape[1:]) == 1:
+        first, second = (item.reshape(samples, -1).argmax(axis=1) for item in (got, wanted))
+        same_class = int((first == second).sum())
+    with np.errstate(invalid="ignore"):
+        off = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
+    # Infinities of the same sign and NaN equal themselves.
+    off[(got == wanted) | (got != got) & (wanted != wanted)] = 0
+    most = float(np.nan_to_num(off, nan=np.inf, posinf=np.inf).max())
+    values = wanted[np.isfinite(wanted)].astype(np.float64)
+    extent = float(np.ptp(values)) if values.size else 0.0
+    extent = extent or float(np.abs(values).max(initial=0)) or 1.0
+    steps = None if step is None else most / step
+    return OutputDifference(most / extent, steps, same_class, samples)
