@@ -53,14 +53,22 @@ def _outputs(file: FileComparison) -> str:
 
 
 def _layers(file: FileComparison) -> str:
-    name, steps = max(file.layers.items(), key=lambda item: item[1])
-    if steps > file.layer_limit:
-        return f"{name} differs by {steps} steps; the limit is {_steps(file.layer_limit)}"
-    if not steps:
-        return f"{counted(len(file.layers), 'tensor')}, none of which differs"
-    return (
-        f"{counted(len(file.layers), 'tensor')}, none of which differs by more than {_steps(steps)}"
-    )
+    failed = [(name, item) for name, item in file.layers.items() if not item.ok]
+    for name, item in failed:
+        if item.unrounded is None:
+            return f"{name} differs by {_steps(item.steps)}"
+        return (
+            f"{name} is up to {item.unrounded:.3f} steps from what the file rounds; the limit is "
+            f"{item.limit:.3f}"
+        )
+    steps = max(item.steps for item in file.layers.values())
+    text = f"{counted(len(file.layers), 'tensor')}, none of which differs"
+    if steps:
+        text += f" by more than {_steps(steps)}"
+    distances = [item.unrounded for item in file.layers.values() if item.unrounded is not None]
+    if distances:
+        text += f"; at most {max(distances):.3f} steps from what the file rounds"
+    return text
 
 
 def _steps(number: float) -> str:

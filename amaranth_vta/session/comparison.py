@@ -51,9 +51,7 @@ class CheckReport:
             return None
         return {
             "outputs": {name: asdict(item) for name, item in self.file.outputs.items()},
-            "layers": self.file.layers,
-            "layer_limit": self.file.layer_limit,
-            "bound": self.file.bound,
+            "layers": {name: asdict(item) for name, item in self.file.layers.items()},
             "ok": self.file.ok,
             "differs_from_default": self.differs_from_default,
         }

@@ -1,9 +1,9 @@
 """Comparison of results with those of the file as it stands, which the canonical form replaces.
 
-Two figures have limits. The largest difference of an output shows results that are far off; but a
-step that one layer rounds differently can become many in the layers behind it. Therefore each layer
-of the canonical form also runs on the file's own tensors: rounding that moves its results by at
-most half a step makes them at most one step different.
+The largest difference of an output shows results that are far off; but a step that one layer rounds
+differently can become many in the layers behind it. Therefore each layer of the canonical form also
+runs on the file's own tensors, and its results are compared with what the file has before it rounds
+to integers: a result is at most half a step from that, and what rounding of constants can add.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ MOST_OF_RANGE = 0.25
 MOST_STEPS = 2
 # Steps that are scales in float32 do not divide differences exactly.
 _SLACK = 1e-3
+# What the order of additions in float32 can move a result, in steps.
+_NOISE = 1 / 64
 # What is appended to the names of tensors that come from the file.
 _GIVEN = "/of the file"
 # Products of integers. With data of uint8 and weights of int8, ONNX Runtime saturates their sums on
@@ -60,27 +62,52 @@ class OutputDifference:
 
 
 @dataclass(frozen=True)
-class FileComparison:
-    """How results differ from those of the file in a session without optimizations.
+class LayerDifference:
+    """How a tensor of 8-bit integers that is computed from the file's own tensors differs from the
+    file's.
 
-    ``outputs`` has them by name. ``layers`` has each tensor of 8-bit integers that the file and the
-    canonical form have in common, and by how many steps at most it differs where the canonical form
-    computes it from the file's own tensors. ``bound`` is the largest of `Rounding.bounds`.
+    ``steps`` is the largest difference. ``unrounded`` is the largest distance from what the file
+    quantizes, in steps; None if the file computes integers. ``bound`` is that of `Rounding`: how
+    far the rounding of constants can move a result.
     """
 
-    outputs: dict[str, OutputDifference]
-    layers: dict[str, int]
+    steps: int
+    unrounded: float | None
     bound: float
 
     @property
-    def layer_limit(self) -> int:
-        """The steps by which results differ at most that are ``bound`` apart before rounding."""
-        return 1 + int(self.bound)
+    def limit(self) -> float:
+        """Of ``unrounded``."""
+        return 0.5 + self.bound + _NOISE
 
     @property
     def ok(self) -> bool:
-        steps = max(self.layers.values(), default=0)
-        return steps <= self.layer_limit and all(item.ok for item in self.outputs.values())
+        if self.unrounded is not None:
+            return self.unrounded <= self.limit
+        return self.steps <= 1 + int(self.bound)
+
+    def and_also(self, other: LayerDifference | None) -> LayerDifference:
+        """The larger differences of both, which are of the same tensor."""
+        if other is None:
+            return self
+        unrounded = None
+        if self.unrounded is not None and other.unrounded is not None:
+            unrounded = max(self.unrounded, other.unrounded)
+        return LayerDifference(max(self.steps, other.steps), unrounded, self.bound)
+
+
+@dataclass(frozen=True)
+class FileComparison:
+    """How results differ from those of the file in a session without optimizations: its outputs,
+    and the ``layers`` whose results file and canonical form have in common, both by name."""
+
+    outputs: dict[str, OutputDifference]
+    layers: dict[str, LayerDifference]
+
+    @property
+    def ok(self) -> bool:
+        outputs, layers = self.outputs.values(), self.layers.values()
+        return all(item.ok for item in outputs) and all(item.ok for item in layers)
 
 
 def compare_with_file(
@@ -102,8 +129,7 @@ def compare_with_file(
         outputs={
             name: _difference(outputs[name], wanted[name], _step(network, name)) for name in outputs
         },
-        layers=layers.steps,
-        bound=max(network.rounding.bounds.values(), default=0.0),
+        layers=layers.found,
     )
 
 
@@ -120,33 +146,85 @@ class _Layers:
         made = (name for node in network.nodes for name in node.outputs if name in of_file)
         self._common = [name for name in made if network.types[name].dtype in BYTE_TYPES]
         self._network, self._outputs = network, outputs
+        self._quantized = _quantized(model, self._common)
+        sources = (item.source for item in self._quantized.values())
+        self._wanted = list(dict.fromkeys([*outputs, *self._common, *sources]))
         extended = type(model)()
         extended.CopyFrom(model)
+        known = {item.name for item in (*model.graph.output, *model.graph.input)}
         extended.graph.output.extend(
-            helper.make_empty_tensor_value_info(name)
-            for name in self._common
-            if name not in {item.name for item in model.graph.output}
+            helper.make_empty_tensor_value_info(name) for name in self._wanted if name not in known
         )
+        self._wanted = [name for name in self._wanted if name not in _inputs(model)]
         self._file = exact_session(extended.SerializeToString())
         self._canonical: onnxruntime.InferenceSession | None = None
-        self.steps: dict[str, int] = {}
+        # Those that one layer makes of tensors in common.
+        self._single: set[str] = set()
+        self.found: dict[str, LayerDifference] = {}
 
     def run(self, feeds: dict[str, Array]) -> dict[str, Array]:
         """The outputs of the file."""
         from amaranth_vta.sw.runtime.network.onnx_runtime import run_session
 
-        found = run_session(self._file, dict.fromkeys([*self._outputs, *self._common]), feeds)
+        found = feeds | run_session(self._file, self._wanted, feeds)
         if self._canonical is None:
             # Inference of shapes does not always know them.
             self._common = [name for name in self._common if self._is_same(name, found[name])]
-            self._canonical = self._session()
-        given = feeds | {name + _GIVEN: found[name] for name in self._common}
-        needed = {item.name: given[item.name] for item in self._canonical.get_inputs()}
+            self._single = {name for name in self._common if self._roundings(name) <= 1}
         if self._common:
+            self._canonical = self._canonical or self._session()
+            given = feeds | {name + _GIVEN: found[name] for name in self._common}
+            needed = {item.name: given[item.name] for item in self._canonical.get_inputs()}
             for name, value in run_session(self._canonical, self._common, needed).items():
-                off = np.abs(value.astype(np.int16) - found[name].astype(np.int16))
-                self.steps[name] = max(self.steps.get(name, 0), int(off.max(initial=0)))
+                if name not in self._single:
+                    continue
+                difference = self._difference(name, value, found)
+                self.found[name] = difference.and_also(self.found.get(name))
         return {name: found[name] for name in self._outputs}
+
+    def _difference(self, name: str, value: Array, found: dict[str, Array]) -> LayerDifference:
+        low, high = self._limits(name)
+        got, wanted = (np.clip(item.astype(np.int16), low, high) for item in (value, found[name]))
+        unrounded, quantized = None, self._quantized.get(name)
+        if quantized is not None and found[quantized.source].shape == value.shape:
+            exact = np.clip(quantized.unrounded(found), low, high)
+            unrounded = float(np.nan_to_num(np.abs(got - exact), nan=0.0).max(initial=0))
+        steps = int(np.abs(got - wanted).max(initial=0))
+        return LayerDifference(steps, unrounded, self._bound(name))
+
+    def _roundings(self, name: str) -> int:
+        """How many operators between a tensor and those that the file gives round to integers."""
+        given, seen, count = set(self._common), {name}, 0
+        waiting = [name]
+        while waiting:
+            node = self._network.maker(waiting.pop())
+            if node is None:
+                continue
+            count += node.operator == "QuantizeLinear" or node.operator.startswith("QLinear")
+            new = set(node.reads) - given - seen
+            seen |= new
+            waiting += new
+        return count
+
+    def _limits(self, name: str) -> tuple[int, int]:
+        """Those of a tensor's integers, beyond which a Clip that follows leaves no difference."""
+        network, limits = self._network, np.iinfo(self._network.types[name].dtype)
+        clip = network.only_reader(name)
+        if clip is None or clip.operator != "Clip" or clip.domain:
+            return limits.min, limits.max
+        low, high = (network.constants.get(clip.input(index)) for index in (1, 2))
+        return (
+            limits.min if low is None else int(low.item()),
+            limits.max if high is None else int(high.item()),
+        )
+
+    def _bound(self, name: str) -> float:
+        """The bound of the product that makes a tensor, or the largest if that is not known."""
+        bounds, node = self._network.rounding.bounds, self._network.maker(name)
+        if node is not None and node.operator == "Clip":
+            node = self._network.maker(node.inputs[0])
+        most = max(bounds.values(), default=0.0)
+        return most if node is None else bounds.get(node.name, most)
 
     def _is_same(self, name: str, value: Array) -> bool:
         info = self._network.types[name]
@@ -170,6 +248,43 @@ class _Layers:
         needed = [name for name in possible if name in read]
         model = work.part(work.nodes, needed, self._common)
         return exact_session(model.SerializeToString())
+
+
+@dataclass(frozen=True)
+class _Quantized:
+    """What the file quantizes by a ``scale`` and ``zero`` point: the tensor ``source``."""
+
+    source: str
+    scale: Array
+    zero: Array
+
+    def unrounded(self, found: dict[str, Array]) -> Array:
+        """The file's numbers in steps, before it rounds them; float64."""
+        with np.errstate(over="ignore"):
+            return found[self.source].astype(np.float64) / self.scale.item() + int(self.zero.item())
+
+
+def _quantized(model: onnx.ModelProto, names: list[str]) -> dict[str, _Quantized]:
+    """Those of ``names`` that QuantizeLinear makes, by one constant scale in float32."""
+    from onnx import numpy_helper
+
+    constants = {item.name: item for item in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            constants[node.output[0]] = node.attribute[0].t
+    found = {}
+    for node in model.graph.node:
+        known = len(node.input) > 2 and {*node.input[1:3]} <= constants.keys()
+        if node.op_type != "QuantizeLinear" or node.output[0] not in names or not known:
+            continue
+        scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
+        if scale.size == 1 and scale.dtype == np.float32 and np.isfinite(scale).all():
+            found[node.output[0]] = _Quantized(node.input[0], scale, zero)
+    return found
+
+
+def _inputs(model: onnx.ModelProto) -> set[str]:
+    return {item.name for item in (*model.graph.input, *model.graph.initializer)}
 
 
 def _without_saturation(model: onnx.ModelProto, images: int) -> onnx.ModelProto:

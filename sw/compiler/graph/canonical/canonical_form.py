@@ -17,6 +17,7 @@ The rules of this folder rewrite that and other forms:
   successive indices,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
+- a Clip of integers with one bound gets the other,
 - a region or scales of a Resize without elements are left out,
 - a product or average of int8 that is quantized to uint8, or of uint8 to int8, is quantized to its
   own type first, and the second factor of a MatMul to the type of the first,
@@ -80,6 +81,7 @@ from .quantization import BYTE_TYPES, clip_node, integer_limits, is_clamp, param
 from .rewriting import Rule, rewrite
 from .sides_of_functions import sides_of_prelu
 from .simpler_forms import (
+    both_bounds,
     drop_identity,
     leave_out_empty,
     merge_reshapes,
@@ -167,6 +169,7 @@ def _clamp_integers(network: Network, node: Node) -> bool:
 _RULES: tuple[Rule, ...] = (
     drop_identity,
     leave_out_empty,
+    both_bounds,
     sum_of_two,
     slices_of_split,
     slice_of_gather,
