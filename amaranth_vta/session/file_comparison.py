@@ -158,8 +158,8 @@ class _Layers:
         self._wanted = [name for name in self._wanted if name not in _inputs(model)]
         self._file = exact_session(extended.SerializeToString())
         self._canonical: onnxruntime.InferenceSession | None = None
-        # Those that one layer makes of tensors in common.
-        self._single: set[str] = set()
+        # Of those that one layer makes of tensors in common.
+        self._bounds: dict[str, float] = {}
         self.found: dict[str, LayerDifference] = {}
 
     def run(self, feeds: dict[str, Array]) -> dict[str, Array]:
@@ -170,16 +170,19 @@ class _Layers:
         if self._canonical is None:
             # Inference of shapes does not always know them.
             self._common = [name for name in self._common if self._is_same(name, found[name])]
-            self._single = {name for name in self._common if self._roundings(name) <= 1}
+            bounds = self._network.rounding.bounds
+            for name in self._common:
+                before = self._rounding_before(name)
+                if len(before) <= 1:
+                    self._bounds[name] = sum(bounds.get(product, 0.0) for product in before)
         if self._common:
             self._canonical = self._canonical or self._session()
             given = feeds | {name + _GIVEN: found[name] for name in self._common}
             needed = {item.name: given[item.name] for item in self._canonical.get_inputs()}
             for name, value in run_session(self._canonical, self._common, needed).items():
-                if name not in self._single:
-                    continue
-                difference = self._difference(name, value, found)
-                self.found[name] = difference.and_also(self.found.get(name))
+                if name in self._bounds:
+                    difference = self._difference(name, value, found)
+                    self.found[name] = difference.and_also(self.found.get(name))
         return {name: found[name] for name in self._outputs}
 
     def _difference(self, name: str, value: Array, found: dict[str, Array]) -> LayerDifference:
@@ -190,21 +193,23 @@ class _Layers:
             exact = np.clip(quantized.unrounded(found), low, high)
             unrounded = float(np.nan_to_num(np.abs(got - exact), nan=0.0).max(initial=0))
         steps = int(np.abs(got - wanted).max(initial=0))
-        return LayerDifference(steps, unrounded, self._bound(name))
+        return LayerDifference(steps, unrounded, self._bounds[name])
 
-    def _roundings(self, name: str) -> int:
-        """How many operators between a tensor and those that the file gives round to integers."""
-        given, seen, count = set(self._common), {name}, 0
+    def _rounding_before(self, name: str) -> list[str]:
+        """The names of the operators between a tensor and those that the file gives that round to
+        integers."""
+        given, seen, found = set(self._common), {name}, []
         waiting = [name]
         while waiting:
             node = self._network.maker(waiting.pop())
             if node is None:
                 continue
-            count += node.operator == "QuantizeLinear" or node.operator.startswith("QLinear")
+            if node.operator == "QuantizeLinear" or node.operator.startswith("QLinear"):
+                found.append(node.name)
             new = set(node.reads) - given - seen
             seen |= new
             waiting += new
-        return count
+        return found
 
     def _limits(self, name: str) -> tuple[int, int]:
         """Those of a tensor's integers, beyond which a Clip that follows leaves no difference."""
@@ -217,14 +222,6 @@ class _Layers:
             limits.min if low is None else int(low.item()),
             limits.max if high is None else int(high.item()),
         )
-
-    def _bound(self, name: str) -> float:
-        """The bound of the product that makes a tensor, or the largest if that is not known."""
-        bounds, node = self._network.rounding.bounds, self._network.maker(name)
-        if node is not None and node.operator == "Clip":
-            node = self._network.maker(node.inputs[0])
-        most = max(bounds.values(), default=0.0)
-        return most if node is None else bounds.get(node.name, most)
 
     def _is_same(self, name: str, value: Array) -> bool:
         info = self._network.types[name]
