@@ -169,8 +169,7 @@ def _measure(
     launches: list[Spent],
 ) -> Iterator[Measurement]:
     """The measurements of ``name``. For a network, takes the options ``whole`` of a `Session`, and
-    adds all its layers, including those of the host, to ``layers``, and its launches to
-    ``launches``."""
+    adds all its layers, also on the host, to ``layers``, and its launches to ``launches``."""
     from amaranth_vta.bench.layers import measure_layers
     from amaranth_vta.bench.rates import measure_rates
 

@@ -1,4 +1,4 @@
-"""Comparison of results with those of ONNX Runtime on the canonical form and on the file."""
+"""Compare results with ONNX Runtime on the canonical form and on the file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """How results compare with those of ONNX Runtime.
+    """The result of comparing a network's outputs with ONNX Runtime.
 
-    ``mismatches`` counts elements that differ from those of the canonical form; ``histogram``
-    counts these by difference, for a dequantized output in steps of its scale. ``file`` compares
+    ``mismatches`` counts elements that differ from the canonical form; ``histogram`` counts these
+    by difference, for a dequantized output in steps of its scale. ``file`` compares
     with the file as it stands, in a session without optimizations; None if that cannot run it.
-    ``differs_from_default`` counts elements that differ from those of the file in a default
+    ``differs_from_default`` counts elements that differ from the file in a default
     session, which optimizes; None if that cannot run it. ``outputs`` are the results themselves.
     """
 

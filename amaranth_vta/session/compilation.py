@@ -83,6 +83,6 @@ def _first_shape(model: onnx.ModelProto) -> str:
 
 def open_network(model: Source, images: int, allow_rounding: bool = False) -> tuple[Network, bool]:
     """``model`` in canonical form, for runs of ``images`` if it leaves their number open, and
-    whether it does; raises `ModelError`. ``allow_rounding`` is that of `compile`."""
+    whether it does; raises `ModelError`. `compile` explains ``allow_rounding``."""
     read = read_model(model)
     return canonical(load_network(read, images), allow_rounding), open_batch(read)

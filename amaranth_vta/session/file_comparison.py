@@ -1,9 +1,9 @@
-"""Comparison of results with those of the file as it stands, which the canonical form replaces.
+"""Compare results with the file itself, which canonicalization changes.
 
-The largest difference of an output shows results that are far off; but a step that one layer rounds
-differently can become many in the layers behind it. Therefore each layer of the canonical form also
-runs on the file's own tensors, and its results are compared with what the file has before it rounds
-to integers: a result is at most half a step from that, and what rounding of constants can add.
+Two checks. End to end: the largest difference of each output. Later layers can amplify a single
+step that an earlier layer rounds differently, so its limit is wide. Layer by layer: each layer of
+the canonical form runs on tensors computed by the file, and its integers are compared with the
+numbers that the file quantizes. They may differ by half a step plus the layer's rounding bound.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MOST_OF_RANGE = 0.25
 MOST_STEPS = 2
 # Steps that are scales in float32 do not divide differences exactly.
 _SLACK = 1e-3
-# What the order of additions in float32 can move a result, in steps.
+# The float32 rounding error of a layer in the file, in steps of its result.
 _NOISE = 1 / 64
-# What is appended to the names of tensors that come from the file.
+# The suffix of graph inputs that take tensors computed by the file.
 _GIVEN = "/of the file"
 # Products of integers. With data of uint8 and weights of int8, ONNX Runtime saturates their sums on
 # processors without VNNI.
@@ -66,9 +66,9 @@ class LayerDifference:
     """How a tensor of 8-bit integers that is computed from the file's own tensors differs from the
     file's.
 
-    ``steps`` is the largest difference. ``unrounded`` is the largest distance from what the file
-    quantizes, in steps; None if the file computes integers. ``bound`` is that of `Rounding`: how
-    far the rounding of constants can move a result.
+    ``steps`` is the largest difference. ``unrounded`` is the largest distance, in steps, from the
+    input of the file's QuantizeLinear; None if another operator makes the tensor. ``bound`` comes
+    from `Rounding.bounds`.
     """
 
     steps: int
@@ -98,8 +98,8 @@ class LayerDifference:
 
 @dataclass(frozen=True)
 class FileComparison:
-    """How results differ from those of the file in a session without optimizations: its outputs,
-    and the ``layers`` whose results file and canonical form have in common, both by name."""
+    """Differences from the file in a session without optimizations, by tensor name: its outputs,
+    and the results of ``layers`` that the file and the canonical form share."""
 
     outputs: dict[str, OutputDifference]
     layers: dict[str, LayerDifference]
@@ -117,9 +117,9 @@ def compare_with_file(
     images: int,
     in_batches: Callable[[Run], Mapping[str, Array]],
 ) -> FileComparison:
-    """Compares ``outputs`` with those of ``model``, of which ``network`` is the canonical form for
-    runs of ``images``.
+    """Compares ``outputs`` with the outputs of ``model``.
 
+    ``network`` is its canonical form for runs of ``images``.
     ``in_batches`` calls a run on the inputs that gave the outputs. Raises `ModelError` if ONNX
     Runtime cannot run the model as it stands.
     """
@@ -142,23 +142,22 @@ class _Layers:
         from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
         from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 
-        of_file = {name for node in model.graph.node for name in node.output}
+        of_file = {name for node in model.graph.node for name in node.output if name}
         made = (name for node in network.nodes for name in node.outputs if name in of_file)
         self._common = [name for name in made if network.types[name].dtype in BYTE_TYPES]
         self._network, self._outputs = network, outputs
         self._quantized = _quantized(model, self._common)
-        sources = (item.source for item in self._quantized.values())
+        sources = (item.source for item in self._quantized.values() if item.source in of_file)
         self._wanted = list(dict.fromkeys([*outputs, *self._common, *sources]))
         extended = type(model)()
         extended.CopyFrom(model)
-        known = {item.name for item in (*model.graph.output, *model.graph.input)}
+        known = {item.name for item in model.graph.output}
         extended.graph.output.extend(
             helper.make_empty_tensor_value_info(name) for name in self._wanted if name not in known
         )
-        self._wanted = [name for name in self._wanted if name not in _inputs(model)]
         self._file = exact_session(extended.SerializeToString())
         self._canonical: onnxruntime.InferenceSession | None = None
-        # Of those that one layer makes of tensors in common.
+        # The bounds of shared tensors that a single layer computes from shared tensors.
         self._bounds: dict[str, float] = {}
         self.found: dict[str, LayerDifference] = {}
 
@@ -196,8 +195,8 @@ class _Layers:
         return LayerDifference(steps, unrounded, self._bounds[name])
 
     def _rounding_before(self, name: str) -> list[str]:
-        """The names of the operators between a tensor and those that the file gives that round to
-        integers."""
+        """The names of the operators that round to integers between a tensor and the shared tensors
+        that it is computed from."""
         given, seen, found = set(self._common), {name}, []
         waiting = [name]
         while waiting:
@@ -212,7 +211,7 @@ class _Layers:
         return found
 
     def _limits(self, name: str) -> tuple[int, int]:
-        """Those of a tensor's integers, beyond which a Clip that follows leaves no difference."""
+        """The limits of a tensor, narrowed to the bounds of the Clip that alone reads it."""
         network, limits = self._network, np.iinfo(self._network.types[name].dtype)
         clip = network.only_reader(name)
         if clip is None or clip.operator != "Clip" or clip.domain:
@@ -249,7 +248,7 @@ class _Layers:
 
 @dataclass(frozen=True)
 class _Quantized:
-    """What the file quantizes by a ``scale`` and ``zero`` point: the tensor ``source``."""
+    """A QuantizeLinear of the file: its input ``source``, ``scale`` and ``zero`` point."""
 
     source: str
     scale: Array
@@ -262,15 +261,17 @@ class _Quantized:
 
 
 def _quantized(model: onnx.ModelProto, names: list[str]) -> dict[str, _Quantized]:
-    """Those of ``names`` that QuantizeLinear makes, by one constant scale in float32."""
+    """The QuantizeLinear that makes each of ``names``, if its float32 scale is one constant."""
     from onnx import numpy_helper
 
     constants = {item.name: item for item in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             constants[node.output[0]] = node.attribute[0].t
-    found = {}
+    found: dict[str, _Quantized] = {}
     for node in model.graph.node:
+        if node.input and node.input[0] in constants:
+            continue
         known = len(node.input) > 2 and {*node.input[1:3]} <= constants.keys()
         if node.op_type != "QuantizeLinear" or node.output[0] not in names or not known:
             continue
@@ -278,10 +279,6 @@ def _quantized(model: onnx.ModelProto, names: list[str]) -> dict[str, _Quantized
         if scale.size == 1 and scale.dtype == np.float32 and np.isfinite(scale).all():
             found[node.output[0]] = _Quantized(node.input[0], scale, zero)
     return found
-
-
-def _inputs(model: onnx.ModelProto) -> set[str]:
-    return {item.name for item in (*model.graph.input, *model.graph.initializer)}
 
 
 def _without_saturation(model: onnx.ModelProto, images: int) -> onnx.ModelProto:

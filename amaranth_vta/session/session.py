@@ -224,8 +224,8 @@ class Session:
             self._wall_seconds += perf_counter() - start
 
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:
-        """Runs the network, and compares the outputs with those of ONNX Runtime on the canonical
-        form and on the file.
+        """Runs the network, and compares the outputs with ONNX Runtime on the canonical form and
+        on the file.
 
         Raises as `run` does, and `ModelError` for a network that was loaded compiled.
         """

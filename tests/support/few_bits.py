@@ -1,5 +1,5 @@
 """Networks as quantization-aware training exports them: few bits between QuantizeLinear, Clip and
-DequantizeLinear, and BatchNormalization or a bias in float behind the products."""
+DequantizeLinear, and products followed by BatchNormalization or with a bias in float."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ _UNKNOWN = TensorType(np.dtype(np.void), None)
 
 @dataclass
 class Rounding:
-    """How far the rounding of constants moves the results of products in integer form, by the
-    products' names, in steps of the result and before that is rounded.
+    """Bounds on how far the rounding of constants moves the results of products, by product name,
+    in steps of the result before it is rounded.
 
-    ``bounds`` are those of products that have this form. ``refused`` are those of products left in
-    float, since they exceed half a step; where rounding is ``allowed``, none is.
+    ``bounds`` has the products in integer form. ``refused`` has the products that stay in float
+    because their bound exceeds half a step; empty where rounding is ``allowed``.
     """
 
     allowed: bool = False

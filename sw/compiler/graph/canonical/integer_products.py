@@ -22,7 +22,7 @@ from .quantization import (
     parameters_of,
     quantized_after,
 )
-from .sum_steps import Limits, stored, sum_steps, zero_free
+from .sum_steps import ResultLimits, stored, sum_steps, zero_free
 
 
 @dataclass(frozen=True)
@@ -222,15 +222,15 @@ def _convolution(
     return _between_reshapes(network, name, inputs, anchor.quantize.outputs[0], shape)
 
 
-def limits_of(network: Network, anchor: Anchor, out: QuantizationParameters) -> Limits:
-    """The limits of the results of ``anchor``, with those of a Clip of integers that follows."""
+def limits_of(network: Network, anchor: Anchor, out: QuantizationParameters) -> ResultLimits:
+    """The limits of the results of ``anchor``, narrowed by an integer Clip that follows."""
     low, high = integer_limits(network, anchor.clamps, out)
     clip = network.only_reader(anchor.quantize.outputs[0])
     if clip is not None and clip.operator == "Clip" and is_clamp(network, clip):
         floor, ceiling = (network.constants.get(clip.input(index)) for index in (1, 2))
         low = low if floor is None else min(max(low, int(floor.item())), high)
         high = high if ceiling is None else max(min(high, int(ceiling.item())), low)
-    return Limits.of(out, low, high)
+    return ResultLimits.of(out, low, high)
 
 
 def _has_form_of_convolution(node: Node, shape: tuple[int, ...]) -> bool:

@@ -1,12 +1,12 @@
-"""Steps of a product's sums, fine enough for its bias.
+"""Choose steps of a product's sums that are fine enough for its bias.
 
-The sums of a product of integers count steps of s_x · s_w, and so does its bias, which is rounded
-to these. Where weights have fewer than eight bits such a step is coarse: half of it can exceed a
-step of the result. Weights times an integer m, with the scale s_w / m, give the same sums in steps
-finer by m. Unless all biases are within `_NEAR` of a step of the result, each channel has its own
-m: one with which no result changes if there is one, else the one that brings the bias nearest.
+An integer product counts its sums in steps of s_x · s_w. A float bias is rounded to these steps.
+With weights of few bits a step is coarse: half of it can exceed a step of the result. Multiplying
+the weights by an integer m and dividing their scale by m leaves the product unchanged and makes the
+steps finer by m. If some bias is further than `_NEAR` from a step, each channel gets its own m:
+preferably an m for which no result changes, otherwise the m with the smallest rounding error.
 
-What rounding is left is bounded, in steps of the result: `SumSteps.moved`.
+`SumSteps.moved` bounds the remaining error in steps of the result.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from amaranth_vta.sw.compiler.graph.network import Array, Network
 
 from .quantization import QuantizationParameters, parameters_of
 
-# The distance from a bias, in steps of the result, at which it counts as exact.
+# A rounding error of a bias that needs no finer steps, in steps of the result.
 _NEAR = 1 / 256
-# The same where finer steps would take scales that are one power of two from machines that need it.
+# The same for layers whose scales are one power of two, which machines without REQUANTIZE need.
 _NEAR_FOR_SHIFTS = 1 / 64
-# Steps of the sum, in steps of the result, of which so few are not clipped that all can be tried.
+# From this size of a sum's step, in steps of the result, all sums that are not clipped are tried.
 _COARSE = 1 / 64
-# Of a bias that is brought to steps of the sum.
+# The width of a rounded bias.
 _BIAS_BITS = 30
 _SUM_LIMIT = (1 << 31) - 1
-# By how much a result of float32 operations, a few in succession, differs from that of real
-# numbers, in proportion to its operands.
+# The relative error of a few float32 operations in succession.
 FLOAT32 = 2.0**-22
 # Results that are not clipped have at most this many steps.
 STEPS = 256
 
 
 @dataclass(frozen=True)
-class Limits:
+class ResultLimits:
     """The ``scale`` of a result, and the least and the greatest of its steps, ``low`` and ``high``,
     less its zero point."""
 
@@ -45,8 +44,8 @@ class Limits:
     high: int
 
     @classmethod
-    def of(cls, out: QuantizationParameters, low: int, high: int) -> Limits:
-        """Those of results by ``out``, clipped to ``low`` and ``high``."""
+    def of(cls, out: QuantizationParameters, low: int, high: int) -> ResultLimits:
+        """The limits of results quantized by ``out`` and clipped to ``low`` and ``high``."""
         zero = int(out.zero.item())
         return cls(float(out.scale.item()), low - zero, high - zero)
 
@@ -69,7 +68,7 @@ def sum_steps(
     weights: Array,
     data: QuantizationParameters,
     weight: QuantizationParameters,
-    limits: Limits,
+    limits: ResultLimits,
 ) -> SumSteps | None:
     """Steps for the sums of ``data`` times ``weights``, int16 (channels, …) less their zero points,
     that are of ``weight``, plus the tensor ``bias``, empty for none.
@@ -101,8 +100,8 @@ def sum_steps(
 
 
 def is_of_channels(bias: Array, channels: int) -> bool:
-    """Whether a bias is one number, or one for each of the ``channels``, which are its last axis:
-    those of a matrix may differ from row to row."""
+    """Whether a bias is one number, or one per channel along its last axis. The bias of a matrix
+    product may also differ from row to row."""
     return bias.size == 1 or bias.shape[-1:] == (channels,) == (bias.size,)
 
 
@@ -137,7 +136,7 @@ class _Product:
     scale: Array
     bias: Array
     data: QuantizationParameters
-    limits: Limits
+    limits: ResultLimits
 
     def finer(self, dtype: np.dtype) -> _Finer | None:
         """None if the bias has no number of steps."""
@@ -147,18 +146,20 @@ class _Product:
             exponents = np.ceil(np.log2(np.abs(steps))) - _BIAS_BITS
         if not np.isfinite(steps).all():
             return None
+        # Nearly dead channels, whose bias would exceed its width, get coarser steps.
+        dead = exponents > 0
+        coarser = np.exp2(-np.maximum(exponents, 0))
+        steps = steps * coarser
         unchanged = np.zeros(len(steps), np.bool_)
-        if exponents.max() > 0:
-            factors = np.exp2(-np.maximum(exponents, 0))
-            return _Finer(factors, np.rint(steps * factors), unchanged)
-        most = self._room(steps, dtype)
+        most = np.where(dead, 1, self._room(steps, dtype))
         multiples = np.arange(1, int(most.max()) + 1)
         whole = np.rint(steps[:, None] * multiples)
         off = np.abs(whole / multiples - _column(steps)) * _column(unit)
+        off[dead] = 0
         if off[:, 0].max() <= (_NEAR_FOR_SHIFTS if _are_shifts(unit) else _NEAR):
-            return _Finer(np.ones(len(steps)), whole[:, 0], unchanged)
+            return _Finer(coarser, whole[:, 0], unchanged)
         off[multiples > _column(most)] = np.inf
-        for channel in np.flatnonzero((unit >= _COARSE) & (most > 1)):
+        for channel in np.flatnonzero((unit >= _COARSE) & np.isfinite(unit) & (most > 1)):
             low, high = self._unchanging(float(steps[channel]), float(unit[channel]))
             least, greatest = np.floor(low * multiples) + 1, np.ceil(high * multiples) - 1
             fits = (least <= greatest) & (multiples <= most[channel])
@@ -168,11 +169,11 @@ class _Product:
                 off[channel] = np.where(fits, -np.minimum(nearest - low, high - nearest), np.inf)
                 unchanged[channel] = True
         at = off.argmin(axis=1)
-        return _Finer(multiples[at].astype(np.float64), whole[np.arange(len(at)), at], unchanged)
+        return _Finer(multiples[at] * coarser, whole[np.arange(len(at)), at], unchanged)
 
     def _unchanging(self, bias: float, unit: float) -> tuple[float, float]:
-        """The bounds, both exclusive, between which a ``bias`` of one channel, in steps of the sum,
-        which are ``unit`` steps of the result, gives the same results for all sums."""
+        """The open interval around the ``bias`` of a channel, in steps of the sum, in which no
+        result changes for any sum; a step of the sum is ``unit`` steps of the result."""
         sums = np.arange(
             np.floor((self.limits.low - 0.5) / unit - bias),
             np.ceil((self.limits.high + 0.5) / unit - bias) + 1,

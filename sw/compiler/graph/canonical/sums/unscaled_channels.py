@@ -1,9 +1,9 @@
-"""The rule of the canonical form for channels whose sums REQUANTIZE cannot scale as float32 does.
+"""Split channels off a product whose sums REQUANTIZE cannot scale with the results of float32.
 
-Sums of more than 25 bits with a scale below 2^-16, and scales from 64 on, are beyond its fixed
-point. Such channels become a product of their own whose sums are integers, DequantizeLinear and
-QuantizeLinear with a scale of 1: the same two roundings of float32. Concat and Gather put them back
-in their places.
+Its fixed point covers neither sums of more than 25 bits with a scale below 2^-16 nor scales of 64
+and more. Such channels become a separate ConvInteger or MatMulInteger, then DequantizeLinear and
+QuantizeLinear with a scale of 1, which round twice in float32 as QLinearConv does. Concat and
+Gather restore the order of the channels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Constants:
 
 def split_unscaled_channels(network: Network, node: Node) -> bool:
     """Channels of a QLinearConv or QLinearMatMul for which the machine has no parameters become
-    whole sums, scaled in float; the others stay as they are."""
+    whole sums, scaled in float; the other channels do not change."""
     if node.domain or node.operator not in _PRODUCTS:
         return False
     found = _constants(network, node)

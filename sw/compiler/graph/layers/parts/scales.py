@@ -16,7 +16,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .layer import Unsupported
 
-# What may be between the sums of a product and the quantization of its result.
+# Operators that may follow a product before its result is quantized.
 _BEHIND_SUMS = frozenset({"Add", "Clip", "DequantizeLinear", "Relu", "Reshape"})
 
 
@@ -42,8 +42,8 @@ def require_no_whole_sum(network: Network, name: str) -> None:
 
 
 def require_rounded(network: Network, name: str) -> None:
-    """Raises `Unsupported` if a float tensor is the result of a product that stays in float, or of
-    which only the sums are integers, since rounding its bias could move results too far."""
+    """Raises `Unsupported` if a float tensor is the result of a product that was not requantized
+    because rounding its bias could move results too far."""
     producer = network.maker(name)
     while producer is not None and producer.operator in _BEHIND_SUMS:
         producer = next(filter(None, map(network.maker, producer.reads)), None)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
 from amaranth_vta.sw.compiler.graph.canonical.quantization import QuantizationParameters
-from amaranth_vta.sw.compiler.graph.canonical.sum_steps import Limits, SumSteps, sum_steps
+from amaranth_vta.sw.compiler.graph.canonical.sum_steps import ResultLimits, SumSteps, sum_steps
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
 from amaranth_vta.sw.compiler.graph.network import Network
 from tests.support.few_bits import FewBits
@@ -30,11 +30,11 @@ def steps_of(
     bias: Array,
     weight: QuantizationParameters,
     data: QuantizationParameters | None = None,
-    limits: Limits | None = None,
+    limits: ResultLimits | None = None,
 ) -> SumSteps:
     network = Network.from_onnx(helper.make_model(helper.make_graph([], "empty", [], [])))
     name = network.add_constant("bias", bias.astype(np.float32))
-    limits = limits or Limits(0.1, -128, 127)
+    limits = limits or ResultLimits(0.1, -128, 127)
     found = sum_steps(network, name, weights, data or parameters(0.4), weight, limits)
     assert found is not None
     return found
@@ -108,7 +108,11 @@ def test_one_power_of_two_stays_one() -> None:
     """Machines without REQUANTIZE need it: a bias within a 64th of a step is near enough."""
     weights = np.ones((4, 2), np.int16)
     found = steps_of(
-        weights, np.linspace(0.1, 1, 4), parameters(2**-6), parameters(2**-3), Limits(2**-4, -8, 7)
+        weights,
+        np.linspace(0.1, 1, 4),
+        parameters(2**-6),
+        parameters(2**-3),
+        ResultLimits(2**-4, -8, 7),
     )
     assert found.parameters.scale.shape == ()
     assert found.moved <= 1 / 64 + 1e-3
@@ -173,3 +177,11 @@ def test_more_than_half_a_step_keeps_a_product_whole_unless_allowed() -> None:
     # 0.4 is two steps of the sum.
     network = canonical(load_network(_coarse(0.4), 1))
     assert network.rounding.bounds["product"] < 1e-3
+
+
+def test_a_dead_channel_leaves_the_others_their_finer_steps() -> None:
+    weights = np.ones((3, 2), np.int16)
+    found = steps_of(weights, np.array([0.111, 5.0, 0.123]), parameters([0.2, 1e-9, 0.2]))
+    assert (found.weights[[0, 2]] > 1).all()
+    assert found.weights[1].tolist() == [0, 0]
+    assert found.moved < 1 / 64
