@@ -276,7 +276,7 @@ def _quantized(model: onnx.ModelProto, names: list[str]) -> dict[str, _Quantized
         if node.op_type != "QuantizeLinear" or node.output[0] not in names or not known:
             continue
         scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
-        if scale.size == 1 and scale.dtype == np.float32 and np.isfinite(scale).all():
+        if scale.size == 1 and scale.dtype == np.float32 and 0 < scale.item() < np.inf:
             found[node.output[0]] = _Quantized(node.input[0], scale, zero)
     return found
 
@@ -322,8 +322,8 @@ def _difference(got: Array, wanted: Array, step: float | None) -> OutputDifferen
     with np.errstate(invalid="ignore"):
         off = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
     # Infinities of the same sign and NaN equal themselves.
-    off[(got == wanted) | (got != got) & (wanted != wanted)] = 0
-    most = float(np.nan_to_num(off, nan=np.inf, posinf=np.inf).max())
+    same = (got == wanted) | (got != got) & (wanted != wanted)
+    most = float(np.nan_to_num(np.where(same, 0, off), nan=np.inf, posinf=np.inf).max())
     values = wanted[np.isfinite(wanted)].astype(np.float64)
     extent = float(np.ptp(values)) if values.size else 0.0
     extent = extent or float(np.abs(values).max(initial=0)) or 1.0
