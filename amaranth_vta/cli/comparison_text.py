@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amaranth_vta.report.counts import counted
-from amaranth_vta.session.file_comparison import MOST_OF_RANGE, MOST_STEPS
+from amaranth_vta.session.file_comparison import MOST_STEPS
 
 if TYPE_CHECKING:
     from amaranth_vta.session import CheckReport
@@ -49,7 +49,7 @@ def _outputs(file: FileComparison) -> str:
     if samples:
         same = sum(item.same_class or 0 for item in file.outputs.values())
         text += f"; the same greatest element in {same:,} of {samples:,} samples"
-    return text if most.ok else f"{text}; the limit is {MOST_OF_RANGE:.0%}, or {MOST_STEPS} steps"
+    return text if most.ok else f"{text}; the limit is {most.limit:.0%}, or {MOST_STEPS} steps"
 
 
 def _layers(file: FileComparison) -> str:

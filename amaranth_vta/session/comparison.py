@@ -84,7 +84,7 @@ def compare(
         untouched = in_batches(lambda feeds: run_session(default, names, feeds))
     file: FileComparison | None = None
     with suppress(ModelError):  # of an operator set that ONNX Runtime does not know
-        file = compare_with_file(outputs, network, model, images, in_batches)
+        file = compare_with_file(outputs, network, model, images, in_batches, untouched)
     histogram: dict[float, int] = {}
     for name in names:
         different = _differences(outputs[name], expected[name], _step(network, name))

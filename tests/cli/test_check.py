@@ -86,7 +86,7 @@ def test_the_figures_are_in_the_json(
     assert report(capsys, 0, *few_bits)["file"] is None
     found = report(capsys, 0, *few_bits, "--check")["file"]
     (output,) = found["outputs"].values()
-    assert output.keys() == {"of_range", "steps", "same_class", "samples"}
+    assert output.keys() == {"of_range", "steps", "same_class", "samples", "limit"}
     assert output["same_class"] == output["samples"] == 4
     assert len(found["layers"]) == 7
     assert all(layer["bound"] < 1 / 64 for layer in found["layers"].values())

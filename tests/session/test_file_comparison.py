@@ -135,6 +135,24 @@ def test_the_limit_of_outputs(of_range: float, steps: float | None, ok: bool) ->
     assert OutputDifference(of_range, steps, None, 1).ok == ok
 
 
+def test_the_limit_follows_a_default_session_that_differs_more() -> None:
+    """As of networks that amplify single steps."""
+    model, x = few_bits()
+    network, _ = open_network(model, len(x))
+    right = run_session(exact_session(model.SerializeToString()), network.outputs, {"x": x})
+    (name,) = right
+    extent = np.ptp(right[name])
+    for other, ok in ((0.0, False), (0.1, False), (0.3, True)):
+        wrong, optimized = right[name].copy(), right[name].copy()
+        wrong.flat[5] += 0.4 * extent
+        optimized.flat[0] += other * extent
+        found = compare_with_file(
+            {name: wrong}, network, model, 16, lambda run: run({"x": x}), {name: optimized}
+        )
+        assert found.outputs[name].of_range == pytest.approx(0.4, abs=0.01)
+        assert found.ok == ok
+
+
 @pytest.mark.parametrize(
     ("difference", "ok"),
     [
