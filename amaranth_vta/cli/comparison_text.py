@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amaranth_vta.report.counts import counted
-from amaranth_vta.session.file_comparison import MOST_STEPS
 
 if TYPE_CHECKING:
     from amaranth_vta.session import CheckReport
@@ -39,6 +38,8 @@ def comparison_lines(checked: CheckReport, explain: bool) -> Iterator[str]:
 
 
 def _outputs(file: FileComparison) -> str:
+    from amaranth_vta.session.file_comparison import MOST_STEPS
+
     items = file.outputs.items()
     name, most = max(items, key=lambda item: (not item[1].ok, item[1].of_range))
     text = "no output element differs"

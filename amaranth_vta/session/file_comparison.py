@@ -34,6 +34,8 @@ _OF_DEFAULT = 2
 _SLACK = 1e-3
 # The float32 rounding error of a layer in the file, in steps of its result.
 _NOISE = 1 / 64
+# The difference of infinities and NaN from numbers; JSON has no infinities.
+_FAR = 1e30
 # The suffix of graph inputs that take tensors computed by the file.
 _GIVEN = "/of the file"
 # Products of integers. With data of uint8 and weights of int8, ONNX Runtime saturates their sums on
@@ -314,7 +316,7 @@ def _step(network: Network, name: str) -> float | None:
     parameters = parameters_of(network, node, "DequantizeLinear")
     if parameters is None or not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
         return None
-    return float(parameters.scale.item())
+    return float(parameters.scale.item()) or None
 
 
 def _difference(got: Array, wanted: Array, step: float | None) -> OutputDifference:
@@ -330,7 +332,7 @@ def _difference(got: Array, wanted: Array, step: float | None) -> OutputDifferen
         off = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
     # Infinities of the same sign and NaN equal themselves.
     same = (got == wanted) | (got != got) & (wanted != wanted)
-    most = float(np.nan_to_num(np.where(same, 0, off), nan=np.inf, posinf=np.inf).max())
+    most = float(np.nan_to_num(np.where(same, 0, off), nan=_FAR, posinf=_FAR).max())
     values = wanted[np.isfinite(wanted)].astype(np.float64)
     extent = float(np.ptp(values)) if values.size else 0.0
     extent = extent or float(np.abs(values).max(initial=0)) or 1.0
