@@ -34,9 +34,11 @@ def measure_network(
     skip: str | None = None,
     timing_only: bool = False,
     launch: str = "network",
+    allow_rounding: bool = False,
 ) -> MeasuredNetwork:
     """Measure one run of ``name``, one of `NETWORKS`, and compare the results with ONNX Runtime's,
-    unless ``skip`` or ``timing_only`` make them wrong. ``launch`` as in `Session`.
+    unless ``skip`` or ``timing_only`` make them wrong. ``launch`` and ``allow_rounding`` as in
+    `Session`.
     """
     network = generate(name)
     with Session(
@@ -44,6 +46,7 @@ def measure_network(
         config,
         device_name,
         dram,
+        allow_rounding=allow_rounding,
         launch=launch,
         timeline=timeline,
         skip=skip,

@@ -18,7 +18,14 @@ from amaranth_vta.report.layer_table import host_lines
 from amaranth_vta.report.text_table import cut, text_table
 from amaranth_vta.sw.runtime.counters import Spent
 
-from .options import DeviceChoice, config_option, device_options, json_option, launch_option
+from .options import (
+    DeviceChoice,
+    config_option,
+    device_options,
+    json_option,
+    launch_option,
+    rounding_option,
+)
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
 from .timelines import reserve_trace, save_trace
@@ -77,6 +84,7 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
     is_flag=True,
     help="Print the schedules that the compiler considers for resnet18-layers, without running.",
 )
+@rounding_option
 @launch_option
 @json_option
 def bench(
@@ -86,6 +94,7 @@ def bench(
     device: DeviceChoice,
     schedules: str,
     explain: bool,
+    allow_rounding: bool,
     launch: str | None,
     json_path: str | None,
 ) -> int:
@@ -102,8 +111,9 @@ def bench(
 
     if name != _LAYERS and (explain or schedules != "default"):
         raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
-    if name not in NETWORKS and launch is not None:
-        raise click.UsageError("--launch is for networks")
+    for option, given in (("--launch", launch), ("--allow-rounding", allow_rounding)):
+        if name not in NETWORKS and given:
+            raise click.UsageError(f"{option} is for networks")
     if schedules == "by-hand" and not has_knobs(config):
         raise click.UsageError("schedules were found by hand for pynq-extended alone")
     if save_path is not None:
@@ -121,8 +131,9 @@ def bench(
         timeline = reserve_trace(outputs, device.trace)
         width = outputs.text_width
         outputs.say(_line(width, "", *_COLUMNS))
+        whole = {"launch": launch or "network", "allow_rounding": allow_rounding}
         by_hand = schedules == "by-hand"
-        for item in _measure(name, config, device, timeline, by_hand, launch, layers, launches):
+        for item in _measure(name, config, device, timeline, by_hand, whole, layers, launches):
             found.append(item)
             outputs.say(_row(width, item))
         save_trace(outputs, device.trace, timeline)
@@ -153,12 +164,12 @@ def _measure(
     device: DeviceChoice,
     timeline: Timeline | None,
     by_hand: bool,
-    launch: str | None,
+    whole: dict[str, Any],
     layers: list[LayerReport],
     launches: list[Spent],
 ) -> Iterator[Measurement]:
-    """The measurements of ``name``. For a network, adds all its layers, including those of the
-    host, to ``layers``, and its launches to ``launches``."""
+    """The measurements of ``name``. For a network, takes the options ``whole`` of a `Session`, and
+    adds all its layers, also on the host, to ``layers``, and its launches to ``launches``."""
     from amaranth_vta.bench.layers import measure_layers
     from amaranth_vta.bench.rates import measure_rates
 
@@ -169,7 +180,7 @@ def _measure(
         with explain_missing_extras():
             from amaranth_vta.bench.whole_networks import measure_network
 
-        network = measure_network(name, config, *common, launch or "network")
+        network = measure_network(name, config, *common, **whole)
         layers += network.layers
         launches += network.spent
         return iter(network.measurements)

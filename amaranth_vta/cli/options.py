@@ -136,6 +136,12 @@ tuned_option = click.option(
     metavar="FILE",
     help="Better schedules of the network's layers, as `vta tune` writes them.",
 )
+rounding_option = click.option(
+    "--allow-rounding",
+    is_flag=True,
+    help="Let the machine requantize the results of products whose biases, rounded to steps of the "
+    "sums, can move them by more than half a step.",
+)
 launch_option = click.option(
     "--launch",
     type=click.Choice(("network", "layer")),

@@ -10,6 +10,7 @@ import click
 
 from amaranth_vta.hw.config import Config
 
+from .comparison_text import comparison_lines
 from .explain import explanation
 from .options import (
     DeviceChoice,
@@ -18,6 +19,7 @@ from .options import (
     images_option,
     json_option,
     launch_option,
+    rounding_option,
     tuned_option,
     waves_option,
 )
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from amaranth_vta.sim.trace.perfetto import Timeline
 
 Arrays = dict[str, Any]
-# How many distinct differences a comparison lists.
-_MOST_FREQUENT = 8
 
 
 @click.command()
@@ -40,6 +40,7 @@ _MOST_FREQUENT = 8
 @device_options()
 @images_option
 @tuned_option
+@rounding_option
 @launch_option
 @click.option(
     "--inputs",
@@ -85,6 +86,7 @@ def run(
     device: DeviceChoice,
     images: int | None,
     tuned: str | None,
+    allow_rounding: bool,
     launch: str | None,
     inputs_path: str | None,
     outputs_path: str | None,
@@ -104,7 +106,7 @@ def run(
     from amaranth_vta.report import PAGE
     from amaranth_vta.session.random_inputs import random_inputs
 
-    _refuse_contradictions(model, images, tuned, check, explain, device)
+    _refuse_contradictions(model, images, tuned, allow_rounding, check, explain, device)
     if device.timing_only and outputs_path is not None:
         raise click.UsageError("--outputs writes results, and --timing-only computes none")
     with Outputs() as outputs:
@@ -115,7 +117,8 @@ def run(
         waves_part = outputs.reserve("--waves", waves)
         given = _load_arrays(inputs_path) if inputs_path is not None else None
         launch = launch or ("network" if report_path is None else "layer")
-        with _open(model, config, images, tuned, device, launch, waves_part, timeline) as session:
+        compiling = {"images": images, "tuned": tuned, "allow_rounding": allow_rounding}
+        with _open(model, config, compiling, device, launch, waves_part, timeline) as session:
             if not allow_host:
                 _refuse_host_alone(session, model)
             inputs = random_inputs(session) if given is None else given
@@ -133,7 +136,8 @@ def run(
     if given is None:
         outputs.say("Inputs were random; --inputs gives others.")
     if checked is not None:
-        outputs.say(_comparison(checked))
+        for line in comparison_lines(checked, explain):
+            outputs.say(line)
     return DONE if checked is None or checked.ok else WRONG_RESULT
 
 
@@ -141,6 +145,7 @@ def _refuse_contradictions(
     model: str,
     images: int | None,
     tuned: str | None,
+    allow_rounding: bool,
     check: bool,
     explain: bool,
     device: DeviceChoice,
@@ -156,7 +161,12 @@ def _refuse_contradictions(
     if check or explain:
         option = "--check" if check else "--explain"
         raise click.UsageError(f"{option} needs the network's ONNX file; {model} is compiled")
-    for option, value in (("--images", images), ("--tuned", tuned)):
+    rounding = allow_rounding or None
+    for option, value in (
+        ("--images", images),
+        ("--tuned", tuned),
+        ("--allow-rounding", rounding),
+    ):
         if value is not None:
             raise click.UsageError(f"{option} is for `vta compile`; {model} is compiled")
 
@@ -187,8 +197,7 @@ def _timeline(outputs: Outputs, device: DeviceChoice, report_path: str | None) -
 def _open(
     model: str,
     config: Config,
-    images: int | None,
-    tuned: str | None,
+    compiling: dict[str, Any],
     device: DeviceChoice,
     launch: str,
     waves: Path | None,
@@ -208,7 +217,7 @@ def _open(
     }
     if is_archive(model):
         return Session.load(model, _asked_for(config), **options)
-    return Session(model, config, images=images, tuned=tuned, **options)
+    return Session(model, config, **compiling, **options)
 
 
 def _run(
@@ -263,20 +272,6 @@ def _show(outputs: Outputs, session: Session, explain: bool) -> None:
     cycles = session.cycles_table(outputs.text_width)
     if cycles:
         outputs.say(f"\n{cycles}")
-
-
-def _comparison(checked: CheckReport) -> str:
-    text = f"ONNX Runtime: {checked.mismatches:,} of {checked.elements:,} output elements differ"
-    if checked.mismatches:
-        frequent = sorted(checked.histogram.items(), key=lambda item: -item[1])[:_MOST_FREQUENT]
-        rest = ", …" if len(checked.histogram) > _MOST_FREQUENT else ""
-        text += f" (by {', '.join(f'{by:+g}: {count:,}' for by, count in frequent)}{rest})"
-    if checked.differs_from_default is None:
-        return f"{text}; a default session cannot run the original model, which is not a failure"
-    return (
-        f"{text}; {checked.differs_from_default:,} differ from the original model in a default "
-        "session, which is not a failure"
-    )
 
 
 def _asked_for(config: Config) -> Config | None:

@@ -1,7 +1,7 @@
 """Compiled networks in the cache folder: a model that has not changed is compiled once.
 
 An entry is the file that `Session.save` writes, named by a hash of the model, the configuration,
-the number of images, the records of tuned schedules, the compiler's sources and the versions of the
+the options of `compile`, the compiler's sources and the versions of the
 packages that it computes with.
 """
 
@@ -32,6 +32,7 @@ def kept_program(
     config: Config,
     images: int,
     records: Records,
+    allow_rounding: bool,
     compile_it: Callable[[], CompiledNetwork],
 ) -> CompiledNetwork | NetworkProgram:
     """The network that ``compile_it`` compiles and that is then kept; its program alone if it was
@@ -48,16 +49,19 @@ def kept_program(
         save_network(compiled.program, path)
 
     try:
-        path = kept("networks", f"{_key(model, config, images, records)}.vta", make)
+        path = kept("networks", f"{_key(model, config, images, records, allow_rounding)}.vta", make)
         return compiled or load_network(path, config)
     except (ToolchainError, ProgramError):
         return compiled or compile_it()
 
 
-def _key(model: onnx.ModelProto, config: Config, images: int, records: Records) -> str:
+def _key(
+    model: onnx.ModelProto, config: Config, images: int, records: Records, allow_rounding: bool
+) -> str:
     # The model includes weights that its file keeps in other files.
     contents = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return hash_of(contents, config.to_json(), str(images), records.digest, *_compiler())
+    options = str(images), records.digest, str(allow_rounding)
+    return hash_of(contents, config.to_json(), *options, *_compiler())
 
 
 @cache

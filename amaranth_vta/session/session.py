@@ -47,9 +47,9 @@ class Session:
     ``model`` is the path or the bytes of an ONNX file, or an ``onnx.ModelProto``; ``config`` a
     `Config`, the name of a preset or the path of a file. ``images``, for a model that leaves their
     number open, is how many one run takes, so that weights are loaded once for all of them; by
-    default BATCH. ``passes`` and ``tuned`` are those of `compile`. ``launch`` is ``network``, which
-    joins consecutive layers in one launch, or ``layer``, which launches each layer by itself and so
-    has the counters of each.
+    default BATCH. ``passes``, ``tuned`` and ``allow_rounding`` are those of `compile`.
+    ``launch`` is ``network``, which joins consecutive layers in one launch, or ``layer``, which
+    launches each layer by itself and so has the counters of each.
 
     ``device`` is a device or the name of one; ``dram``, ``waves``, ``timeline``, ``skip``,
     ``timing_only`` and ``progress`` are options of `open_device` for a name.
@@ -68,6 +68,7 @@ class Session:
         images: int | None = None,
         passes: Sequence[PlacedPass] = (),
         tuned: Records | str | Path | None = None,
+        allow_rounding: bool = False,
         launch: str = "network",
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
@@ -82,7 +83,10 @@ class Session:
             from .compilation import compile
         self._name = _name(model)
         self._model: onnx.ModelProto | None = read_model(model)
-        self._compiled: CompiledNetwork | None = compile(self._model, config, images, passes, tuned)
+        self._images = images
+        self._compiled: CompiledNetwork | None = compile(
+            self._model, config, images, passes, tuned, allow_rounding
+        )
         self._open(
             self._compiled.program,
             device,
@@ -162,7 +166,7 @@ class Session:
         self._runner = Runner(program, Runtime(device), begins, launch)
         self._wall_seconds = 0.0
         self._fault: Fault | None = None
-        self._mismatches: int | None = None
+        self._checked: CheckReport | None = None
 
     def __repr__(self) -> str:
         machine = self.config
@@ -220,15 +224,19 @@ class Session:
             self._wall_seconds += perf_counter() - start
 
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:
-        """Runs the network, and compares the outputs with ONNX Runtime's.
+        """Runs the network, and compares the outputs with ONNX Runtime on the canonical form and
+        on the file.
 
         Raises as `run` does, and `ModelError` for a network that was loaded compiled.
         """
         network, model = self.compiled.network, self._model
         assert model is not None
         outputs = self.run(inputs)
-        report = compare(outputs, network, model, lambda run: self._batches.run(inputs, run))
-        self._mismatches = report.mismatches
+        images = self._images or self.config.batch
+        report = compare(
+            outputs, network, model, images, lambda run: self._batches.run(inputs, run)
+        )
+        self._checked = report
         return report
 
     @property
@@ -327,7 +335,8 @@ class Session:
             "wall_seconds": self._wall_seconds,
             "device_seconds": seconds,
             "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
-            "mismatches": self._mismatches,
+            "mismatches": self._checked.mismatches if self._checked else None,
+            "file": self._checked.file_figures if self._checked else None,
             "fault": asdict(fault) if fault else None,
             "skipped": self._skip,
             "images_per_run": self.images_per_run,

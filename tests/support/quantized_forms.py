@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper, parser
 
+from .few_bits import FewBits, small_channel
 from .quantized_files import quantized
 
 Array = npt.NDArray[Any]
@@ -392,8 +393,27 @@ def _opsets() -> dict[str, Form]:
     return forms
 
 
+def _few_bits() -> dict[str, Form]:
+    """Integers of few bits, as quantization-aware training writes them, and a channel with a scale
+    that is too small for its sums."""
+    kinds = {
+        "weights of 2 bits": FewBits(2, 4),
+        "weights of 4 bits": FewBits(4, 4),
+        "weights of 3 bits": FewBits(3, 8),
+        "a bias behind weights of 4 bits": FewBits(4, 4, normalized=False, per_channel=True),
+        "a bias behind weights of 2 bits": FewBits(2, 4, normalized=False),
+        "depthwise weights of 4 bits": FewBits(4, 4, depthwise=True),
+        "weights of 4 bits, powers of two": FewBits(4, 4, normalized=False, shifts=True),
+    }
+    forms = {name: Form(kind.model, frozenset({"Clip"})) for name, kind in kinds.items()}
+    forms["a channel of scale 1e-6"] = Form(small_channel)
+    forms["a column of scale 1e-6"] = Form(partial(small_channel, convolves=False))
+    return forms
+
+
 FORMS: dict[str, Form] = {
     **_weights(),
+    **_few_bits(),
     **_dimensions(),
     **_elements(),
     **_moves(),

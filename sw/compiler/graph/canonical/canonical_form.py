@@ -17,6 +17,7 @@ The rules of this folder rewrite that and other forms:
   successive indices,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
+- a Clip of integers with one bound gets the other,
 - a region or scales of a Resize without elements are left out,
 - a product or average of int8 that is quantized to uint8, or of uint8 to int8, is quantized to its
   own type first, and the second factor of a MatMul to the type of the first,
@@ -26,6 +27,7 @@ The rules of this folder rewrite that and other forms:
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
 - a product whose result stays in float becomes a ConvInteger or MatMulInteger and DequantizeLinear,
 - ONNX Runtime's own products with results in float become such ones as well,
+- channels of products whose sums and scale are beyond REQUANTIZE become such sums as well,
 - zero points known only at run time move behind these,
 - operators that only move or choose elements do so on integers instead, behind Relu and Clip,
 - so do Concat, Pad and clamps where nothing quantizes their results, and Max and Min where they are
@@ -47,7 +49,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from amaranth_vta.sw.compiler.graph.load.onnx_model import infer
-from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.network import Network, Rounding
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 
 from .broadcasting import repeat_pixel
@@ -79,6 +81,7 @@ from .quantization import BYTE_TYPES, clip_node, integer_limits, is_clamp, param
 from .rewriting import Rule, rewrite
 from .sides_of_functions import sides_of_prelu
 from .simpler_forms import (
+    both_bounds,
     drop_identity,
     leave_out_empty,
     merge_reshapes,
@@ -91,6 +94,7 @@ from .simpler_forms import (
 )
 from .sums.dynamic import constant_zero_point, write_zero_points
 from .sums.fused_products import split_fused_product
+from .sums.unscaled_channels import split_unscaled_channels
 from .sums.whole_sums import sum_of_integers
 from .transposed_products import fuse_transposed, phases_of_depth
 from .transpositions import (
@@ -102,20 +106,25 @@ from .transpositions import (
 )
 
 
-def canonical(network: Network) -> Network:
-    """The canonical form of ``network``, which is left as it is."""
+def canonical(network: Network, allow_rounding: bool = False) -> Network:
+    """The canonical form of ``network``, which is left as it is.
+
+    A product stays in float if the rounding of its constants can move a result by more than half a
+    step, unless ``allow_rounding``; `Network.rounding` has the bounds.
+    """
     work = replace(
         network,
         nodes=Nodes(network.nodes),
         constants=dict(network.constants),
         types=dict(network.types),
+        rounding=Rounding(allow_rounding),
     )
     rewrite(work, _RULES)
     # Where no other rule makes an operator on integers of a product.
-    rewrite(work, (*_RULES, sum_of_integers))
+    rewrite(work, (*_RULES, sum_of_integers, split_unscaled_channels))
     work.drop_unused()
     work.sort()
-    return infer(work)
+    return replace(infer(work), rounding=work.rounding)
 
 
 def _cancel_pair(network: Network, node: Node) -> bool:
@@ -160,6 +169,7 @@ def _clamp_integers(network: Network, node: Node) -> bool:
 _RULES: tuple[Rule, ...] = (
     drop_identity,
     leave_out_empty,
+    both_bounds,
     sum_of_two,
     slices_of_split,
     slice_of_gather,

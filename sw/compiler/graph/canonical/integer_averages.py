@@ -29,6 +29,7 @@ from .quantization import (
     quantized_after,
 )
 from .simpler_forms import reduced_axes
+from .sum_steps import FLOAT32, STEPS
 
 _REDUCTIONS = frozenset({"ReduceMean", "ReduceSum"})
 AVERAGES = _REDUCTIONS | {"AveragePool", "GlobalAveragePool"}
@@ -171,6 +172,7 @@ class _Average:
     def _convolution(self, name: str, count: int, result: str) -> Node:
         channels, attributes = self.shape[1], self.windows.attributes
         data, out = self.data, self.out
+        self.network.rounding.takes(name, FLOAT32 * STEPS)  # no constant but the scale is rounded
         constants = {
             "x_scale": data.scale.reshape(()),
             "x_zero_point": data.zero.reshape(()),

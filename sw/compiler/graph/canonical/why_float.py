@@ -15,6 +15,8 @@ _MAX_AXES = 4
 def why_float(network: Network, node: Node) -> str:
     """The reason why a Conv, ConvTranspose, Gemm or MatMul did not become one on integers."""
     what = node.operator
+    if node.name in network.rounding.refused:
+        return f"{what} is in float: {moved_too_far(network, node)}"
     names = ("first factor", "second factor") if what == "MatMul" else ("input", "weights")
     for index, name in enumerate(names):
         maker = network.maker(node.inputs[index])
@@ -34,6 +36,15 @@ def why_float(network: Network, node: Node) -> str:
     if what in ("Conv", "ConvTranspose") and len(shape) > _MAX_AXES:
         return f"its images have {len(shape) - 2} dimensions; the machine's have two"
     return _of_result(network, node)
+
+
+def moved_too_far(network: Network, product: Node) -> str:
+    """Why the result of a product of integers, with a bias that is not, is not one on integers."""
+    steps = network.rounding.refused[product.name]
+    return (
+        f"rounding its bias to steps of the sums could move results by {steps:.2g} steps "
+        "(--allow-rounding)"
+    )
 
 
 def _of_result(network: Network, node: Node) -> str:

@@ -22,6 +22,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
     dequantized,
     quantized,
     require_no_whole_sum,
+    require_rounded,
 )
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
@@ -172,8 +173,10 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
                 raise Unsupported("it computes the mean and the variance of its input")
             raise Unsupported("its result is not quantized to 8 bits at one scale")
         case "", "Relu" if node.inputs[0] not in tensors.results:
+            require_rounded(tensors.network, node.inputs[0])
             raise Unsupported("it follows an operator on the host")
     for name in node.reads:
+        require_rounded(tensors.network, name)
         require_no_whole_sum(tensors.network, name)
     raise Unsupported(f"the machine has no {node.operator}")
 

@@ -71,9 +71,14 @@ def test_any_scale_is_the_machines_if_it_requantizes(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(0.031)
     graph.node("Conv", graph.weights(2, 3, 3, 3, scale=[0.013, 0.017])).node("Relu").qdq(0.1, 7)
     assert placed(graph.model(), EXTENDED) == {"QLinearConv": "machine"}
-    # Products in fixed point equal those in float32, unless a scale is too large or too small.
+    # Products in fixed point equal those in float32, unless a scale is too large or too small: then
+    # the sums leave the machine whole.
     graph = qdq((1, 3, 8, 8)).qdq(1e3).conv(3, 5).qdq(1e-3)
-    reason = placed(graph.model(), EXTENDED)["QLinearConv"]
+    assert placed(graph.model(), EXTENDED) == {"ConvInteger": "machine"}
+    # Their operators have one zero point of the weights.
+    graph = qdq((1, 3, 8, 8)).qdq(1e3)
+    weights = graph.weights(2, 3, 3, 3, scale=[0.01, 0.02], zero=[1, 2])
+    reason = placed(graph.node("Conv", weights).qdq(1e-3).model(), EXTENDED)["QLinearConv"]
     assert reason.startswith("REQUANTIZE by the scale ")
     assert " of channel 0 differs from float32 for sums from -" in reason
 
