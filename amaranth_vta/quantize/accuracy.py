@@ -42,7 +42,9 @@ def accuracy(
     signal, noise = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0.0)
     float_session = exact_session(showing(model, pairs))
     int_session = exact_session(showing(quantized.model, pairs.values()))
-    for done, sample in enumerate(samples, 1):
+
+    def measure(sample: Mapping[str, Array]) -> None:
+        # Its local variables are gone before the next sample runs.
         want = run_session(float_session, pairs, sample)
         got = run_session(int_session, pairs.values(), sample)
         for name, other in list(pairs.items()):
@@ -54,6 +56,9 @@ def accuracy(
             finite = np.isfinite(wanted)
             signal[name] += float((wanted[finite] ** 2).sum())
             noise[name] += float(((wanted - found)[finite] ** 2).sum())
+
+    for done, sample in enumerate(samples, 1):
+        measure(sample)
         progress(done)
     operators = {name: node.op_type for node in model.graph.node for name in node.output}
     return [

@@ -65,7 +65,7 @@ class Distribution:
     @property
     def is_zero(self) -> bool:
         """Whether all values are zero, or too small for an 8-bit scale."""
-        return self.reach < _STEPS * np.finfo(np.float32).tiny
+        return self.reach < _STEPS * float(np.finfo(np.float32).tiny)
 
     @property
     def is_huge(self) -> bool:
@@ -103,13 +103,13 @@ class Distribution:
 
 def _magnitudes(bins: npt.NDArray[np.int64]) -> tuple[Array, Array]:
     """The least and the greatest magnitude in each of ``bins``."""
-    bits = (bins & ~_SIGN).astype(np.uint32) << 16
-    return tuple(
-        np.where(bits | tail < _INFINITY << 16, (bits | tail).view(np.float32), np.inf).astype(
-            np.float64
-        )
-        for tail in (np.uint32(0), np.uint32(0xFFFF))
-    )
+    bits = ((bins & ~_SIGN) << 16).astype(np.uint32)
+    return _magnitude(bits), _magnitude(bits + np.uint32(0xFFFF))
+
+
+def _magnitude(bits: npt.NDArray[np.uint32]) -> Array:
+    """The float32 values of ``bits`` as float64; infinity for NaN."""
+    return np.where(bits < _INFINITY << 16, bits.view(np.float32), np.inf).astype(np.float64)
 
 
 def _end(bin: np.int64, side: int) -> float:
@@ -143,10 +143,15 @@ def calibrate(
     names = [name for name in names if name in made]
     session = exact_session(showing(model, names))
     found = {name: Distribution() for name in (*inputs, *names)}
-    for done, sample in enumerate(samples, 1):
+
+    def count(sample: Mapping[str, Array]) -> None:
+        # Its local variables are gone before the next sample runs.
         for name in inputs:
             found[name].add(sample[name])
         for name, values in run_session(session, names, sample).items():
             found[name].add(values)
+
+    for done, sample in enumerate(samples, 1):
+        count(sample)
         progress(done)
     return found
