@@ -23,6 +23,8 @@ _SIGN, _INFINITY = 0x8000, 0x7F80
 _HUGE = float(np.finfo(np.float32).max) / 2
 # The number of steps between the ends of an 8-bit range.
 _STEPS = 255
+# The least magnitude with a scale that is a normal float32.
+_TINY = _STEPS * float(np.finfo(np.float32).tiny)
 
 
 @dataclass
@@ -65,7 +67,7 @@ class Distribution:
     @property
     def is_zero(self) -> bool:
         """Whether all values are zero, or too small for an 8-bit scale."""
-        return self.reach < _STEPS * float(np.finfo(np.float32).tiny)
+        return self.reach < _TINY
 
     @property
     def is_huge(self) -> bool:
@@ -94,11 +96,12 @@ class Distribution:
         order = np.argsort(np.where(self.bins & _SIGN, -magnitude - 1e-50, magnitude))
         bins, reached = self.bins[order], np.cumsum(self.counts[order])
         total = reached[-1]
-        cut = int(total * (1 - percentile / 100) / 2)
+        cut = int(total * (100 - percentile) / 200)
         lowest = bins[np.searchsorted(reached, cut, side="right")]
         highest = bins[np.searchsorted(reached, total - 1 - cut, side="right")]
         low, high = max(self.low, _end(lowest, -1)), min(self.high, _end(highest, 1))
-        return (low, high) if low or high else (self.low, self.high)
+        only_zero = max(abs(low), abs(high)) < _TINY
+        return (self.low, self.high) if only_zero else (low, high)
 
 
 def _magnitudes(bins: npt.NDArray[np.int64]) -> tuple[Array, Array]:
