@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from amaranth_vta.quantize import calibration
 from amaranth_vta.quantize.calibration import Distribution, calibrate
+from amaranth_vta.sw.runtime.network.onnx_runtime import run_session
 
 # What docs/networks.md promises of a percentile.
 TOLERANCE = 1 / 128
@@ -123,7 +123,6 @@ def test_tensors_of_one_sample_at_a_time_are_held(
     inferred: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[weakref.ref[np.ndarray]] = []
-    run = calibration.run_session
 
     def watched(
         session: onnxruntime.InferenceSession,
@@ -131,11 +130,11 @@ def test_tensors_of_one_sample_at_a_time_are_held(
         inputs: Mapping[str, np.ndarray],
     ) -> dict[str, np.ndarray]:
         assert not any(item() is not None for item in left)
-        found = run(session, names, inputs)
+        found = run_session(session, names, inputs)
         left.extend(weakref.ref(item) for item in found.values())
         return found
 
-    monkeypatch.setattr(calibration, "run_session", watched)
+    monkeypatch.setattr("amaranth_vta.quantize.calibration.run_session", watched)
     found = calibrate(inferred, samples(30))
     assert len(left) == 60
     assert all(item.bins.size <= 1 << 16 for item in found.values())

@@ -222,7 +222,8 @@ def test_a_percentile_keeps_an_activation_that_is_mostly_zero() -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
         g (float[1, 1, 100, 100] x) => (float[1, 1, 100, 100] y)
-        <float[1, 1, 1, 1] w = {1}, float[1] b = {-1}> { c = Conv(x, w, b) r = Relu(c) y = Conv(r, w) }
+        <float[1, 1, 1, 1] w = {1}, float[1] b = {-1}>
+        { c = Conv(x, w, b) r = Relu(c) y = Conv(r, w) }
     """)
     x = np.zeros((1, 1, 100, 100), np.float32)
     x[0, 0, 0, :5] = [2, 3, 4, 5, 6]
