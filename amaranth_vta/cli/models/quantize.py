@@ -157,7 +157,7 @@ def _warnings(
             "a range without outliers (--percentile 99.9)"
             if options.percentile is None
             else f"a wider range (--percentile above {options.percentile:g}, or none)",
-            f"leaving the first of these in float (--in-float {poor[0].name})",
+            f"the first of these, and what it reads, in float (--in-float {poor[0].name})",
         ]
         names = [f"{item.name} ({item.operator}, {item.decibels:.1f} dB)" for item in poor]
         yield (
