@@ -3,7 +3,7 @@
     python benchmarks/calibration_memory.py
 
 Seven 3×3 convolutions of 32 channels with Relu, samples of 3×224×224, covering all values and
-99.9 % of them. The peak is that of the whole process.
+99.9 % of them. The peak includes the whole process.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 from .shown_tensors import showing
 
 # One bin for each upper half of a float32: sign, exponent and 7 bits of the mantissa. The edges of
-# a bin are less than a factor of 1 + 1/128 apart, whatever the range of the tensor.
+# a bin differ by less than 1/128 of their magnitude, independent of the tensor's range.
 _BINS = 1 << 16
 _SIGN, _INFINITY = 0x8000, 0x7F80
 # Half of the float32 range. A range beyond it overflows when it is dequantized.

@@ -1,4 +1,4 @@
-"""The operators that 8 bits would spoil: `kept_in_float`."""
+"""Selection of the operators to leave in float: `kept_in_float`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _SOFTMAX = frozenset({"LogSoftmax", "Softmax"})
 # Operators that put a mask into scores, or a bias.
 _MASKING = frozenset({"Add", "Max", "Min", "Sub", "Where"})
-# Operators between a product and a Softmax, and those that make masks.
+# Operators between a product and a Softmax, and operators that compute masks.
 _BETWEEN = _MASKING | {
     *("Cast", "Clip", "Concat", "Div", "Expand", "Gather", "Identity", "Mul", "Neg", "Pad"),
     *("Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
@@ -28,10 +28,12 @@ _BOUNDED = frozenset({"Clip", "Pad", "Resize"})
 def kept_in_float(
     graph: onnx.GraphProto, distributions: Mapping[str, Distribution]
 ) -> Iterator[str]:
-    """The names of the nodes of ``graph`` that are not to be quantized: those between a product
-    and the Softmax of its masked result, and those with a tensor of which 8 bits would keep only
-    what a mask has put there, or whose values are not finite. Likewise a Clip whose bounds the
-    range of its result, which always has a zero, cannot replace."""
+    """Yield the names of the nodes of ``graph`` to leave in float.
+
+    These are the nodes between a product and a masked Softmax; nodes with a tensor whose 8-bit
+    scale only a mask would determine, or whose values are not finite; and a Clip whose bounds
+    exclude zero, because the range of a quantized tensor, which includes zero, cannot replace it.
+    """
     yield from _before_softmax(graph, distributions)
     huge = {name for name, item in distributions.items() if item.is_huge}
     masked = {name for name, item in distributions.items() if item.is_masked}
@@ -63,8 +65,10 @@ def _huge_constants(graph: onnx.GraphProto) -> Iterator[str]:
 def _before_softmax(
     graph: onnx.GraphProto, distributions: Mapping[str, Distribution]
 ) -> Iterator[str]:
-    """The nodes between a product and a Softmax, and the Softmax, where one of them masks: a scale
-    for the mask, which calibration may not even have met, leaves nothing for the scores."""
+    """Yield each Softmax that reads masked scores, and the nodes between the product and it.
+
+    The scale of masked scores would be the mask's and leave no resolution for the scores; a mask
+    that no sample uses would saturate instead."""
     makers = {name: node for node in graph.node for name in node.output}
     masking = {node.name for node in graph.node if node.op_type in _MASKING}
     masking &= set(_masked(graph, distributions))
@@ -83,8 +87,10 @@ def _before_softmax(
 
 
 def _masked(graph: onnx.GraphProto, distributions: Mapping[str, Distribution]) -> Iterator[str]:
-    """The nodes with an operand that may be a mask: one that depends on no product with weights,
-    unless it is a constant within the range of the other operands, such as a bias."""
+    """Yield the nodes with an operand that may be a mask.
+
+    A mask does not depend on a product with weights. A constant within the range of the other
+    operands, such as a bias, is no mask."""
     constants = {
         item.name: float(np.abs(numpy_helper.to_array(item)).max(initial=0))
         for item in graph.initializer

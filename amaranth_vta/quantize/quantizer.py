@@ -64,8 +64,8 @@ class Quantized:
     """A quantized ``model``, and the ``float_model`` that it was made from: the given one after
     folding and fusion.
 
-    ``pairs`` has, by the name of a tensor of the float model, the tensor of the quantized one that
-    stands for it. ``zero`` are the quantized tensors that are zero in all samples.
+    ``pairs`` maps tensor names of the float model to the corresponding, dequantized tensors of the
+    quantized model. ``zero`` lists the quantized tensors with only zeros in all samples.
     """
 
     model: onnx.ModelProto
@@ -134,8 +134,8 @@ def _chosen(names: UniqueNames, chosen: Collection[str]) -> Iterator[str]:
 
 
 def _pairs(model: onnx.ModelProto, quantized: onnx.ModelProto) -> dict[str, str]:
-    """By the tensors of ``model`` that nodes make, in their order, those of ``quantized`` that
-    stand for them, where there are any."""
+    """Map results of nodes of ``model``, in order, to the corresponding tensors of ``quantized``;
+    tensors that exist in only one of the two are left out."""
     outputs = {item.name for item in model.graph.output}
     known = {name for node in quantized.graph.node for name in node.output}
     pairs = {}

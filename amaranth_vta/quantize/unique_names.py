@@ -1,4 +1,4 @@
-"""Names that ONNX Runtime's quantizer cannot make a second time: `UniqueNames`."""
+"""Tensor names that cannot collide with the names of the quantizer: `UniqueNames`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class UniqueNames:
     """Renames all tensors and nodes of a model: ``b`` becomes ``b`0` ``, with another number for
     each.
 
-    The quantizer names what it adds by suffixes, such as ``b_scale`` and, for the copy of a shared
-    bias, ``b0``, without a look at the names that the model has. No two unique names with any
-    suffixes are equal. They sort as the names of the model do, since the quantizer sorts nodes.
+    The quantizer adds tensors under names with suffixes, such as ``b_scale`` and, for the copy of a
+    shared bias, ``b0``, and does not check whether the model uses these names. No two unique names
+    are equal, with any suffixes. They sort like the original names, because the quantizer orders
+    nodes by name.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -41,7 +42,7 @@ class UniqueNames:
         return f"{name}{self._mark}{len(self._originals) - 1}{self._mark}"
 
     def original(self, unique: str) -> str:
-        """The name in the model that ``unique`` stands for, with its suffix."""
+        """The original name that ``unique`` replaces, with the suffix of ``unique``."""
         found = self._unique.search(unique)
         return unique if found is None else self._originals[int(found[1])] + unique[found.end() :]
 
@@ -59,7 +60,7 @@ class UniqueNames:
         suffixes; returns the new tensor names by unique name. A name with a suffix that is taken
         gets underscores."""
         tensors, nodes = _Restored(self), _Restored(self)
-        # Names without a suffix come first: they have to be those of the user.
+        # Names without a suffix come first, so that they keep the user's names.
         for name in sorted(_tensor_names(model.graph), key=self.has_suffix):
             tensors.name(name)
         _rename(model.graph, tensors.name, nodes.name)
@@ -104,8 +105,8 @@ def _tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
 def _rename(
     graph: onnx.GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]
 ) -> None:
-    """Rename all tensors and nodes, those of subgraphs included: a name that a subgraph takes from
-    the graph around it stays the same in both."""
+    """Rename all tensors and nodes, also in subgraphs. A tensor of the outer graph gets the same
+    name in the subgraphs that read it."""
     for item in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         item.name = tensor(item.name)
     for sparse in graph.sparse_initializer:

@@ -19,8 +19,8 @@ _FEW = 5
 class LabelAccuracy:
     """The share of ``images`` whose label has the highest score of ``output``, or one of the five
     highest, for the network and for the float model, and the share for which both have the same
-    highest score. Of equal scores the first is the highest. None for what was not given, and for
-    the five highest of at most five classes."""
+    highest score. Of equal scores the first is the highest. A share is None without labels or
+    float model; the five highest also for at most five classes."""
 
     output: str
     images: int

@@ -198,7 +198,7 @@ def test_an_input_of_rank_0_takes_one_value_per_sample_or_one_for_all(tmp_path: 
 
 
 def cancelling(path: Path, offset: float) -> None:
-    """A network whose ``offset`` takes the accuracy of what is left when it is taken back."""
+    """Write a network that adds ``offset`` and subtracts it again, which amplifies rounding."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]> g (float[n, 2, 4, 4] x) => (float[n, 2, 4, 4] y)
         <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {

@@ -102,8 +102,8 @@ def test_an_exported_network_gives_what_the_session_gives(digits: Path) -> None:
 
 @pytest.mark.parametrize("address", [(5 << 32) + PLACE, (1 << 32) - 4096])
 def test_memory_of_the_machine_may_be_above_4_gib(digits: Path, address: int) -> None:
-    """A bridge between processor and machine moves addresses by a distance. The second address
-    ends below 4 GiB, and what the network uses goes beyond."""
+    """A bridge between processor and machine translates addresses. The second address is just below
+    4 GiB, and the network's memory crosses it."""
     images = np.load(DIGITS / "images.npz")["image"][:1].astype(np.float32)
     session = vta.Session.load(digits / "digits.vta", device="functional")
     expected = session.run({"image": images})["logits"]

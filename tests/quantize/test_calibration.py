@@ -57,8 +57,7 @@ def test_a_range_ends_at_the_percentile_or_a_little_outside(
 
 
 def test_the_tails_of_a_range_are_on_their_sides() -> None:
-    """One side has a long tail, which takes half of what is cut, not all, and not the other
-    side's half."""
+    """One side has a long tail: each side loses half of the values to cut."""
     rng = np.random.default_rng(1)
     values = np.concatenate([-rng.random(100_000), rng.exponential(5, 100_000)]).astype(np.float32)
     for sign in (1, -1):

@@ -105,11 +105,11 @@ def test_ranges_of_activations_are_covered_and_no_wider_than_needed(name: str) -
     options = OPTIONS[name]
     model, samples = network()
     found = list(activations(quantize(model, samples, options), samples))
-    # A Relu is part of the convolution before it, but for powers of two.
+    # Except with powers of two, a Relu is fused into the convolution.
     assert {item.name for item in found} >= {"x", "b", "c", "d", "e", "f", "g"}
     for item in found:
         values = item.values
-        if item.name == "a":  # before a Relu only the range behind it counts
+        if item.name == "a":  # the Relu's output determines the range
             values = np.maximum(values, 0)
         cut = (
             0 if options.percentile is None else int(values.size * (100 - options.percentile) / 200)
