@@ -11,7 +11,7 @@ import numpy as np
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
-from .quantizer import Quantized
+from .quantizer import QuantizedModel
 from .shown_tensors import showing
 
 
@@ -29,7 +29,7 @@ class Accuracy:
 
 
 def accuracy(
-    quantized: Quantized,
+    quantized: QuantizedModel,
     samples: Iterable[Mapping[str, Array]],
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[Accuracy]:

@@ -30,6 +30,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .calibration import calibrate
 from .float_parts import kept_in_float
+from .node_order import sort_nodes
 from .tensor_ranges import Range, tensor_ranges
 from .unique_names import UniqueNames
 
@@ -60,7 +61,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Quantized:
+class QuantizedModel:
     """A quantized ``model``, and the ``float_model`` that it was made from: the given one after
     folding and fusion.
 
@@ -79,7 +80,7 @@ def quantize(
     samples: Sequence[Sample],
     options: Options,
     progress: Callable[[int], None] = lambda _: None,
-) -> Quantized:
+) -> QuantizedModel:
     """``model`` in the form of ``options``, calibrated with ``samples``.
 
     ``progress`` is called with the number of samples done. Raises `ModelError` if the quantizer
@@ -107,15 +108,16 @@ def quantize(
         reason = names.readable(str(error).splitlines()[0] if str(error) else repr(error))
         raise ModelError(f"the model cannot be quantized: {reason}") from None
     pairs = _pairs(unique, result)
+    quantized_names = {name for node in result.graph.node for name in node.output}
     restored = names.restore(result)
-    return Quantized(
+    return QuantizedModel(
         result,
         prepared,
         {names.original(name): restored[other] for name, other in pairs.items()},
         [
             names.original(name)
-            for name, other in pairs.items()
-            if name != other and name in distributions and distributions[name].is_zero
+            for name in pairs
+            if f"{name}_QuantizeLinear_Output" in quantized_names and distributions[name].is_zero
         ],
     )
 
@@ -221,7 +223,9 @@ def _quantized(
             extra_options=extra,
             calibration_cache_path=known,
         )
-        return onnx.load(result)
+        quantized = onnx.load(result)
+    sort_nodes(quantized.graph)
+    return quantized
 
 
 def _reductions_of_features(graph: onnx.GraphProto) -> list[str]:

@@ -61,7 +61,7 @@ class UniqueNames:
         gets underscores."""
         tensors, nodes = _Restored(self), _Restored(self)
         # Names without a suffix come first, so that they keep the user's names.
-        for name in sorted(_tensor_names(model.graph), key=self.has_suffix):
+        for name in sorted(tensor_names(model.graph), key=self.has_suffix):
             tensors.name(name)
         _rename(model.graph, tensors.name, nodes.name)
         return tensors.names
@@ -86,20 +86,21 @@ class _Restored:
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    yield from _tensor_names(graph)
+    yield from tensor_names(graph)
     for node in graph.node:
         yield node.name
-        for inner in _subgraphs(node):
+        for inner in subgraphs(node):
             yield from _names(inner)
 
 
-def _tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
+def tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names of all tensors, also in subgraphs."""
     for item in (*graph.input, *graph.output, *graph.initializer):
         yield item.name
     for node in graph.node:
         yield from filter(None, (*node.input, *node.output))
-        for inner in _subgraphs(node):
-            yield from _tensor_names(inner)
+        for inner in subgraphs(node):
+            yield from tensor_names(inner)
 
 
 def _rename(
@@ -115,11 +116,12 @@ def _rename(
         item.name = node(item.name)
         item.input[:] = [tensor(name) if name else "" for name in item.input]
         item.output[:] = [tensor(name) if name else "" for name in item.output]
-        for inner in _subgraphs(item):
+        for inner in subgraphs(item):
             _rename(inner, tensor, node)
 
 
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The branches of an If, or the body of a Loop or Scan."""
     for item in node.attribute:
         if item.type == onnx.AttributeProto.GRAPH:
             yield item.g

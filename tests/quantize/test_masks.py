@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from amaranth_vta.quantize.accuracy import Accuracy, accuracy
-from amaranth_vta.quantize.quantizer import Options, Quantized, quantize
+from amaranth_vta.quantize.quantizer import Options, QuantizedModel, quantize
 
 HEADS, LENGTH, WIDTH = 2, 12, 16
 LOWEST = float(np.finfo(np.float32).min)
@@ -78,7 +78,7 @@ def samples(count: int, **more: np.ndarray) -> list[dict[str, np.ndarray]]:
     return [{"x": rng.normal(0, 1, shape).astype(np.float32), **more} for _ in range(count)]
 
 
-def worst(quantized: Quantized, judged: list[dict[str, np.ndarray]]) -> Accuracy:
+def worst(quantized: QuantizedModel, judged: list[dict[str, np.ndarray]]) -> Accuracy:
     return min(accuracy(quantized, judged), key=lambda item: item.decibels)
 
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from amaranth_vta.quantize.accuracy import accuracy
-from amaranth_vta.quantize.quantizer import Options, Quantized, prepare, quantize
+from amaranth_vta.quantize.quantizer import Options, QuantizedModel, prepare, quantize
 from amaranth_vta.quantize.shown_tensors import showing
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
@@ -70,7 +70,7 @@ class Scaled:
     high: int
 
 
-def activations(quantized: Quantized, samples: Samples) -> Iterator[Scaled]:
+def activations(quantized: QuantizedModel, samples: Samples) -> Iterator[Scaled]:
     model = quantized.float_model
     constants = constants_of(quantized.model)
     parameters = {
@@ -291,7 +291,31 @@ def test_an_operator_is_left_in_float_by_its_name_or_that_of_its_result() -> Non
         quantize(model, samples, Options(in_float=("z",)))
 
 
-def test_what_the_quantizer_says_has_the_names_of_the_model() -> None:
+def test_a_branch_reads_a_quantized_tensor() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 2, 4, 4] x, bool c) => (float[1, 2, 4, 4] y)
+        <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
+            a = Conv(x, w)
+            b = If (c) <
+                then_branch = t () => (float[1, 2, 4, 4] o) { k = Relu(a) o = Conv(k, w) },
+                else_branch = e () => (float[1, 2, 4, 4] o) { k = Sigmoid(a) o = Conv(k, w) }
+            >
+            a_scale = Conv(b, w)
+            y = Sigmoid(a_scale)
+        }
+    """)
+    rng = np.random.default_rng(13)
+    samples = [
+        {"x": rng.normal(0, 1, (1, 2, 4, 4)).astype(np.float32), "c": np.array(number % 2 == 0)}
+        for number in range(4)
+    ]
+    quantized = quantize(model, samples, Options())
+    onnx.checker.check_model(quantized.model, full_check=True)
+    assert output_decibels(model, samples, samples) > 30
+
+
+def test_operators_whose_values_are_not_finite_are_left_in_float() -> None:
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2])
     y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 2])
     nodes = [helper.make_node("Relu", ["x"], ["huge"]), helper.make_node("Neg", ["huge"], ["y"])]
