@@ -47,11 +47,9 @@ class Distribution:
         self.dtype = values.dtype
         flat = np.ascontiguousarray(values, np.float32).reshape(-1)
         counts = np.bincount(flat.view(np.uint32) >> 16, minlength=_BINS)
-        magnitudes = np.arange(_BINS) & ~_SIGN
-        nan = np.isnan(flat)
-        if nan.any():
-            flat = flat[~nan]
-            counts[magnitudes >= _INFINITY] = 0
+        if flat.size and np.isnan(flat.min()):
+            flat = flat[~np.isnan(flat)]
+            counts[(np.arange(_BINS) & ~_SIGN) >= _INFINITY] = 0
         if flat.size:
             self.low = min(self.low, float(flat.min()))
             self.high = max(self.high, float(flat.max()))

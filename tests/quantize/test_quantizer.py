@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from amaranth_vta.quantize.accuracy import accuracy
 from amaranth_vta.quantize.quantizer import Options, QuantizedModel, prepare, quantize
 from amaranth_vta.quantize.shown_tensors import showing
+from amaranth_vta.quantize.unique_names import UniqueNames
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 Samples = list[dict[str, np.ndarray]]
@@ -324,3 +325,10 @@ def test_operators_whose_values_are_not_finite_are_left_in_float() -> None:
     samples = [{"x": np.full((1, 2), np.inf, np.float32)}]
     quantized = quantize(model, samples, Options()).model
     assert [node.op_type for node in quantized.graph.node] == ["Relu", "Neg"]
+
+
+def test_messages_of_the_quantizer_have_the_names_of_the_model() -> None:
+    model, _ = network()
+    names = UniqueNames(model)
+    assert names.tensor("w") not in ("w", names.tensor("v"))
+    assert names.readable(f"no scale for {names.tensor('w')}_scale") == "no scale for w_scale"
