@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from amaranth_vta.hw.config import Config
 
 from .comparison_text import comparison_lines
 from .explain import explanation
+from .labels import LABELS, read_labels
 from .options import (
     DeviceChoice,
     config_option,
@@ -60,6 +62,21 @@ Arrays = dict[str, Any]
     "--check", is_flag=True, help="Compare with ONNX Runtime; a difference is exit code 1."
 )
 @click.option(
+    "--labels",
+    "labels_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Print top-1 and top-5 accuracy: an .npy or .npz, or text with an integer per line, one "
+    "per image. An array `labels` in --inputs does the same.",
+)
+@click.option(
+    "--float",
+    "float_path",
+    type=click.Path(),
+    metavar="FLOAT.onnx",
+    help="Also print the accuracy of the float model, and how often both agree.",
+)
+@click.option(
     "--explain",
     is_flag=True,
     help="Print what the compiler made of each operator, with its loop nest, and one line for each "
@@ -91,6 +108,8 @@ def run(
     inputs_path: str | None,
     outputs_path: str | None,
     check: bool,
+    labels_path: str | None,
+    float_path: str | None,
     explain: bool,
     allow_host: bool,
     waves: str | None,
@@ -107,6 +126,8 @@ def run(
     from amaranth_vta.session.random_inputs import random_inputs
 
     _refuse_contradictions(model, images, tuned, allow_rounding, check, explain, device)
+    if labels_path is not None or float_path is not None:
+        _refuse_accuracy(labels_path, inputs_path, device)
     if device.timing_only and outputs_path is not None:
         raise click.UsageError("--outputs writes results, and --timing-only computes none")
     with Outputs() as outputs:
@@ -116,13 +137,23 @@ def run(
         timeline = _timeline(outputs, device, report_path)
         waves_part = outputs.reserve("--waves", waves)
         given = _load_arrays(inputs_path) if inputs_path is not None else None
+        labels = read_labels(labels_path) if labels_path is not None else None
         launch = launch or ("network" if report_path is None else "layer")
         compiling = {"images": images, "tuned": tuned, "allow_rounding": allow_rounding}
         with _open(model, config, compiling, device, launch, waves_part, timeline) as session:
             if not allow_host:
                 _refuse_host_alone(session, model)
             inputs = random_inputs(session) if given is None else given
-            checked = _run(session, inputs, check, outputs, device, timeline)
+            if LABELS in inputs and LABELS not in session.inputs:
+                among = inputs.pop(LABELS)
+                labels = among if labels is None else labels
+
+            def judge(results: Arrays) -> None:
+                computed = not device.timing_only and device.skip is None
+                if computed and (labels is not None or float_path is not None):
+                    session.accuracy(inputs, results, labels, float_path)
+
+            checked = _run(session, inputs, check, judge, outputs, device, timeline)
         if report_path is not None:
             _save_report(outputs, session, model, device, timeline, report_path)
     if explain:
@@ -135,6 +166,8 @@ def run(
         outputs.say(device.unchecked)
     if given is None:
         outputs.say("Inputs were random; --inputs gives others.")
+    if session.label_accuracy is not None:
+        outputs.say(str(session.label_accuracy))
     if checked is not None:
         for line in comparison_lines(checked, explain):
             outputs.say(line)
@@ -169,6 +202,15 @@ def _refuse_contradictions(
     ):
         if value is not None:
             raise click.UsageError(f"{option} is for `vta compile`; {model} is compiled")
+
+
+def _refuse_accuracy(labels: str | None, inputs: str | None, device: DeviceChoice) -> None:
+    option = "--float" if labels is None else "--labels"
+    if device.unchecked:
+        wrong = "--timing-only" if device.timing_only else "--skip"
+        raise click.UsageError(f"{option} judges results, and {wrong} gives none that are right")
+    if labels is not None and inputs is None:
+        raise click.UsageError("--labels are of images, which --inputs gives")
 
 
 def _refuse_host_alone(session: Session, model: str) -> None:
@@ -224,11 +266,12 @@ def _run(
     session: Session,
     inputs: Arrays,
     check: bool,
+    judge: Callable[[Arrays], None],
     outputs: Outputs,
     device: DeviceChoice,
     timeline: Timeline | None,
 ) -> CheckReport | None:
-    """Runs or checks, and saves the output files, also after a fault."""
+    """Runs or checks, judges the results, and saves the output files, also after a fault."""
     from amaranth_vta.sw.runtime.array_file import write_arrays
     from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
@@ -239,6 +282,7 @@ def _run(
             results = checked.outputs
         else:
             results = session.run(inputs)
+        judge(results)
     except RuntimeFault:
         outputs.save_json("--json", session.report())
         raise

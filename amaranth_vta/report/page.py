@@ -29,6 +29,8 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
             f'<p class="wrong">{numbers["skipped"]} only passed its tokens on: the results of '
             "this run are wrong.</p>"
         )
+    if session.label_accuracy is not None:
+        parts.append(f"<p>{escape(str(session.label_accuracy))}.</p>")
     if not all(item.is_known for item in spent):
         parts.append(f"<p>{escape(UNKNOWN)}</p>")
     elif spent:

@@ -27,6 +27,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 
+from .accuracy import LabelAccuracy, label_accuracy
 from .batches import Batches, TensorInfo
 from .comparison import CheckReport, compare
 from .layers import LayerReport, layer_reports
@@ -167,6 +168,7 @@ class Session:
         self._wall_seconds = 0.0
         self._fault: Fault | None = None
         self._checked: CheckReport | None = None
+        self.label_accuracy: LabelAccuracy | None = None
 
     def __repr__(self) -> str:
         machine = self.config
@@ -238,6 +240,32 @@ class Session:
         )
         self._checked = report
         return report
+
+    def accuracy(
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+        labels: Array | None = None,
+        float_model: Source | None = None,
+    ) -> LabelAccuracy:
+        """The accuracy of ``outputs``, which `run` has given for ``inputs``, against ``labels``, an
+        integer per image, and against the ``float_model``; `report` has it then, too.
+
+        Raises `InputError` if they do not fit, and `ModelError`.
+        """
+        wanted = None
+        if float_model is not None:
+            with explain_missing_extras():
+                from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
+                from amaranth_vta.sw.runtime.network.onnx_runtime import (
+                    default_session,
+                    run_session,
+                )
+            reference = default_session(read_model(float_model).SerializeToString())
+            names = [item.name for item in reference.get_outputs()]
+            wanted = self._batches.run(inputs, lambda feeds: run_session(reference, names, feeds))
+        self.label_accuracy = label_accuracy(outputs, labels, wanted)
+        return self.label_accuracy
 
     @property
     def compiled(self) -> CompiledNetwork:
@@ -337,6 +365,7 @@ class Session:
             "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
             "mismatches": self._checked.mismatches if self._checked else None,
             "file": self._checked.file_figures if self._checked else None,
+            "accuracy": asdict(self.label_accuracy) if self.label_accuracy else None,
             "fault": asdict(fault) if fault else None,
             "skipped": self._skip,
             "images_per_run": self.images_per_run,

@@ -100,6 +100,48 @@ def test_an_exported_network_gives_what_the_session_gives(digits: Path) -> None:
         np.testing.assert_array_equal(found, logits)
 
 
+@pytest.mark.parametrize("address", [(5 << 32) + PLACE, (1 << 32) - 4096])
+def test_memory_of_the_machine_may_be_above_4_gib(digits: Path, address: int) -> None:
+    """A bridge between processor and machine translates addresses. The second address is just below
+    4 GiB, and the network's memory crosses it."""
+    images = np.load(DIGITS / "images.npz")["image"][:1].astype(np.float32)
+    session = vta.Session.load(digits / "digits.vta", device="functional")
+    expected = session.run({"image": images})["logits"]
+    device = device_for(digits)
+    port = port_of(device)
+    low_half = {register.offset: 0 for register in REGISTERS.values() if register.width == 64}
+    seen = set()
+
+    def write(_: object, offset: int, value: int) -> None:
+        if offset in low_half:
+            low_half[offset] = value
+            return
+        if offset - 4 not in low_half:
+            device.machine.write_register(offset, value)
+            return
+        given = value << 32 | low_half[offset - 4]
+        seen.add(given)
+        moved = given - address + PLACE
+        assert 0 <= moved < device.memory.size
+        device.machine.write_register(offset - 4, moved & 0xFFFFFFFF)
+        device.machine.write_register(offset, moved >> 32)
+
+    port.address, port.write_register = address, _WRITE(write)
+    library = ctypes.CDLL(str(digits / "network.so"))
+    assert library.network_init(ctypes.byref(port), None) == DONE
+    found = np.zeros_like(expected)
+    given = np.ascontiguousarray(images)
+    result = library.network_run(
+        ctypes.byref(port),
+        given.ctypes.data_as(ctypes.c_void_p),
+        found.ctypes.data_as(ctypes.c_void_p),
+    )
+    assert result == DONE
+    np.testing.assert_array_equal(found, expected)
+    assert min(seen) == address
+    assert max(seen) >= 1 << 32
+
+
 def test_a_machine_with_other_parameters_is_named(digits: Path) -> None:
     device = device_for(digits)
     port = port_of(device)
