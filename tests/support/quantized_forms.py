@@ -216,6 +216,8 @@ def _elements() -> dict[str, Form]:
         "border averages": "y = AveragePool<kernel_shape=[3,3],pads=[1,1,1,1]>(a)",
         "border averages, rounded up": "y = AveragePool<kernel_shape=[3,3],strides=[2,2],"
         "ceil_mode=1>(a)",
+        "border averages, rounded up, of padding too": "y = AveragePool<kernel_shape=[3,3],"
+        "strides=[2,3],pads=[1,1,0,1],ceil_mode=1,count_include_pad=1>(a)",
     }
     return {name: Form(partial(static, _between(text))) for name, text in lines.items()}
 
