@@ -147,7 +147,11 @@ def _record(
             case RunHost():
                 result.append(step)
     launches = tuple(_launches(result, recorder))
-    return tuple(result), launches, recorder.program(constants=constants)
+    program = recorder.program(constants=constants)
+    # A layer whose results are all the same reads no input, which then has no buffer.
+    used = {item.name for item in program.buffers}
+    kept = (step for step in result if not isinstance(step, ToMachine) or step.buffer in used)
+    return tuple(kept), launches, program
 
 
 def _launches(steps: Sequence[Step], recorder: Recorder) -> Iterator[Launch]:
