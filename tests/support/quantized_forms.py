@@ -185,6 +185,14 @@ def _dimensions() -> dict[str, Form]:
     lines: dict[str, tuple[str, Shape]] = {
         "Conv1d": ("y = Conv<pads=[1,1]>(x, w(12,8,3), v(12))", line),
         "Conv1d, dilated and grouped": ("y = Conv<group=2,dilations=[2]>(x, w(6,4,3))", line),
+        "Conv1d, taps far apart": (
+            "a = Conv(x, w(8,8,1)) y = Conv<dilations=[1024],pads=[2048,0]>(a, w(8,8,3), v(8))",
+            (1, 8, 3000),
+        ),
+        "Conv1d, depthwise, taps far apart": (
+            "a = Conv(x, w(8,8,1)) y = Conv<dilations=[2048],pads=[2048,0],group=8>(a, w(8,1,2))",
+            (1, 8, 4096),
+        ),
         "poolings of sequences": (
             "a = MaxPool<kernel_shape=[2],strides=[2]>(x) b = Conv(a, w(8,8,3), v(8))"
             "y = AveragePool<kernel_shape=[3]>(b)",

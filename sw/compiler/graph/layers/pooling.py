@@ -84,6 +84,8 @@ def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tenso
     if not pooling.is_possible((alone.height, alone.width)):
         return None
     anchor, workload = known
+    if (workload.output_height, workload.output_width) != (alone.height, alone.width):
+        return None  # a sequence in rows
     fused = replace(workload, pooling=pooling)
     if not is_faster(fused, (workload, alone), tensors.config):
         return None

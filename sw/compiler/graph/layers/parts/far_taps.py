@@ -1,0 +1,65 @@
+"""Convolutions of sequences whose taps are far apart, as convolutions of rows.
+
+A tile of one row has to hold all that its taps span. A sequence cut into rows of equal length has
+the same bytes in memory as an image, and where that length divides the dilation, each tap lies in a
+row of its own: the kernel becomes a column, of which the machine loads a tap at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import gcd
+from typing import TypeVar
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.tuner.workload import Workload, choose
+from amaranth_vta.sw.runtime.network.packing import Window
+from amaranth_vta.sw.runtime.network.tile_layout import Array, Image
+
+Made = TypeVar("Made", bound=Workload)
+
+
+@dataclass(frozen=True)
+class View:
+    """A ``window`` over an ``image`` (N, C, H, W); if ``turned``, its kernel is a column."""
+
+    window: Window
+    image: Image
+    turned: bool = False
+
+    def weights(self, weights: Array) -> Array:
+        """The ``weights`` (outputs, inputs, 1, taps) for this window."""
+        return weights.swapaxes(2, 3) if self.turned else weights
+
+
+def best_view(
+    moved: Window, image: Image, out: Image, workload: Callable[[View], Made], config: Config
+) -> tuple[View, Made]:
+    """The view whose ``workload`` takes the fewest cycles by the estimate, and that workload."""
+    possible = [(view, workload(view)) for view in _views(moved, image, out)]
+    if len(possible) == 1:
+        return possible[0]
+    return min(possible, key=lambda item: choose(item[1], config).cycles)
+
+
+def _views(moved: Window, image: Image, out: Image) -> Iterator[View]:
+    """The window over the ``image`` as it is, then over the sequence in rows of the greatest
+    possible length, and in rows of one pixel; the results ``out`` keep their bytes."""
+    yield View(moved, image)
+    (rows, taps), (_, stride), (_, dilation) = moved.kernel, moved.strides, moved.dilations
+    top, begin, bottom, _ = moved.pads
+    if (image[2], rows, top, bottom) != (1, 1, 0, 0) or taps == 1 or dilation == 1:
+        return
+    length = gcd(image[3], out[3] * stride, dilation, begin)
+    for width in dict.fromkeys((length, 1)):
+        # Strides pass over pixels of a row, or over rows of one pixel.
+        strides = (stride, 1) if width == 1 else (1, stride)
+        if width % strides[1]:
+            continue
+        height, apart, above = image[3] // width, dilation // width, begin // width
+        results = out[3] // (width // strides[1])
+        reach = (results - 1) * strides[0] + (taps - 1) * apart + 1
+        pads = above, 0, max(reach - height - above, 0), 0
+        window = Window((taps, 1), strides, (apart, 1), pads)
+        yield View(window, (*image[:2], height, width), True)
