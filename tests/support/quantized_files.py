@@ -321,8 +321,9 @@ class _Network:
         strides = self.rng.integers(1, 4, self.spatial)
         begins, ends = self.rng.integers(0, kernel, (2, self.spatial))
         rounded_up = bool(self.rng.integers(0, 2)) and self.case.opset >= 10
-        window = {"kernel_shape": kernel, "strides": strides, "pads": [*begins, *ends]}
-        attributes |= {name: [int(value) for value in values] for name, values in window.items()}
+        pads = np.concatenate([begins, ends])
+        attributes |= {"kernel_shape": kernel.tolist(), "strides": strides.tolist()}
+        attributes |= {"pads": pads.tolist()}
         self.then(operator, **attributes, **({"ceil_mode": 1} if rounded_up else {}))
         rest = np.array(self.shape[2:]) + begins + ends - kernel
         sizes = (-(-rest // strides) if rounded_up else rest // strides) + 1

@@ -262,6 +262,29 @@ def _moves() -> dict[str, Form]:
     return {name: Form(partial(static, text)) for name, text in lines.items()}
 
 
+def _matrices() -> dict[str, Form]:
+    """Products of matrices in other spellings, which the quantizer leaves in float."""
+    einsum = 'b = Einsum<equation="{}">(a, {})' + qdq("y", "b", 0.2)
+    matrices, stack = (2, 5, 24), (2, 3, 5, 24)
+    lines: dict[str, tuple[str, Shape]] = {
+        "Einsum by a matrix": (
+            matrix("m", "k(24,8)") + einsum.format("bij,jk->bik", "m"),
+            matrices,
+        ),
+        "Einsum of heads": (einsum.format("bhid,bhjd->bhij", "a"), stack),
+        "Gemm of two tensors": ("b = Gemm<transB=1>(a, a)" + qdq("y", "b", 0.2), (6, 24)),
+        "a stack of constant matrices": (
+            matrix("m", "k(3,24,8)") + "b = MatMul(a, m)" + qdq("y", "b", 0.2),
+            stack,
+        ),
+    }
+    forms = {}
+    for name, (text, shape) in lines.items():
+        make = partial(floats, qdq("a", "x", 0.03) + text, shape)
+        forms[name] = Form(make, frozenset({"Transpose"}))
+    return forms
+
+
 def _functions() -> dict[str, Form]:
     """Functions of one tensor, in all spellings."""
     erf = "b = Div(a, c(1.4142135)) c = Erf(b) d = Add(c, c(1)) e = Mul(a, d) y = Mul(e, c(0.5))"
@@ -407,6 +430,7 @@ FORMS: dict[str, Form] = {
     **_dimensions(),
     **_elements(),
     **_moves(),
+    **_matrices(),
     **_functions(),
     **_attention(),
     **_operators(),

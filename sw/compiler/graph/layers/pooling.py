@@ -108,8 +108,10 @@ def average_in_float(node: Node, tensors: Tensors) -> Layer:
     if quantized_after(network, node.outputs[0]) is None:
         raise Unsupported("its result is not quantized to 8 bits at one scale")
     shape = network.types[source].shape
-    if shape is None or len(shape) not in (3, 4):
-        raise Unsupported(f"{source} is not an image (N, C, H, W) of fixed size")
+    if shape is None:
+        raise Unsupported(f"the shape of {source} is known only at run time")
+    if len(shape) not in (3, 4):
+        raise Unsupported(f"{source} has the shape {shape}, not that of images or sequences")
     if node.operator.startswith("Reduce"):
         raise Unsupported("it goes over other axes than rows and columns")
     if any(step != 1 for step in node.attributes.get("dilations", ())):

@@ -71,8 +71,10 @@ def _joined(tensors: Tensors, name: str, axis: int) -> Image:
     """The shape as images whose channels are the ``axis`` of a tensor: of sequences (N, C, L), as
     of images, the second, of rows the last."""
     shape = tensors.network.types[name].shape
-    if shape is None or len(shape) not in (2, 3, 4):
-        raise Unsupported(f"{name} has no fixed shape of two to four dimensions")
+    if shape is None:
+        raise Unsupported(f"the shape of {name} is known only at run time")
+    if len(shape) not in (2, 3, 4):
+        raise Unsupported(f"{name} has the shape {shape}, which has not two to four dimensions")
     if not _is_of_channels(len(shape), axis):
         raise Unsupported("it concatenates along another axis than channels")
     rank = len(shape)
