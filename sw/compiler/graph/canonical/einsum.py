@@ -1,4 +1,4 @@
-"""The rule of the canonical form for Einsum of two tensors that is a product of matrices."""
+"""Rewrite Einsum of two tensors as a product of matrices."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _ELLIPSIS = "..."
 
 
 def matmul_of_einsum(network: Network, node: Node) -> bool:
-    """Einsum of two dequantized tensors becomes MatMul, between Transpose and Reshape, if each
-    label is of both tensors or of one tensor and the result."""
+    """Rewrite Einsum of two dequantized tensors as MatMul between Transpose and Reshape.
+
+    Every label must occur in at least two of: first operand, second operand, result."""
     if node.domain or node.operator != "Einsum" or len(node.inputs) != 2:
         return False
     makers = [network.maker(name) for name in node.inputs]
@@ -38,8 +39,8 @@ def matmul_of_einsum(network: Network, node: Node) -> bool:
 
 @dataclass(frozen=True)
 class _Product:
-    """The labels of both operands and of the result, and the ``sizes`` of labels; ``first`` and
-    ``second`` are the operands of the MatMul."""
+    """Labels of both operands and of the result, with the size of each label. ``first`` and
+    ``second`` are the indices of the operands in the MatMul."""
 
     operands: tuple[str, str]
     result: str
@@ -56,7 +57,7 @@ class _Product:
         return "".join(c for c in self.operands[0] if c not in self.result)
 
     def own(self, operand: int) -> str:
-        """The labels of one operand and the result alone."""
+        """Labels shared by one operand and the result, but not by the other operand."""
         given = self.operands[operand]
         return "".join(c for c in self.result if c in given and c not in self.stack)
 
@@ -68,7 +69,7 @@ class _Product:
 
 
 def _product(equation: str, shapes: Sequence[tuple[int, ...] | None]) -> _Product | None:
-    """None if the equation is no product of matrices."""
+    """Parse ``equation``; None if it is no product of matrices."""
     terms, arrow, result = equation.replace(" ", "").partition("->")
     operands = terms.split(",")
     if len(operands) != 2 or None in shapes:
@@ -78,7 +79,7 @@ def _product(equation: str, shapes: Sequence[tuple[int, ...] | None]) -> _Produc
         rank - len(labels.replace(_ELLIPSIS, "")) if _ELLIPSIS in labels else 0
         for labels, rank in zip(operands, ranks, strict=True)
     ]
-    # Labels for the axes that an ellipsis stands for, the last ones in common.
+    # One label per axis of an ellipsis, aligned at the last axis as in broadcasting.
     every = "".join(map(chr, range(ord("0"), ord("0") + max(more))))
     if not arrow:
         letters = terms.replace(_ELLIPSIS, "").replace(",", "")
@@ -105,7 +106,7 @@ def _product(equation: str, shapes: Sequence[tuple[int, ...] | None]) -> _Produc
 def _nodes(network: Network, node: Node, p: _Product) -> list[Node]:
     stack, summed = p.stack, p.summed
     rows, columns = p.own(p.first), p.own(p.second)
-    # Without a stack, rows stay axes of their own.
+    # MatMul by one matrix needs no Reshape of the rows.
     height = p.shape(rows) if not stack and rows else (p.count(rows),)
     before: list[Node] = []
     tall = (*p.shape(stack), *height, p.count(summed))
@@ -143,8 +144,9 @@ def _moved(
     shape: tuple[int, ...],
     before: list[Node],
 ) -> str:
-    """An operand with its axes in the order of ``labels``, in ``shape``; nodes that make it are
-    added to ``before``. Constants are moved here."""
+    """Transpose an operand to the order of ``labels`` and reshape it to ``shape``.
+
+    Appends the nodes to ``before``, or transposes a constant when compiling; returns the name."""
     name = node.inputs[operand]
     order = [p.operands[operand].index(label) for label in labels]
     maker = network.maker(name)

@@ -109,7 +109,7 @@ def _windows(network: Network, node: Node, shape: tuple[int, ...]) -> _Windows |
 
 
 def _counted(moved: Window, axis: int, counted: tuple[int, int], results: int) -> Array:
-    """How many rows (or columns) of the half-open range ``counted`` each window covers."""
+    """Count the rows (or columns) of each window within the half-open range ``counted``."""
     begin = np.arange(results) * moved.strides[axis] - moved.pads[axis]
     return np.minimum(begin + moved.kernel[axis], counted[1]) - np.maximum(begin, counted[0])
 

@@ -39,7 +39,7 @@ def transpose_first(network: Network, node: Node) -> bool:
 
 
 def matmul_of_gemm(network: Network, node: Node) -> bool:
-    """A Gemm of two tensors that the network makes becomes MatMul, and Add of a bias."""
+    """Rewrite Gemm with a computed second factor as MatMul, followed by Add if it has a bias."""
     if node.domain or node.operator != "Gemm" or node.attributes.get("transA"):
         return False
     if any(node.attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta")):

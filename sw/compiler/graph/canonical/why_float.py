@@ -52,12 +52,11 @@ def _of_result(network: Network, node: Node) -> str:
         return f"{what} is in float: its result has more than one scale"
     if given.zero.dtype != out.zero.dtype:
         return f"{what} is in float: it makes {out.zero.dtype} of {given.zero.dtype}"
-    return f"{what} is in float: {_of_operands(network, node)}"
+    return _of_operands(network, node)
 
 
 def _of_operands(network: Network, node: Node) -> str:
-    """What keeps a product between quantizations from being one on integers: its weights, its
-    attributes or its bias."""
+    """Name the operand or attribute for which a quantized product has no integer form."""
     what = node.operator
     weight = network.maker(node.inputs[1])
     parameters = parameters_of(network, weight, "DequantizeLinear")
@@ -65,7 +64,7 @@ def _of_operands(network: Network, node: Node) -> str:
     bias = _bias(network, node)
     if values is None and what != "MatMul":
         return "its weights are computed by the network, not constant"
-    # Weights (outputs, inputs, …) but for these.
+    # Axis of the outputs: 0 for weights (outputs, inputs, …), 1 for weights (inputs, outputs, …).
     turned = what in ("ConvTranspose", "MatMul") or (what == "Gemm" and not _is_set(node, "transB"))
     axis = 1 if turned else 0
     two = values is None or values.ndim != 2
@@ -96,7 +95,7 @@ def _is_set(node: Node, attribute: str) -> bool:
 
 
 def _bias(network: Network, node: Node) -> str:
-    """The tensor that is added to the products of ``node``; empty if there is none."""
+    """Name of the bias of a product ``node``; empty without a bias."""
     if node.operator != "MatMul":
         return node.input(2)
     reader = network.only_reader(node.outputs[0])

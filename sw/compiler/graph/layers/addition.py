@@ -46,8 +46,8 @@ def addition(node: Node, tensors: Tensors) -> Layer:
 
 
 def sum_of_several(node: Node, tensors: Tensors) -> Layer:
-    """A Sum, which the canonical form leaves where it has more than two operands: the machine runs
-    a function of one tensor. Raises `Unsupported`."""
+    """Place a Sum of more than two operands, which runs on the machine only if all operands are
+    functions of one tensor. Raises `Unsupported`."""
     network = tensors.network
     for name in node.inputs:
         if name not in network.constants:

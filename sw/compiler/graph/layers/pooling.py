@@ -85,7 +85,7 @@ def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tenso
         return None
     anchor, workload = known
     if (workload.output_height, workload.output_width) != (alone.height, alone.width):
-        return None  # a sequence in rows
+        return None  # the convolution runs on a reshaped sequence
     fused = replace(workload, pooling=pooling)
     if not is_faster(fused, (workload, alone), tensors.config):
         return None

@@ -1,4 +1,4 @@
-"""Poolings rewritten so that ONNX infers the sizes that ONNX Runtime computes.
+"""Rewrite poolings so that ONNX infers the sizes that ONNX Runtime computes.
 
 Before opset 22, ONNX's shape inference counts windows of ``ceil_mode`` that begin behind the image;
 in all opsets its rules for ``auto_pad`` differ from ONNX Runtime's with dilations, with
@@ -22,7 +22,7 @@ _POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
 
 def use_explicit_paddings(model: onnx.ModelProto) -> None:
-    """Gives the poolings of ``model`` explicit paddings for the windows that ONNX Runtime computes.
+    """Replace ``auto_pad`` and ``ceil_mode`` of poolings by the paddings that ONNX Runtime uses.
 
     ``ceil_mode`` stays only where no padding expresses them. Paddings below 0 become a Slice in
     front of the pooling. Poolings of images whose sizes are unknown stay as they are. Raises
@@ -59,7 +59,7 @@ class _Axis:
 
     @property
     def fitting_end(self) -> int:
-        """The padding at the end that the last window reaches, and no further."""
+        """Padding at the end up to the last pixel of the last window."""
         return (self.results - 1) * self.stride + self.reach - self.size - self.begin
 
     @property
@@ -69,7 +69,7 @@ class _Axis:
 
     @property
     def rounded_down(self) -> int:
-        """A padding at the end that makes ``results`` windows without ``ceil_mode``."""
+        """Padding at the end for ``results`` windows without ``ceil_mode``."""
         return 0 if -self.stride < self.fitting_end < 0 else self.fitting_end
 
 
@@ -85,7 +85,7 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """The shapes that ONNX infers, with 0 for unknown sizes."""
+    """Infer the shapes of all tensors by ONNX, with 0 for unknown sizes."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     return {
         item.name: tuple(size.dim_value for size in item.type.tensor_type.shape.dim)
@@ -94,7 +94,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
 
 
 def _axis(node: onnx.NodeProto, axis: int, size: int) -> _Axis:
-    """How ONNX Runtime moves the windows of ``node`` along an ``axis`` of the image."""
+    """Windows of ``node`` along an ``axis`` of the image, by the formulas of ONNX Runtime."""
     given = _attributes(node)
     rank = len(given["kernel_shape"])
     kernel = given["kernel_shape"][axis]
@@ -106,7 +106,7 @@ def _axis(node: onnx.NodeProto, axis: int, size: int) -> _Axis:
     if automatic == b"VALID":
         begin = end = 0
     elif automatic != b"NOTSET":
-        # Dilations are ignored, and quotients below 0 are rounded up.
+        # ONNX Runtime ignores dilations here and truncates quotients toward 0.
         total = (-(-size // stride) - 1) * stride + kernel - size
         begin = int((total + (automatic == b"SAME_LOWER")) / 2)
         end = total - begin
@@ -126,7 +126,8 @@ def _rewrite(model: onnx.ModelProto, node: onnx.NodeProto, axes: Sequence[_Axis]
             f"{node.op_type} {node.name or node.output[0]} has windows that reach beyond the "
             f"image, for which auto_pad {given['auto_pad'].decode()} defines no padding"
         )
-    # ONNX Runtime counts padding but not what lies beyond it, and has less padding than a kernel.
+    # Averages count padding but not pixels beyond it; ONNX Runtime rejects padding as wide as the
+    # kernel.
     rounded_up = any(
         axis.beyond and (given.get("count_include_pad") or axis.fitting_end >= kernel)
         for axis, kernel in zip(axes, given["kernel_shape"], strict=True)
@@ -153,8 +154,8 @@ def _copied(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
 
 
 def _crop(model: onnx.ModelProto, node: onnx.NodeProto, sides: Sequence[int]) -> None:
-    """Puts a Slice in front of ``node`` that crops the image by the ``sides`` below 0: those of
-    the beginnings, then those of the ends."""
+    """Insert a Slice before ``node`` that crops the image where ``sides`` (begins, then ends) are
+    negative."""
     graph, rank = model.graph, len(sides) // 2
     taken = {item.name for item in (*graph.initializer, *graph.input)}
     taken |= {name for other in graph.node for name in other.output}

@@ -97,9 +97,8 @@ def compile_network(
 def _record(
     steps: Sequence[PlannedStep], config: Config, known: Mapping[str, Array]
 ) -> tuple[tuple[Step, ...], tuple[Launch, ...], Program]:
-    """Records the layers' streams; buffers that are not live at the same time share memory.
-    Operands that are ``known``, constants of the network, are packed here, into buffers of their
-    own."""
+    """Record the layers' streams. Buffers with disjoint lifetimes share memory; the ``known``
+    constants of the network are packed once, into constant buffers."""
     recorder = Recorder(config)
     steps, within = in_place(steps, buffer_alignment(config))
     packed: dict[str, Buffer] = {}
@@ -161,7 +160,7 @@ def _record(
                 result.append(step)
     launches = tuple(_launches(result, recorder))
     program = recorder.program(constants=constants)
-    # A layer whose results are all the same reads no input, which then has no buffer.
+    # Layers with constant results read no input, so the program has no buffer for it.
     used = {item.name for item in program.buffers}
     kept = (step for step in result if not isinstance(step, ToMachine) or step.buffer in used)
     return tuple(kept), launches, program

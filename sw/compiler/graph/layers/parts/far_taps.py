@@ -1,8 +1,8 @@
-"""Convolutions of sequences whose taps are far apart, as convolutions of rows.
+"""Reshape sequences to images for convolutions with large dilations.
 
-A tile of one row has to hold all that its taps span. A sequence cut into rows of equal length has
-the same bytes in memory as an image, and where that length divides the dilation, each tap lies in a
-row of its own: the kernel becomes a column, of which the machine loads a tap at a time.
+A tile of a one-row image must hold the whole span of its taps, which exceeds the scratchpad for
+large dilations. Reshaping the sequence to rows whose length divides the dilation keeps the bytes in
+memory and turns the kernel into a column, of which the machine can load one tap at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class View:
 def best_view(
     moved: Window, image: Image, out: Image, workload: Callable[[View], Made], config: Config
 ) -> tuple[View, Made]:
-    """The view whose ``workload`` takes the fewest cycles by the estimate, and that workload."""
+    """Return the view with the fewest estimated cycles, and its ``workload``."""
     possible = [(view, workload(view)) for view in _views(moved, image, out)]
     if len(possible) == 1:
         return possible[0]
@@ -44,8 +44,8 @@ def best_view(
 
 
 def _views(moved: Window, image: Image, out: Image) -> Iterator[View]:
-    """The window over the ``image`` as it is, then over the sequence in rows of the greatest
-    possible length, and in rows of one pixel; the results ``out`` keep their bytes."""
+    """Yield the window over the unchanged ``image``, over the longest possible rows, and over rows
+    of one pixel. The bytes of the results ``out`` are the same in all views."""
     yield View(moved, image)
     (rows, taps), (_, stride), (_, dilation) = moved.kernel, moved.strides, moved.dilations
     top, begin, bottom, _ = moved.pads
@@ -53,7 +53,7 @@ def _views(moved: Window, image: Image, out: Image) -> Iterator[View]:
         return
     length = gcd(image[3], out[3] * stride, dilation, begin)
     for width in dict.fromkeys((length, 1)):
-        # Strides pass over pixels of a row, or over rows of one pixel.
+        # Stride within rows, or across rows of one pixel.
         strides = (stride, 1) if width == 1 else (1, stride)
         if width % strides[1]:
             continue

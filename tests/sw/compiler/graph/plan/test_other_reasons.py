@@ -26,42 +26,42 @@ ROWS: Shape = (3, 24)
 CASES: list[tuple[str, str, Shape, str]] = [
     (
         *("Conv", GIVEN + "b = Conv<pads=[1,1,1,1]>(a, a)" + qdq("y", "b", 0.5), (8, 8, 3, 3)),
-        "Conv is in float: its weights are computed by the network, not constant",
+        "its weights are computed by the network, not constant",
     ),
     (
         "ConvTranspose",
         GIVEN + "b = ConvTranspose(a, a)" + qdq("y", "b", 0.5),
         (8, 8, 3, 3),
-        "ConvTranspose is in float: its weights are computed by the network, not constant",
+        "its weights are computed by the network, not constant",
     ),
     (
         "Conv",
         GIVEN + "m = DequantizeLinear<axis=1>(k(8,8,1,1), v(8)) b = Conv(a, m)" + SUMS,
-        *(IMAGE, "Conv is in float: its weights have scales along axis 1, not of their outputs"),
+        *(IMAGE, "its weights have scales along axis 1, not of their outputs"),
     ),
     (
         "MatMul",
         GIVEN + "m = DequantizeLinear<axis=0>(k(24,10), v(24)) b = MatMul(a, m)" + SUMS,
         *(
             (3, 24),
-            "MatMul is in float: its weights have scales along axis 0, not of their outputs",
+            "its weights have scales along axis 0, not of their outputs",
         ),
     ),
     (
         "MatMul",
         GIVEN + "m = DequantizeLinear<axis=2>(k(3,24,10), v(10)) b = MatMul(a, m)" + SUMS,
         (3, 5, 24),
-        "MatMul is in float: its second factor is no constant matrix and has more than one scale",
+        "its second factor is no constant matrix and has more than one scale",
     ),
     (
         "Conv",
         GIVEN + WEIGHTS + "s = ReduceSum<keepdims=0>(x, i(0,2,3)) b = Conv(a, m, s)" + SUMS,
-        *(IMAGE, "Conv is in float: its bias is computed by the network, not constant"),
+        *(IMAGE, "its bias is computed by the network, not constant"),
     ),
     (
         "Gemm",
         GIVEN + matrix("m", "k(24,8)") + "b = Gemm<alpha=-1.0>(a, m)" + SUMS,
-        *((3, 24), "Gemm is in float: its alpha is -1 and its beta 1"),
+        *((3, 24), "its alpha is -1 and its beta 1"),
     ),
     (
         "Sum",
