@@ -49,8 +49,10 @@ def random_network(seed: int, form: str, dtype: Any) -> QuantizedNetwork:
             network.convolution(channels, (3, 3), (1, 1), (1, 1, 1, 1), chance(0.5), groups)
             network.add(branch, deviation, chance(0.5))
         if min(network.shape[2:]) > 2 and chance(0.4):
-            pad = choose.randint(0, 1)
-            network.pooling(2, choose.randint(1, 2), (pad, 0, 0, pad))
+            kernel = choose.randint(1, 3), choose.randint(1, 3)
+            top, right = choose.randint(0, kernel[0] - 1), choose.randint(0, kernel[1] - 1)
+            strides = choose.randint(1, 3), choose.randint(1, 3)
+            network.pooling(kernel, strides, (top, 0, 0, right), chance(0.5))
     if chance(0.3):
         network.average()
     if chance(0.5):

@@ -177,11 +177,24 @@ class QuantizedNetwork:
         self.in_float("GlobalAveragePool", self.dequantized(), relu=False)
         self.shape = (*self.shape[:2], 1, 1)
 
-    def pooling(self, size: int, stride: int, pads: tuple[int, int, int, int]) -> None:
-        kernel, strides = (size, size), (stride, stride)
+    def pooling(
+        self,
+        kernel: tuple[int, int],
+        strides: tuple[int, int],
+        pads: tuple[int, int, int, int],
+        rounded_up: bool = False,
+    ) -> None:
+        """A MaxPool. If ``rounded_up``, its last windows reach beyond the padding, unless they
+        would begin there or behind the image."""
         attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads}
-        self.value = self.node("MaxPool", self.value, **attributes)  # type: ignore[arg-type]
-        self.shape = (1, self.shape[1], *self.size(kernel, strides, pads))
+        self.value = self.node("MaxPool", self.value, **attributes, ceil_mode=int(rounded_up))  # type: ignore[arg-type]
+        sizes = self.size(kernel, strides, pads)
+        for axis, extent in enumerate(self.shape[2:]):
+            next_window = sizes[axis] * strides[axis]
+            padded = extent + pads[axis] + pads[2 + axis]
+            rest = next_window - strides[axis] + kernel[axis] < padded
+            sizes[axis] += rounded_up and rest and next_window < extent + pads[axis]
+        self.shape = (1, self.shape[1], *sizes)
 
     def matrix_product(self, outputs: int, relu: bool) -> None:
         features = int(np.prod(self.shape[1:]))
@@ -236,7 +249,7 @@ def residual_network(
 def _stem(network: QuantizedNetwork, channels: int) -> QuantizedNetwork:
     """The beginning of a ResNet."""
     network.layer(Layer(channels, 7, 2))
-    network.pooling(3, 2, (1, 1, 1, 1))
+    network.pooling((3, 3), (2, 2), (1, 1, 1, 1))
     return network
 
 

@@ -22,7 +22,8 @@ The rules of this folder rewrite that and other forms:
 - a product or average of int8 that is quantized to uint8, or of uint8 to int8, is quantized to its
   own type first, and the second factor of a MatMul to the type of the first,
 - products of matrices with a vector, of stacks of which one is repeated for the other, with a
-  constant first factor, and Gemm with ``transA``, ``alpha`` or ``beta`` become one of those above,
+  constant first factor, and Gemm with ``transA``, ``alpha`` or ``beta`` or of two tensors, become
+  one of those above, and so does Einsum of two tensors,
 - PRelu with slopes per channel becomes the sum of its two sides,
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
 - a product whose result stays in float becomes a ConvInteger or MatMulInteger and DequantizeLinear,
@@ -55,12 +56,14 @@ from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 from .broadcasting import repeat_pixel
 from .channel_factors import fold_channel_factors
 from .contributed_forms import float_average, split_concatenation
+from .einsum import matmul_of_einsum
 from .images import with_rows
 from .integer_averages import fuse_average
 from .integer_products import fuse_product, match_factors, match_weights, quantize_as_data
 from .matrix_forms import (
     constant_first,
     fold_gemm_factors,
+    matmul_of_gemm,
     matrix_of_vector,
     same_stacks,
     transpose_first,
@@ -180,6 +183,8 @@ _RULES: tuple[Rule, ...] = (
     gather_of_shuffle,
     transpose_first,
     fold_gemm_factors,
+    matmul_of_gemm,
+    matmul_of_einsum,
     share_quantize,
     reduce_before_transpose,
     reduce_columns,

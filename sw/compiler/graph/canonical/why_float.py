@@ -63,7 +63,56 @@ def _of_result(network: Network, node: Node) -> str:
         return f"{what} is in float: its result has more than one scale"
     if given.zero.dtype != out.zero.dtype:
         return f"{what} is in float: it makes {out.zero.dtype} of {given.zero.dtype}"
-    return f"{what} is in float: its bias, its weights or its attributes are no integer product's"
+    return _of_operands(network, node)
+
+
+def _of_operands(network: Network, node: Node) -> str:
+    """Name the operand or attribute for which a quantized product has no integer form."""
+    what = node.operator
+    weight = network.maker(node.inputs[1])
+    parameters = parameters_of(network, weight, "DequantizeLinear")
+    values = None if weight is None else network.constants.get(weight.inputs[0])
+    bias = _bias(network, node)
+    if values is None and what != "MatMul":
+        return "its weights are computed by the network, not constant"
+    # Axis of the outputs: 0 for weights (outputs, inputs, …), 1 for weights (inputs, outputs, …).
+    turned = what in ("ConvTranspose", "MatMul") or (what == "Gemm" and not _is_set(node, "transB"))
+    axis = 1 if turned else 0
+    two = values is None or values.ndim != 2
+    if parameters is not None and not parameters.per_tensor:
+        if what == "MatMul" and two:
+            return "its second factor is no constant matrix and has more than one scale"
+        if values is not None and parameters.axis % values.ndim != axis:
+            return f"its weights have scales along axis {parameters.axis}, not of their outputs"
+    if what == "MatMul" and two:
+        if bias:
+            return "a bias is added, and its second factor is no constant matrix"
+        return "its factors differ in type"
+    alpha, beta = (float(node.attributes.get(name, 1)) for name in ("alpha", "beta"))
+    if what == "Gemm" and (alpha, beta) != (1, 1):
+        return f"its alpha is {alpha:g} and its beta {beta:g}"
+    if bias:
+        added = constant_values(network, bias)
+        if added is None:
+            return "its bias is computed by the network, not constant"
+        if added.size > 1 and added.shape[-1:] != (added.size,):
+            return f"its bias has the shape {added.shape}, not that of its output channels"
+        return "its bias does not fit int32 at the scale of its sums"
+    return "its output_shape is larger than what its windows cover"
+
+
+def _is_set(node: Node, attribute: str) -> bool:
+    return bool(node.attributes.get(attribute, 0))
+
+
+def _bias(network: Network, node: Node) -> str:
+    """Name of the bias of a product ``node``; empty without a bias."""
+    if node.operator != "MatMul":
+        return node.input(2)
+    reader = network.only_reader(node.outputs[0])
+    if reader is None or not _adds_bias(network, node, reader):
+        return ""
+    return next(name for name in reader.inputs if name != node.outputs[0])
 
 
 def _adds_bias(network: Network, node: Node, reader: Node) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
+from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.select_channels import (
     SelectChannels,
     select_channels,
@@ -70,8 +71,10 @@ def _joined(tensors: Tensors, name: str, axis: int) -> Image:
     """The shape as images whose channels are the ``axis`` of a tensor: of sequences (N, C, L), as
     of images, the second, of rows the last."""
     shape = tensors.network.types[name].shape
-    if shape is None or len(shape) not in (2, 3, 4):
-        raise Unsupported(f"{name} has no fixed shape of two to four dimensions")
+    if shape is None:
+        raise Unsupported(f"the shape of {name} is known only at run time")
+    if len(shape) not in (2, 3, 4):
+        raise Unsupported(f"{name} has the shape {shape}, which has not two to four dimensions")
     if not _is_of_channels(len(shape), axis):
         raise Unsupported("it concatenates along another axis than channels")
     rank = len(shape)
@@ -161,12 +164,14 @@ def _selection(node: Node, tensors: Tensors, chosen: Sequence[Channel]) -> Layer
     counts = [image[1] for image in images]
     begins = {name: sum(counts[:at]) for at, name in enumerate(names)}
     n, _, h, w = images[0]
+    if not reads_what_it_stores(tensors.env):
+        raise Unsupported(
+            f"it moves channels within tiles of {config.block_out} {tensors.env.out_dtype}, and "
+            f"GEMM reads tiles of {config.block_in} {tensors.env.inp_dtype}"
+        )
     numbers = tuple(begins[name] + number for name, number in chosen)
     workload = SelectChannels(tiles(n, config.batch), tuple(counts), h * w, numbers)
-    try:
-        function = tensors.function(select_channels, workload, node)
-    except ValueError as problem:
-        raise Unsupported(str(problem)) from None
+    function = tensors.function(select_channels, workload, node)
     weights = selection_weights(workload, config)
     lows, highs = zip(*map(tensors.range, names), strict=True)
     sources = map(tensors.source, names, images)

@@ -23,7 +23,7 @@ from .abbreviations import written_out
 from .foreign_types import with_foreign_types
 from .input_shapes import fix_shapes
 from .opsets import opset_of, with_known_opset
-from .pooling_sizes import drop_empty_windows
+from .pooling_sizes import use_explicit_paddings
 from .standard_operators import use_standard_operators
 from .undefined_operators import hide_newer, show_newer, with_contributed_domain
 
@@ -119,7 +119,6 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     fixed.CopyFrom(model)
     fix_shapes(fixed, batch)
     use_standard_operators(fixed)
-    drop_empty_windows(fixed)
     network = Network.from_onnx(_with_shapes(fixed))
     _require_sizes(network)
     while True:
@@ -180,6 +179,7 @@ def _with_own_constants(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    use_explicit_paddings(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:

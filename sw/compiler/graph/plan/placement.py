@@ -11,7 +11,7 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
 from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float
 from amaranth_vta.sw.compiler.graph.layers import contributed
-from amaranth_vta.sw.compiler.graph.layers.addition import addition
+from amaranth_vta.sw.compiler.graph.layers.addition import addition, sum_of_several
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution, convolution_sums
 from amaranth_vta.sw.compiler.graph.layers.gating import multiplication
 from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product, matrix_sums
@@ -61,6 +61,7 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Resize"): upsampling,
     ("", "Slice"): cropping,
     ("", "Sub"): addition,
+    ("", "Sum"): sum_of_several,
     ("", "Transpose"): transposition,
     (contributed.DOMAIN, "QGemm"): contributed.gemm,
     (contributed.DOMAIN, "QLinearAdd"): contributed.element_wise,
@@ -172,6 +173,10 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
             if node.attributes.get("training_mode"):
                 raise Unsupported("it computes the mean and the variance of its input")
             raise Unsupported("its result is not quantized to 8 bits at one scale")
+        case "", "Einsum":
+            for name in node.reads:
+                dequantized(tensors.network, name)
+            raise Unsupported(f"{node.attributes['equation']} is no product of two matrices")
         case "", "Relu" if node.inputs[0] not in tensors.results:
             require_rounded(tensors.network, node.inputs[0])
             raise Unsupported("it follows an operator on the host")

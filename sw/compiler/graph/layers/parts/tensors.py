@@ -127,15 +127,19 @@ class Tensors:
             raise Unsupported(
                 f"its images have {len(shape) - 2} dimensions; the machine's have two"
             )
-        if shape is None or len(shape) != 4:
-            raise Unsupported(f"{name} is not an image (N, C, H, W) of fixed size")
+        if shape is None:
+            raise Unsupported(f"the shape of {name} is known only at run time")
+        if len(shape) != 4:
+            raise Unsupported(f"{name} has the shape {shape}, not that of images (N, C, H, W)")
         return shape[0], shape[1], shape[2], shape[3]
 
     def rows(self, name: str) -> Image:
         """The shape of a matrix as images of one pixel; all leading dimensions count as rows."""
         shape = self.network.types[name].shape
+        if shape is None:
+            raise Unsupported(f"the shape of {name} is known only at run time")
         if not shape:
-            raise Unsupported(f"{name} is not a matrix of fixed size")
+            raise Unsupported(f"{name} is a scalar")
         return prod(shape[:-1]), shape[-1], 1, 1
 
     def any_image(self, name: str) -> Image:

@@ -401,3 +401,22 @@ def test_a_flattened_image_is_another_name_for_it(qdq: Make) -> None:
     ]
     (dense,) = [item for item in placement.items if isinstance(item, Layer) and item.macs == 1620]
     assert dense.sources[0].image == (1, 5, 6, 6)
+
+
+@pytest.mark.parametrize("config", ["tiny", "pynq", "batch2", "tiny-extended"])
+@pytest.mark.parametrize("convolved", [False, True])
+def test_a_layer_whose_results_are_all_the_same_reads_nothing(
+    qdq: Make, config: str, convolved: bool
+) -> None:
+    """Such as the difference of a tensor and itself: no instruction uses its operand."""
+    graph = qdq((2, 8, 4, 4)).qdq(2**-5)
+    if convolved:
+        graph.conv(8, 8, 1).node("Clip", *(graph.constant(1, np.float32) for _ in range(2)))
+    else:
+        graph.node("Sub", graph.value)
+    graph.qdq(2**-3)
+    with Session(graph.model(), config) as session:
+        report = session.check({"x": graph.images(2)})
+        layers = {layer.operator: layer.placed_on for layer in session.layers}
+    assert report.ok
+    assert layers["QLinearConv" if convolved else "Sub"] == "machine"
