@@ -217,7 +217,7 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
         fields["alu_opcode"] = AluOp.ADD
     elif name == "dst":
         fields["reset"] = 1
-    kinds: list[list[Instruction]] = [[make(uop_end=1, **fields)]]
+    kinds: list[Sequence[Instruction]] = [[make(uop_end=1, **fields)]]
     if config.depthwise:
         # The last input is the first one past the depth.
         first = config.inp.depth - config.taps + 1
