@@ -91,6 +91,35 @@ def test_a_step_is_moved_only_as_far_as_all_sums_stay_within_32_bits(
         assert_equal(scale, middle, reach, bounds)
 
 
+WRAPPED = 1 << 32
+
+
+@pytest.mark.parametrize(
+    ("bounds", "least", "most"),
+    [
+        # As many sums as 32 bits have: all results occur.
+        (BOUNDS, 5, 5 + WRAPPED - 1),
+        (BOUNDS, 5, 5 + WRAPPED),
+        # Two ranges on the same side of 0, and the step between them.
+        ((7, -100, 7), -500_000_000, -1_200_000_000 + WRAPPED),
+        ((7, 7, 90), 1_200_000_000, 500_000_000 + WRAPPED),
+    ],
+)
+def test_sums_that_wrap_onto_too_many_results_are_refused(
+    bounds: Bounds, least: int, most: int
+) -> None:
+    limits = np.array([least]), np.array([most])
+    with pytest.raises(Unsupported, match="differs from float32"):
+        channel_parameters(np.array([0]), np.array([5e-10], np.float32), bounds, *limits)
+
+
+def test_two_results_are_at_most_as_far_apart_as_a_scale_goes() -> None:
+    scale = 32 / (1 << 31)
+    assert_equal(scale, INT32.max, 1000, (7, 7 - 31, 90))
+    with pytest.raises(Unsupported, match="differs from float32"):
+        assert_equal(scale, INT32.max, 1000, (7, 7 - 32, 90))
+
+
 def test_a_scale_that_cannot_be_had_is_refused() -> None:
     least, most, bias = np.array([-9]), np.array([9]), np.array([0])
     text = "REQUANTIZE by the scale 80 of channel 0 differs from float32 for sums from -9 to 9"
