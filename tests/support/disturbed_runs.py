@@ -49,9 +49,9 @@ _GOOD_PROGRAMS = 8
 
 @dataclass(frozen=True)
 class Disturbed:
-    """A program, the memory that it meets, and what happens: ``stop`` is the cycle in which the run
-    is stopped, if it is, and ``by_line`` whether by the reset line; ``memory`` are the addresses
-    there are, but for those of ``gap``; ``timeout`` is the watchdog's time."""
+    """A program, its memory and its disturbance: ``stop`` is the cycle in which the run is stopped,
+    None for never, and ``by_line`` says whether by the reset line; ``memory`` is the range of valid
+    addresses, except those in ``gap``; ``timeout`` is the watchdog's time."""
 
     kind: str
     image: ProgramImage

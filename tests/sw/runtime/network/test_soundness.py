@@ -1,4 +1,5 @@
-"""Each limit of a network's parts, exactly: what just fits is accepted, one more is refused."""
+"""Soundness checks of compiled networks at their limits: the limit is accepted, one beyond it is
+refused."""
 
 from __future__ import annotations
 
@@ -39,9 +40,9 @@ def digits() -> NetworkProgram:
 
 def with_step(network: NetworkProgram, kind: type[Part], change: Callable[[Part], Part]) -> Any:
     """``network`` with ``change`` made to its last step of a ``kind``."""
-    steps = list(network.steps)
+    steps: list[Any] = list(network.steps)
     at = max(index for index, step in enumerate(steps) if isinstance(step, kind))
-    steps[at] = change(steps[at])  # type: ignore[assignment, arg-type]
+    steps[at] = change(steps[at])
     return replace(network, steps=tuple(steps))
 
 
@@ -212,7 +213,7 @@ def test_counts_are_natural_numbers_of_62_bits(
 
 
 def test_a_tensor_is_made_before_it_is_used(digits: NetworkProgram) -> None:
-    """The host's first part makes what the machine takes, the last one what the network gives."""
+    """The first host segment produces the machine's input, the last one the network's output."""
     assert not is_sound(replace(digits, steps=digits.steps[1:]))
     assert not is_sound(replace(digits, steps=digits.steps[:-1]))
     for names in ({"inputs": ("absent",)}, {"outputs": ("absent",)}):
