@@ -68,7 +68,7 @@ fuzz: setup  ## Give 10,000 damaged and hostile files to the command line; a qua
 safety: setup  ## Disturb 10,000 runs of the machine: resets, stuck memory, errors, flipped bits, garbage; minutes
 	$(BIN)/python benchmarks/safety.py --jobs $(JOBS)
 
-mutants: setup  ## Plant 250 bugs in hardware, model, passes and runtime, and list what catches each; half an hour. RESUME=--resume goes on with an earlier run
+mutants: setup  ## Plant 350 bugs in hardware, model, passes and runtime, and list what catches each; an hour. RESUME=--resume goes on with an earlier run
 	$(BIN)/python -m tests.mutants --jobs $(JOBS) --json build/mutants.json $(RESUME)
 
 proofs: setup  ## Prove queues, arbiter, transfers, retirement and banks, and that planted bugs are seen; minutes
