@@ -41,9 +41,9 @@ class Row:
     def cells(self, peak: int) -> Iterator[str]:
         network, layers = NETWORKS[self.name], self.measured.layers
         found = summary(layers)
-        machine = [layer for layer in layers if layer.placed_on == "machine"]
-        cycles, macs = sum(layer.cycles or 0 for layer in machine), found["macs_on_machine"]
-        bound = sum(layer.bound_cycles for layer in machine)
+        launches, macs = self.measured.launches, found["macs_on_machine"]
+        cycles = sum(launch.cycles or 0 for launch in launches)
+        bound = sum(launch.bound_cycles for launch in launches)
         kinds: Counter[str] = Counter()
         for group in host_groups(layers):
             if not group.reason.startswith(USUAL):

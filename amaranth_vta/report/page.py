@@ -120,6 +120,6 @@ def _layers(session: Session) -> str:
         for layer in layers
     ]
     if any(layer.placed_on == "machine" for layer in layers):
-        total = layer_row(whole(layers, session.config.macs_per_cycle))
+        total = layer_row(whole(layers, session.launches, session.config.macs_per_cycle))
         rows.append((*total[:2], "", *total[2:]))
     return html_table((*HEADS[:2], "runs on", *HEADS[2:]), rows, words=3)
