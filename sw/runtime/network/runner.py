@@ -77,8 +77,8 @@ class Runner:
 
     ``launch`` is one of `LAUNCHES`. ``measured`` has one item per step of the network, in order. In
     a launch of several layers, a layer has no counters, and its cycles go from the last STORE of
-    the layer before it to its own, if the device can tell. ``begins`` is called with the name of
-    each launch before the machine runs it.
+    the layer before it to its own, if the device can tell, with GEMM's cycles for it among them.
+    ``begins`` is called with the name of each launch before the machine runs it.
     """
 
     def __init__(
@@ -168,8 +168,9 @@ class Runner:
         cycles: list[int | None] = [None] * len(joined.layers)
         if result.cycles is not None and len(result.reached) == len(joined.stores):
             # The last layer ends with the run.
-            borders = (0, *result.reached[:-1], result.cycles)
-            cycles = [end - begin for begin, end in pairwise(borders)]
+            reached = (*result.reached[:-1], result.cycles)
+            products = [step.work.gemm_uops for step in joined.layers]
+            cycles = [*_attributed(reached, products)]
         for step, count in enumerate(cycles, index):
             layer_result = RunResult(count, seconds=result.seconds / len(cycles))
             layer_result.estimated = result.estimated
@@ -191,6 +192,18 @@ def _joined(network: NetworkProgram) -> Iterator[tuple[int, _Joined]]:
         last = stores[np.searchsorted(stores, launch.ends) - 1]
         steps = tuple(step for _, step in found)
         yield found[0][0], _Joined(launch, steps, tuple(last.tolist()), words, StepTotals())
+
+
+def _attributed(ends: Sequence[int], products: Sequence[int]) -> list[int]:
+    """The cycles of each layer of a launch, from the cycles in which its last result is in memory.
+
+    A layer begins where its predecessor ends, or earlier if GEMM needs more than that for its
+    ``products``, one per cycle: then it has started while the last results were stored.
+    """
+    borders = [ends[-1]]
+    for end, needed in zip((*ends[-2::-1], 0), reversed(products), strict=True):
+        borders.append(max(0, min(end, borders[-1] - needed)))
+    return [end - begin for begin, end in pairwise(reversed(borders))]
 
 
 def _launch_name(layers: Sequence[RunLayer]) -> str:
