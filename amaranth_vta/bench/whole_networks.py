@@ -16,14 +16,16 @@ from .measurement import Measurement
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """A run of a network: all its ``layers`` and ``launches``, ``measurements`` of the layers on
-    the machine, and in ``spent`` where the cycles of each launch went, empty without a clock.
-    Elements that differ from ONNX Runtime's count as mismatches of the last measurement."""
+    """A run of ``images`` of a network: all its ``layers`` and ``launches``, ``measurements`` of
+    the layers on the machine, and in ``spent`` where the cycles of each launch went, empty without
+    a clock. Elements that differ from ONNX Runtime's count as mismatches of the last
+    measurement."""
 
     layers: list[LayerReport]
     launches: list[LaunchReport]
     measurements: list[Measurement]
     spent: list[Spent]
+    images: int
 
     @property
     def whole(self) -> Measurement:
@@ -94,4 +96,6 @@ def measure_network(
             )
             for number, layer in enumerate(layers, 1)
         ]
-        return MeasuredNetwork(session.layers, session.launches, measurements, session.spent)
+        return MeasuredNetwork(
+            session.layers, session.launches, measurements, session.spent, session.images_per_run
+        )

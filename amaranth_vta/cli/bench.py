@@ -262,6 +262,7 @@ def summary(
         "skipped": device.skip,
         **(
             {
+                "images_per_run": network.images,
                 "summary": host_summary(network.layers),
                 "launches": [asdict(launch) for launch in network.launches],
             }
