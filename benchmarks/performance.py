@@ -6,9 +6,9 @@ ResNet-18, its convolutions and the steady-state rates on the RTL of `pynq-exten
 memory ``ddr``, how fast the machine simulates, and its area from ``bitstreams/resources.md``
 (``make resources``); where whole networks lose cycles, by the estimate. Replaces what stands
 between the markers of the page, or only ``cycles``, ``speed``, ``area`` or ``lost`` cycles; all but
-the speed are the same on every host, and the page names the processor of that. With ``--check``
-nothing is written, and the page, but for the speed, has to hold what is measured. Ends with 1 if a
-result is wrong, or the page is.
+the speed are the same on every host, and the page names the processor of that. ``--check``
+compares the page with the measurements, except for the speed, instead of writing it. Ends with 1 if
+a result is wrong or the page is stale.
 """
 
 from __future__ import annotations

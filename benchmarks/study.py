@@ -5,7 +5,7 @@
 Explores machines for ResNet-18, MobileNetV2 and BERT-tiny on an XC7Z020, an ECP5-85F and an
 ECP5-25F by ``vta explore`` into DIR (build/study), where each SPEC is beside its results, and
 prints the findings as Markdown; ``--write`` puts them into docs/exploration.md, ``--check`` ends
-with 1 if they are not what is there. Takes a quarter of an hour of processor time, and resumes
+with 1 if that page has others. Takes a quarter of an hour of processor time, and resumes
 where it was stopped. Needs the extras ``explore`` and ``networks``.
 """
 

@@ -27,7 +27,7 @@ def report_files(
     timeline: Timeline | None,
     trace: str | None,
 ) -> dict[str, bytes]:
-    """The files of the report, by name; ``origin`` says which command made it, and what it found.
+    """The files of the report, by name; ``origin`` names the command and its findings.
 
     ``trace`` is the path, relative to the report, of the ``timeline`` if that is written already;
     without it the timeline is one of the files.

@@ -27,8 +27,8 @@ _PARTS = (
     "anything else",
 )
 _NOTE = (
-    "Mostly: the part of the cycles that changed most, of those that compute is busy with or waits "
-    "for; ALU is what does not overlap with the others."
+    "Mostly: the largest change among the parts of the cycles, in which compute is busy or waits. "
+    "ALU counts only cycles that do not overlap with the other parts."
 )
 
 
@@ -92,8 +92,8 @@ class Comparison:
 
 
 def compared(first: MeasuredRun, second: MeasuredRun) -> Comparison:
-    """The layers by name and operator, in the order of ``first``, then those that only ``second``
-    has."""
+    """Match layers by name and operator, in the order of ``first``, then layers of ``second``
+    alone."""
     per = "run"
     if first.images != second.images:
         first, second, per = first.per_image(), second.per_image(), "image"
@@ -103,7 +103,7 @@ def compared(first: MeasuredRun, second: MeasuredRun) -> Comparison:
     found = []
     for key in keys:
         name, operator, _ = key
-        # What is fused with a layer may differ, and with it the operator.
+        # Fusion changes the operator of a layer.
         label = f"{name} ({operator})" if names[name] > 1 else name
         problem = _problem(before.get(key), after.get(key), first, second)
         found.append(
@@ -174,8 +174,8 @@ def _change(
 
 
 def changes_table(first: MeasuredRun, second: MeasuredRun, width: int = 80) -> str:
-    """The hosts' shares, one row per layer with both counts, their ratio, and what changed most,
-    and what the total counts."""
+    """The hosts' shares; one row per layer with both counts, their ratio and the largest change;
+    and a note on the total."""
     found = compared(first, second)
     table = text_table(
         ("layer", "mostly", "A", "B", "B / A"),
@@ -191,7 +191,7 @@ def changes_table(first: MeasuredRun, second: MeasuredRun, width: int = 80) -> s
 
 
 def _headline(found: Comparison) -> Iterator[tuple[str, str]]:
-    """The name of each run, and what its host does and what that would cost on the machine."""
+    """The name of each run, and a remark on the work of its host."""
     for letter, run, other in found.sides:
         remark = ""
         if run.host_share:
@@ -222,7 +222,7 @@ def _notes(found: Comparison) -> Iterator[str]:
         left = [f"{cycles:,.0f} cycles of {letter}" for letter, cycles in
                 (("A", before), ("B", after)) if cycles]  # fmt: skip
         note += (
-            f"The total is that of {counted(len(found.equal), 'layer')} with the same work in both "
+            f"The total counts {counted(len(found.equal), 'layer')} with the same work in both "
             f"runs; it leaves out {' and '.join(left)}. "
         )
     yield f"{note}{_NOTE}"
@@ -242,7 +242,7 @@ def _row(change: Change) -> tuple[str, ...]:
 
 
 def _mostly(change: Change) -> str:
-    """The part that changed most in the direction of the total, with its cycles; or why the layer
+    """The part with the largest change in the direction of the total, or the reason why the layer
     is not compared."""
     if change.problem or change.before is None or change.after is None:
         return change.problem
@@ -260,8 +260,8 @@ def _signed(cycles: float) -> str:
 
 def changes_json(first: MeasuredRun, second: MeasuredRun) -> dict[str, Any]:
     """All changes as numbers for JSON; cycles are per run, or per image (``per``). ``cycles``,
-    ``ratio`` and ``parts`` are those of equal work: of everything on the machine (``is_whole``), or
-    of ``layers_compared``."""
+    ``ratio`` and ``parts`` count equal work: everything on the machine (``is_whole``), or
+    ``layers_compared``."""
     found = compared(first, second)
     everything = found.total
     sides = found.first, found.second

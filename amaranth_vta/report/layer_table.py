@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 HEADS = ("layer", "operator", "MACs", "cycles", "of bound", "utilization")
 OVERLAP = (
-    "Layers of one launch overlap, since weights of the next are prefetched: the bound is that of "
-    "the launch. `--launch layer` launches each layer by itself."
+    "Layers of one launch overlap, since weights are prefetched: only the launch as a whole has a "
+    "bound. `--launch layer` launches each layer by itself."
 )
 # The most host operators in succession that have a row each; more of them become one row.
 _MAX_HOST_ROWS = 2

@@ -41,7 +41,7 @@ class MeasuredLayer:
 @dataclass(frozen=True)
 class MeasuredHost:
     """What the host does in one run of ``images``: its ``macs``, its ``operators`` by kind, without
-    conversions of layout, and the ``names`` of those that the file names."""
+    conversions of layout, and their ``names`` as far as the file has them."""
 
     images: int
     macs: int
@@ -52,7 +52,7 @@ class MeasuredHost:
 @dataclass(frozen=True)
 class MeasuredRun:
     """The contents of one file; ``peak`` are the MACs per cycle of its machine. ``host`` is None
-    for a file that does not say what the host does."""
+    for a file without a summary of the host."""
 
     path: str
     peak: int

@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> int:
                 elif not path.exists() or path.read_text(encoding="utf-8") != source:
                     stale.append(path.name)
     if stale:
-        print(f"not what is drawn today, `make figures` draws them: {', '.join(stale)}")
+        print(f"stale, `make figures` draws them anew: {', '.join(stale)}")
     return int(bool(stale))
 
 

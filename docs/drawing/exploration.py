@@ -26,7 +26,7 @@ _ACROSS, _UP = (6_000, 8_000, 10_000, 15_000, 20_000, 30_000), (8_000, 10_000, 1
 
 @dataclass(frozen=True)
 class Point:
-    """A machine: what it is, its cycles per image and its LUTs; whether it is on the front."""
+    """A machine with its cycles per image and LUTs; ``front`` tells whether it is on the front."""
 
     name: str
     cycles: int
@@ -68,7 +68,7 @@ def described(machine: CandidateMachine) -> str:
 
 
 def draw(theme: Theme, found: Sequence[Point]) -> Drawing:
-    """A dot per machine; a line of steps joins those of the front, which have their names."""
+    """A dot per machine; a line of steps joins the labelled machines of the front."""
     d = Drawing(_WIDTH, _HEIGHT, TITLE, theme)
     bottom = _HEIGHT - _BOTTOM
 

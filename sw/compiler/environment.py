@@ -70,7 +70,7 @@ _default = Environment(DEFAULT)
 
 
 def get_env() -> Environment:
-    """The environment of the innermost ``with``, else that of the default machine
+    """The environment of the innermost ``with``, else the default machine's
     (`amaranth_vta.hw.config.DEFAULT`), ``pynq-extended``.
 
     ``with vta.Environment("pynq"):`` selects the published machine, of the same sizes without

@@ -1,4 +1,4 @@
-"""Two runs compared: parts add up to the difference, and totals are those of equal work."""
+"""Two runs compared: parts add up to the difference, and totals count equal work alone."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_table_says_what_changed_most_and_which_layers_only_one_run_has(
     assert rows[1:4] == ["gone only in A 50", "same 10 10 1.000", "new only in B 30"]
     assert rows[5] == "equal work anything else −150 1,010 810 0.802"
     notes = " ".join(lines[10:])
-    assert "total is that of 2 layers with the same work" in notes
+    assert "total counts 2 layers with the same work" in notes
     assert "leaves out 50 cycles of A and 30 cycles of B." in notes
     assert all(len(line) <= 80 for line in lines[2:])
 

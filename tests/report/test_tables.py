@@ -54,6 +54,18 @@ def test_text_is_cut_in_the_middle_and_numbers_never() -> None:
     assert "1,814,073,344" in text_table(("", "MACs"), rows, width=5)
 
 
+def test_columns_without_room_follow_below_with_the_first_one_again() -> None:
+    heads, rows = ("name", "two", "three", "four"), [("conv", "1,234,567", "2", "1,234,568")]
+    total = ("all", "7", "8", "9")
+    tables = text_table(heads, rows, total, width=24).split("\n\n")
+    assert [[line.split() for line in table.splitlines()] for table in tables] == [
+        [list(heads[:3]), ["─" * 22], ["conv", "1,234,567", "2"], ["─" * 22], ["all", "7", "8"]],
+        [["name", "four"], ["─" * 15], ["conv", "1,234,568"], ["─" * 15], ["all", "9"]],
+    ]
+    assert max(map(len, "\n".join(tables).splitlines())) <= 24
+    assert "\n\n" not in text_table(heads, rows, total, width=33)
+
+
 def test_each_layer_is_a_line_of_at_most_80_columns() -> None:
     layers = [
         on_machine("/model.22/cv3.0/cv3.0.0/conv/Conv_output_0_quantized", 123_456_789),
