@@ -255,19 +255,19 @@ def _save_report(
     from datetime import UTC, datetime
 
     import amaranth_vta
-    from amaranth_vta.report import Origin, report_files
+    from amaranth_vta.report import Provenance, report_files
 
     # The report links to the timeline of --trace.
     trace = None if device.trace is None else os.path.relpath(device.trace, folder)
     title = f"{Path(model).stem} on {device.name}"
-    origin = Origin(
+    provenance = Provenance(
         command=command_line(),
         version=amaranth_vta.__version__,
         date=datetime.now(UTC),
         comparison="" if checked is None else _comparison(checked),
         is_wrong=checked is not None and not checked.ok,
     )
-    files = report_files(session, title, device.dram, origin, timeline, trace)
+    files = report_files(session, title, device.dram, provenance, timeline, trace)
     outputs.save_folder("--report", files)
 
 

@@ -6,9 +6,9 @@ import io
 import json
 from typing import TYPE_CHECKING
 
-from .page import Origin, page
+from .page import Provenance, page
 
-__all__ = ["PAGE", "Origin", "report_files"]
+__all__ = ["PAGE", "Provenance", "report_files"]
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
@@ -23,11 +23,11 @@ def report_files(
     session: Session,
     title: str,
     dram: str,
-    origin: Origin,
+    provenance: Provenance,
     timeline: Timeline | None,
     trace: str | None,
 ) -> dict[str, bytes]:
-    """The files of the report, by name; ``origin`` names the command and its findings.
+    """The files of the report, by name; ``provenance`` names the command and its findings.
 
     ``trace`` is the path, relative to the report, of the ``timeline`` if that is written already;
     without it the timeline is one of the files.
@@ -40,4 +40,4 @@ def report_files(
             packed = io.BytesIO()
             timeline.write(packed, compressed=True)
             files[_TIMELINE] = packed.getvalue()
-    return {PAGE: page(session, title, dram, origin, links).encode(), **files}
+    return {PAGE: page(session, title, dram, provenance, links).encode(), **files}

@@ -54,7 +54,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Two runs, of one image each if they differ in the number of images; their layers as
     ``changes``, and in ``total`` the cycles of equal work, None without any.
 
@@ -91,7 +91,7 @@ class Comparison:
         return ("A", self.first, self.second), ("B", self.second, self.first)
 
 
-def compared(first: MeasuredRun, second: MeasuredRun) -> Comparison:
+def compared(first: MeasuredRun, second: MeasuredRun) -> RunComparison:
     """Match layers by name and operator, in the order of ``first``, then layers of ``second``
     alone."""
     per = "run"
@@ -109,7 +109,7 @@ def compared(first: MeasuredRun, second: MeasuredRun) -> Comparison:
         found.append(
             _change(label, problem, before.get(key), after.get(key), first.peak, second.peak)
         )
-    return Comparison(first, second, per, tuple(found), _same_work(first, second))
+    return RunComparison(first, second, per, tuple(found), _same_work(first, second))
 
 
 def _same_work(first: MeasuredRun, second: MeasuredRun) -> bool:
@@ -190,7 +190,7 @@ def changes_table(first: MeasuredRun, second: MeasuredRun, width: int = 80) -> s
     return "\n".join((*lines, table, *(fill(note, width) for note in _notes(found))))
 
 
-def _headline(found: Comparison) -> Iterator[tuple[str, str]]:
+def _headline(found: RunComparison) -> Iterator[tuple[str, str]]:
     """The name of each run, and a remark on the work of its host."""
     for letter, run, other in found.sides:
         remark = ""
@@ -209,7 +209,7 @@ def _headline(found: Comparison) -> Iterator[tuple[str, str]]:
         yield f"{letter}: {_described(run)}", remark
 
 
-def _notes(found: Comparison) -> Iterator[str]:
+def _notes(found: RunComparison) -> Iterator[str]:
     """What the numbers are per, and which of them the total counts."""
     note = f"Cycles per {found.per}. "
     if found.total is None:

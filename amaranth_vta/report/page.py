@@ -29,7 +29,7 @@ NOT_COMPARED = "not compared; --check compares with ONNX Runtime"
 
 
 @dataclass(frozen=True)
-class Origin:
+class Provenance:
     """Where a report comes from: the ``command``, the ``version`` of the software, the ``date``,
     and in ``comparison`` how results compare with ONNX Runtime's, empty without ``--check``, with
     ``is_wrong`` if they differ."""
@@ -41,11 +41,13 @@ class Origin:
     is_wrong: bool = False
 
 
-def page(session: Session, title: str, dram: str, origin: Origin, links: Mapping[str, str]) -> str:
+def page(
+    session: Session, title: str, dram: str, provenance: Provenance, links: Mapping[str, str]
+) -> str:
     """The page as HTML; ``links`` has files in the same folder with a description of each."""
     numbers, spent = session.report(), session.spent
     per = per_run(session.images_per_run, session.layers)
-    parts = [f"<h1>{escape(title)}</h1>", _summary(session, dram, origin)]
+    parts = [f"<h1>{escape(title)}</h1>", _summary(session, dram, provenance)]
     if numbers["skipped"] is not None:
         parts.append(
             f'<p class="wrong">{numbers["skipped"]} only passed its tokens on: the results of '
@@ -93,13 +95,13 @@ def _bars(session: Session, timed: Sequence[LayerReport], per: str) -> list[str]
     ]
 
 
-def _summary(session: Session, dram: str, origin: Origin) -> str:
+def _summary(session: Session, dram: str, provenance: Provenance) -> str:
     """Facts on the run by name; numbers are per run of the network."""
     config = session.config
     macs = f"{config.batch}×{config.block_in}×{config.block_out} MACs per cycle"
-    result = escape(origin.comparison or NOT_COMPARED)
+    result = escape(provenance.comparison or NOT_COMPARED)
     facts = {
-        "result": f'<span class="wrong">{result}</span>' if origin.is_wrong else result,
+        "result": f'<span class="wrong">{result}</span>' if provenance.is_wrong else result,
         **{name: escape(text) for name, text in _timing(session).items()},
         "machine": escape(f"{macs}, {8 * config.bus_bytes}-bit bus"),
         "device": escape(
@@ -107,8 +109,10 @@ def _summary(session: Session, dram: str, origin: Origin) -> str:
             if session.cycles is None
             else f"{session.device.name}, memory {dram}"
         ),
-        "command": f"<code>{escape(origin.command)}</code>",
-        "made": escape(f"{origin.date:%Y-%m-%d %H:%M} UTC by amaranth-vta {origin.version}"),
+        "command": f"<code>{escape(provenance.command)}</code>",
+        "made": escape(
+            f"{provenance.date:%Y-%m-%d %H:%M} UTC by amaranth-vta {provenance.version}"
+        ),
     }
     lines = [f"<dt>{name}</dt><dd>{text}</dd>" for name, text in facts.items()]
     return "\n".join(["<dl>", *lines, "</dl>"])

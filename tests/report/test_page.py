@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import amaranth_vta as vta
-from amaranth_vta.report.page import Origin, page
+from amaranth_vta.report.page import Provenance, page
 
 DIGITS = Path(__file__).parents[2] / "examples/digits"
-ORIGIN = Origin("vta run 'a b.onnx'", "1.2.3", datetime(2031, 5, 4, 3, 2, tzinfo=UTC))
+PROVENANCE = Provenance("vta run 'a b.onnx'", "1.2.3", datetime(2031, 5, 4, 3, 2, tzinfo=UTC))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def facts(text: str) -> dict[str, str]:
 
 
 def test_the_facts_are_per_run_and_in_time(session: vta.Session) -> None:
-    found = facts(page(session, "digits", "ddr", ORIGIN, {}))
+    found = facts(page(session, "digits", "ddr", PROVENANCE, {}))
     assert session.cycles is not None
     per_run = session.cycles / 3
     assert found["runs"] == f"3 runs of 2 images, with a launch per layer; {session.cycles:,} " + (
@@ -52,7 +52,7 @@ def test_the_facts_are_per_run_and_in_time(session: vta.Session) -> None:
 
 
 def test_the_facts_name_the_command_the_version_and_the_date(session: vta.Session) -> None:
-    found = facts(page(session, "digits", "ddr", ORIGIN, {}))
+    found = facts(page(session, "digits", "ddr", PROVENANCE, {}))
     assert found["command"] == "vta run 'a b.onnx'"
     assert found["made"] == "2031-05-04 03:02 UTC by amaranth-vta 1.2.3"
     assert found["result"] == "not compared; --check compares with ONNX Runtime"
@@ -61,17 +61,17 @@ def test_the_facts_name_the_command_the_version_and_the_date(session: vta.Sessio
 
 
 def test_a_wrong_result_is_marked(session: vta.Session) -> None:
-    command, version, date = ORIGIN.command, ORIGIN.version, ORIGIN.date
-    wrong = Origin(command, version, date, "3 < 4 elements differ", is_wrong=True)
+    command, version, date = PROVENANCE.command, PROVENANCE.version, PROVENANCE.date
+    wrong = Provenance(command, version, date, "3 < 4 elements differ", is_wrong=True)
     text = page(session, "digits", "ddr", wrong, {})
     assert '<span class="wrong">3 &lt; 4 elements differ</span>' in text
-    right = Origin(command, version, date, "0 elements differ")
+    right = Provenance(command, version, date, "0 elements differ")
     assert 'class="wrong"' not in page(session, "digits", "ddr", right, {})
 
 
 def test_cycles_are_the_first_number_of_the_layers_table(session: vta.Session) -> None:
     """So that a screen of 400 pixels shows them; operators are below the names of the layers."""
-    text = page(session, "digits", "ddr", ORIGIN, {})
+    text = page(session, "digits", "ddr", PROVENANCE, {})
     table = text.partition("<h2>Layers</h2>")[2].partition("</table>")[0]
     heads = re.findall(r"<th[^>]*>([^<]*)</th>", table)
     assert heads == ["layer", "cycles", "of bound", "utilization", "MACs"]
@@ -81,7 +81,9 @@ def test_cycles_are_the_first_number_of_the_layers_table(session: vta.Session) -
 
 def test_every_color_of_the_page_follows_the_scheme(session: vta.Session) -> None:
     """Text, lines and background are variables, which have other values in the dark."""
-    style = page(session, "digits", "ddr", ORIGIN, {}).partition("<style>")[2].partition("</style>")
+    style = (
+        page(session, "digits", "ddr", PROVENANCE, {}).partition("<style>")[2].partition("</style>")
+    )
     dark = style[0].partition("prefers-color-scheme: dark")[2].partition("}\n}")[0]
     used = set(re.findall(r"var\((--\w+)\)", style[0]))
     assert {"--back", "--text", "--line"} <= used
