@@ -104,7 +104,7 @@ def invoke(arguments: Sequence[str]) -> int:
     With VTA_DEBUG set, exceptions propagate instead of becoming one line.
     """
     try:
-        with vta.make_context("vta", list(arguments)) as context:
+        with vta.make_context("vta", list(arguments), obj=tuple(arguments)) as context:
             code = vta.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as end:  # --help, --version

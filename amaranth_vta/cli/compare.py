@@ -25,7 +25,8 @@ def compare(first: str, second: str, html_path: str | None, json_path: str | Non
 
     A.json and B.json are what --json of `vta run` or `vta bench` wrote, on a device that counts
     cycles. The runs may differ in configuration, in memory, or in the version of a network or
-    schedule. Layers are matched by name.
+    schedule. Layers are matched by name and operator. Totals count equal work alone; the share of
+    the host is printed above the table.
     """
     from amaranth_vta.report.changes import changes_json, changes_page, changes_table
     from amaranth_vta.report.measured import load_measured

@@ -59,7 +59,7 @@ def _layer(step: RunLayer, layer: Layer, dram: str) -> str:
     sources = " and ".join(f"{item.tensor} {list(item.image)}" for item in layer.sources)
     return (
         f"{nodes}: on the machine, {sources} to {layer.result.tensor} {list(layer.result.image)}\n"
-        f"at least {bound:,} cycles: {work.gemm_uops:,} micro-ops of GEMM and "
+        f"by itself at least {bound:,} cycles: {work.gemm_uops:,} micro-ops of GEMM and "
         f"{work.alu_uops:,} of ALU, {work.bytes_loaded:,} bytes loaded and "
         f"{work.bytes_stored:,} stored\n"
         f"{str(layer.function.lowered).rstrip()}"

@@ -38,11 +38,9 @@ class Outputs:
         self._stdout_is_taken = False
 
     @property
-    def text_width(self) -> int | None:
-        """The columns of the terminal that `say` writes to, None if it does not write to a
-        terminal."""
-        stream = sys.stderr if self._stdout_is_taken else sys.stdout
-        return shutil.get_terminal_size().columns if stream.isatty() else None
+    def text_width(self) -> int:
+        """The columns of the terminal, or of the variable COLUMNS; 80 where neither says."""
+        return shutil.get_terminal_size().columns
 
     def say(self, text: str) -> None:
         """Prints a line for the user."""

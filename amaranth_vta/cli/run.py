@@ -16,6 +16,7 @@ from .explain import explanation
 from .labels import LABELS, read_labels
 from .options import (
     DeviceChoice,
+    command_line,
     config_option,
     device_options,
     images_option,
@@ -155,7 +156,7 @@ def run(
 
             checked = _run(session, inputs, check, judge, outputs, device, timeline)
         if report_path is not None:
-            _save_report(outputs, session, model, device, timeline, report_path)
+            _save_report(outputs, session, model, device, timeline, report_path, checked)
     if explain:
         for paragraph in explanation(session):
             outputs.say(f"{paragraph}\n")
@@ -302,13 +303,25 @@ def _save_report(
     device: DeviceChoice,
     timeline: Timeline | None,
     folder: str,
+    checked: CheckReport | None,
 ) -> None:
-    from amaranth_vta.report import report_files
+    from datetime import UTC, datetime
+
+    import amaranth_vta
+    from amaranth_vta.report import Provenance, report_files
 
     # The report links to the timeline of --trace.
     trace = None if device.trace is None else os.path.relpath(device.trace, folder)
     title = f"{Path(model).stem} on {device.name}"
-    outputs.save_folder("--report", report_files(session, title, device.dram, timeline, trace))
+    provenance = Provenance(
+        command=command_line(),
+        version=amaranth_vta.__version__,
+        date=datetime.now(UTC),
+        comparison="" if checked is None else _comparison(checked),
+        is_wrong=checked is not None and not checked.ok,
+    )
+    files = report_files(session, title, device.dram, provenance, timeline, trace)
+    outputs.save_folder("--report", files)
 
 
 def _show(outputs: Outputs, session: Session, explain: bool) -> None:

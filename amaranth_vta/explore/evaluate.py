@@ -19,7 +19,7 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.session.batches import Batches
 from amaranth_vta.session.compilation import open_network
-from amaranth_vta.session.layers import layer_reports
+from amaranth_vta.session.layers import launch_reports, layer_reports
 from amaranth_vta.session.random_inputs import random_inputs
 from amaranth_vta.session.session import Session
 from amaranth_vta.sim.cache import ToolchainError, hash_of, kept
@@ -136,14 +136,15 @@ def _estimate(task: EvaluationTask, model: bytes) -> Cost:
         runner.run(
             {name: np.zeros(info.shape or (), info.dtype) for name, info in program.inputs.items()}
         )
-        layers = layer_reports(program, runner.measured, task.memory)
+        layers = layer_reports(runner, task.memory)
+        launches = launch_reports(runner, task.memory)
     finally:
         close_device(device)
     placed = [layer for layer in layers if layer.placed_on == "machine"]
     return Cost(
         images=Batches(program).images_per_run or 1,
         cycles=sum(layer.cycles or 0 for layer in placed),
-        bound_cycles=sum(layer.bound_cycles for layer in placed),
+        bound_cycles=sum(launch.bound_cycles for launch in launches),
         macs=sum(layer.macs for layer in placed),
         host_macs=sum(layer.host_macs for layer in layers),
         layers=tuple(

@@ -30,7 +30,7 @@ from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 from .accuracy import LabelAccuracy, label_accuracy
 from .batches import Batches, TensorInfo
 from .comparison import CheckReport, compare
-from .layers import LayerReport, layer_reports
+from .layers import LaunchReport, LayerReport, launch_reports, layer_reports
 
 if TYPE_CHECKING:
     import onnx
@@ -314,7 +314,12 @@ class Session:
     @property
     def layers(self) -> list[LayerReport]:
         """The operators in the order in which they run, including conversions of layout."""
-        return layer_reports(self.program, self._runner.measured, self.dram)
+        return layer_reports(self._runner, self.dram)
+
+    @property
+    def launches(self) -> list[LaunchReport]:
+        """The launches of the machine in order, each of one layer or of several."""
+        return launch_reports(self._runner, self.dram)
 
     @property
     def cycles(self) -> int | None:
@@ -338,20 +343,22 @@ class Session:
     @property
     def _results(self) -> list[RunResult]:
         """The results of the launches of the machine."""
-        return [item.result for _, item in self._runner.launched if item.result is not None]
+        measured = [launched.measured for launched in self._runner.launched]
+        return [item.result for item in measured if item.result is not None]
 
     @property
     def spent(self) -> list[Spent]:
         """Where the cycles of each launch went; empty on a device without a clock."""
         return [
-            Spent(name, item.result.counters, item.runs)
-            for name, item in self._runner.launched
-            if item.result is not None and item.result.cycles is not None
+            Spent(launched.name, result.counters, launched.measured.runs)
+            for launched in self._runner.launched
+            if (result := launched.measured.result) is not None and result.cycles is not None
         ]
 
     def report(self) -> dict[str, Any]:
         """All numbers, for JSON; complete even after a fault."""
-        layers, cycles, seconds = self.layers, self.cycles, self.device_seconds
+        layers, launches = self.layers, self.launches
+        cycles, seconds = self.cycles, self.device_seconds
         fault = self._fault
         return {
             "cycles": cycles,
@@ -359,7 +366,7 @@ class Session:
             "macs": self.macs,
             "peak_macs_per_cycle": self.config.macs_per_cycle,
             "utilization": self.macs / cycles / self.config.macs_per_cycle if cycles else None,
-            "bound_cycles": sum(layer.bound_cycles for layer in layers),
+            "bound_cycles": sum(launch.bound_cycles for launch in launches),
             "wall_seconds": self._wall_seconds,
             "device_seconds": seconds,
             "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
@@ -373,6 +380,7 @@ class Session:
             "runs": max((layer.runs for layer in layers), default=0),
             "counters": total(self._results).counters,
             "layers": [asdict(layer) for layer in layers],
+            "launches": [asdict(launch) for launch in launches],
         }
 
     def plan_table(self, width: int | None = 80, explain: bool = False) -> str:
@@ -382,7 +390,7 @@ class Session:
         with ``explain`` it is one per operator.
         """
         peak, images = self.config.macs_per_cycle, self.images_per_run
-        table = layer_table(self.layers, peak, images, width=width, explain=explain)
+        table = layer_table(self.layers, self.launches, peak, images, width=width, explain=explain)
         return f"{table}\n{ESTIMATED}" if self.estimated else table
 
     def cycles_table(self, width: int | None = 80) -> str:

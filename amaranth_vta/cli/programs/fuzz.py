@@ -118,7 +118,7 @@ def fuzz(
         for failure in findings.failures:
             failure.image.save(_path(folder, seed, failure))
         outputs.save_json("--json", _report(findings, seed, machines, devices, folder))
-        for table in coverage_tables(findings.covered):
+        for table in coverage_tables(findings.covered, outputs.text_width):
             outputs.say(f"{table}\n")
         outputs.say(_summary(findings, devices, len(machines)))
         for failure in findings.failures:
