@@ -1,7 +1,7 @@
 """Compiled networks in the cache folder: a model that has not changed is compiled once.
 
 An entry is the file that `Session.save` writes, named by a hash of the model, the configuration,
-the number of images, the records of tuned schedules, the compiler's sources and the versions of the
+the number of images, the records of tuned schedules, this package's files and the versions of the
 packages that it computes with.
 """
 
@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import onnx
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.cache import ToolchainError, hash_of, kept
+from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
 from amaranth_vta.sw.compiler.tuner.records import Records
 from amaranth_vta.sw.runtime.archive import ProgramError
 from amaranth_vta.sw.runtime.network.network_file import load_network, save_network
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
-
-_SHARED_WITH_HARDWARE = ("config.py", "isa.py", "registers.py")
-_COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
 
 
 def kept_program(
@@ -57,14 +52,4 @@ def kept_program(
 def _key(model: onnx.ModelProto, config: Config, images: int, records: Records) -> str:
     # The model includes weights that its file keeps in other files.
     contents = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return hash_of(contents, config.to_json(), str(images), records.digest, *_compiler())
-
-
-@cache
-def _compiler() -> tuple[str, ...]:
-    """What the result depends on besides its input: the compiler's sources and packages."""
-    root = Path(__file__).resolve().parents[1]
-    sources = [*(root / "sw").resolve().rglob("*.py")]
-    sources += [(root / "hw").resolve() / name for name in _SHARED_WITH_HARDWARE]
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(sources)]
-    return (*digests, *(metadata.version(package) for package in _COMPUTES_WITH))
+    return hash_of(contents, config.to_json(), str(images), records.digest, *package_version())
