@@ -33,4 +33,4 @@ def report_files(
             packed = io.BytesIO()
             timeline.write(packed, compressed=True)
             files[_TIMELINE] = packed.getvalue()
-    return {PAGE: page(session, title, dram, links).encode(), **files}
+    return {PAGE: page(session, title, dram, links).encode(errors="replace"), **files}
