@@ -20,8 +20,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-import amaranth_vta
-
+# Not resolved: sim is a link in the package, which this module is imported from.
+_PACKAGE = Path(__file__).parents[1]
 # Finds the number of the process that makes an unfinished file.
 _UNFINISHED = re.compile(r"^build-(\d+)-|\.(\d+)(?:\.seal)?$")
 # Packages that compute constants, or the host's part of a network.
@@ -109,10 +109,9 @@ def package_files(root: Path) -> list[Path]:
 def package_version() -> tuple[str, ...]:
     """What results depend on besides their input: a digest of this package, and the versions of
     the packages that compute with it."""
-    root = Path(amaranth_vta.__path__[0])
     digest = hashlib.sha256()
-    for path in package_files(root):
-        contents = (root / path).read_bytes()
+    for path in package_files(_PACKAGE):
+        contents = (_PACKAGE / path).read_bytes()
         digest.update(f"{path} {len(contents)}\n".encode() + contents)
     return (digest.hexdigest(), *(metadata.version(package) for package in _COMPUTES_WITH))
 

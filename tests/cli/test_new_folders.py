@@ -77,7 +77,7 @@ def network(quantized: bool) -> onnx.ModelProto:
     constants: dict[str, np.ndarray] = {"weights": 2 * np.eye(4, dtype=dtype).reshape(4, 4, 1, 1)}
     node = helper.make_node("Conv", ["x", "weights"], ["y"])
     if quantized:
-        constants |= {"scale": np.float32(1)[()], "zero": np.int8(0)[()]}
+        constants |= {"scale": np.array(1, np.float32), "zero": np.array(0, np.int8)}
         scaled = ["x", "scale", "zero", "weights", "scale", "zero", "scale", "zero"]
         node = helper.make_node("QLinearConv", scaled, ["y"])
     shape = [1, 4, 4, 4]

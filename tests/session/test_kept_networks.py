@@ -169,7 +169,7 @@ def test_a_change_of_any_file_of_the_package_makes_a_difference(
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "hw").symlink_to(tmp_path / "elsewhere")
-    monkeypatch.setattr(vta, "__path__", [str(tmp_path / "package")])
+    monkeypatch.setattr("amaranth_vta.sim.cache._PACKAGE", tmp_path / "package")
     versions = set()
     for name in ("package/__init__.py", "elsewhere/timing.py", "elsewhere/model.json"):
         for text in ("first", "second"):
