@@ -37,6 +37,7 @@ from .programs.disasm import disasm
 from .programs.fuzz import fuzz
 from .programs.replay import replay
 from .run import run
+from .streams import prepare_streams
 from .verilog import verilog
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
@@ -86,6 +87,7 @@ for command in chain.from_iterable(_SECTIONS.values()):
 
 def main() -> None:
     """The entry point of the command ``vta``."""
+    prepare_streams()
     signal.signal(signal.SIGTERM, _end)
     if not sys.warnoptions:
         # Standard error is for messages to the user; PYTHONWARNINGS shows warnings nevertheless.

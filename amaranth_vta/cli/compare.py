@@ -36,6 +36,7 @@ def compare(first: str, second: str, html_path: str | None, json_path: str | Non
         outputs.reserve("--html", html_path)
         outputs.reserve("--json", json_path)
         outputs.say(changes_table(*measured, outputs.text_width))
-        outputs.save("--html", lambda file: file.write(changes_page(*measured).encode()))
+        page = changes_page(*measured).encode(errors="replace")
+        outputs.save("--html", lambda file: file.write(page))
         outputs.save_json("--json", changes_json(*measured))
     return DONE

@@ -317,7 +317,7 @@ def _save_report(
         command=command_line(),
         version=amaranth_vta.__version__,
         date=datetime.now(UTC),
-        comparison="" if checked is None else _comparison(checked),
+        comparison="" if checked is None else "; ".join(comparison_lines(checked, explain=False)),
         is_wrong=checked is not None and not checked.ok,
     )
     files = report_files(session, title, device.dram, provenance, timeline, trace)

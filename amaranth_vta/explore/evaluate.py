@@ -5,12 +5,10 @@ This code runs on workers, which need only the package and the bytes of the netw
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
-from importlib import metadata
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +20,12 @@ from amaranth_vta.session.compilation import open_network
 from amaranth_vta.session.layers import launch_reports, layer_reports
 from amaranth_vta.session.random_inputs import random_inputs
 from amaranth_vta.session.session import Session
-from amaranth_vta.sim.cache import ToolchainError, hash_of, kept
+from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
 from amaranth_vta.sim.devices import close_device, open_device
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import compile_network
 from amaranth_vta.sw.runtime.network.runner import Runner
 from amaranth_vta.sw.runtime.runtime import Runtime
-
-_PACKAGE = Path(__file__).resolve().parents[1]
-_SOURCES = ("hw", "sw", "sim", "explore")
-_COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class EvaluationTask:
     @property
     def key(self) -> str:
         """Cache name of the result: a hash of its inputs."""
-        return hash_of(self.network, self.config, self.memory, *sources())
+        return hash_of(self.network, self.config, self.memory, *package_version())
 
 
 @dataclass(frozen=True)
@@ -185,13 +179,3 @@ def _simulate(task: EvaluationTask, model: bytes) -> Simulated:
     with Session(model, config, "rtl", task.memory, progress=lambda _: None) as session:
         report = session.check(random_inputs(session))
         return Simulated(session.cycles or 0, report.mismatches)
-
-
-@cache
-def sources() -> tuple[str, ...]:
-    """What results depend on besides the task: a hash of the sources, and versions of packages."""
-    paths = [path for name in _SOURCES for path in (_PACKAGE / name).resolve().rglob("*.[pch]*")]
-    digest = hashlib.sha256()
-    for path in sorted(path for path in paths if path.suffix in (".py", ".cpp", ".hpp")):
-        digest.update(path.read_bytes())
-    return (digest.hexdigest(), *(metadata.version(package) for package in _COMPUTES_WITH))

@@ -40,4 +40,5 @@ def report_files(
             packed = io.BytesIO()
             timeline.write(packed, compressed=True)
             files[_TIMELINE] = packed.getvalue()
-    return {PAGE: page(session, title, dram, provenance, links).encode(), **files}
+    text = page(session, title, dram, provenance, links).encode(errors="replace")
+    return {PAGE: text, **files}

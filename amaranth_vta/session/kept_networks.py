@@ -1,30 +1,25 @@
 """Compiled networks in the cache folder: a model that has not changed is compiled once.
 
 An entry is the file that `Session.save` writes, named by a hash of the model, the configuration,
-the options of `compile`, the compiler's sources and the versions of the
-packages that it computes with.
+the options of `compile`, this package's files and the versions of the packages that it computes
+with.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import onnx
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.cache import ToolchainError, hash_of, kept
+from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
 from amaranth_vta.sw.compiler.tuner.records import Records
 from amaranth_vta.sw.runtime.archive import ProgramError
 from amaranth_vta.sw.runtime.network.network_file import load_network, save_network
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
-
-_SHARED_WITH_HARDWARE = ("config.py", "isa.py", "registers.py")
-_COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
 
 
 def kept_program(
@@ -61,14 +56,4 @@ def _key(
     # The model includes weights that its file keeps in other files.
     contents = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
     options = str(images), records.digest, str(allow_rounding)
-    return hash_of(contents, config.to_json(), *options, *_compiler())
-
-
-@cache
-def _compiler() -> tuple[str, ...]:
-    """What the result depends on besides its input: the compiler's sources and packages."""
-    root = Path(__file__).resolve().parents[1]
-    sources = [*(root / "sw").resolve().rglob("*.py")]
-    sources += [(root / "hw").resolve() / name for name in _SHARED_WITH_HARDWARE]
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(sources)]
-    return (*digests, *(metadata.version(package) for package in _COMPUTES_WITH))
+    return hash_of(contents, config.to_json(), *options, *package_version())

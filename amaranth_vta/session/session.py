@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -54,6 +55,9 @@ class Session:
 
     ``device`` is a device or the name of one; ``dram``, ``waves``, ``timeline``, ``skip``,
     ``timing_only`` and ``progress`` are options of `open_device` for a name.
+
+    Threads may share a session: `run`, `check`, `report` and `close` wait for one another, since
+    the machine and its memory run one program at a time. Sessions in parallel need a session each.
 
     Raises `ModelError`, `ConfigError`, `MissingExtra` if the packages of the extra ``networks`` are
     not installed, and what `open_device` raises.
@@ -165,6 +169,8 @@ class Session:
         # collected.
         begins = (lambda _: None) if timeline is None else timeline.begin
         self._runner = Runner(program, Runtime(device), begins, launch)
+        # Held while the machine works, and again by `check` around its `run`.
+        self._lock = RLock()
         self._wall_seconds = 0.0
         self._fault: Fault | None = None
         self._checked: CheckReport | None = None
@@ -188,7 +194,8 @@ class Session:
 
     def close(self) -> None:
         """Closes the device; may be called again."""
-        close_device(self.device)
+        with self._lock:
+            close_device(self.device)
 
     def save(self, path: str | Path) -> None:
         """Writes the compiled network for `load`, completely or not at all; raises
@@ -216,14 +223,15 @@ class Session:
         If the first dimension of inputs is open, it is the number of images, which are cut into
         runs. Raises `InputError`, or `RuntimeFault` if the machine stops with a fault.
         """
-        start = perf_counter()
-        try:
-            return self._batches.run(inputs, self._runner.run)
-        except RuntimeFault as error:
-            self._fault = error.fault
-            raise
-        finally:
-            self._wall_seconds += perf_counter() - start
+        with self._lock:
+            start = perf_counter()
+            try:
+                return self._batches.run(inputs, self._runner.run)
+            except RuntimeFault as error:
+                self._fault = error.fault
+                raise
+            finally:
+                self._wall_seconds += perf_counter() - start
 
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:
         """Runs the network, and compares the outputs with ONNX Runtime on the canonical form and
@@ -231,15 +239,16 @@ class Session:
 
         Raises as `run` does, and `ModelError` for a network that was loaded compiled.
         """
-        network, model = self.compiled.network, self._model
-        assert model is not None
-        outputs = self.run(inputs)
-        images = self._images or self.config.batch
-        report = compare(
-            outputs, network, model, images, lambda run: self._batches.run(inputs, run)
-        )
-        self._checked = report
-        return report
+        with self._lock:
+            network, model = self.compiled.network, self._model
+            assert model is not None
+            outputs = self.run(inputs)
+            images = self._images or self.config.batch
+            report = compare(
+                outputs, network, model, images, lambda run: self._batches.run(inputs, run)
+            )
+            self._checked = report
+            return report
 
     def accuracy(
         self,
@@ -357,6 +366,10 @@ class Session:
 
     def report(self) -> dict[str, Any]:
         """All numbers, for JSON; complete even after a fault."""
+        with self._lock:
+            return self._report()
+
+    def _report(self) -> dict[str, Any]:
         layers, launches = self.layers, self.launches
         cycles, seconds = self.cycles, self.device_seconds
         fault = self._fault
