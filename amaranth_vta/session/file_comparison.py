@@ -124,7 +124,7 @@ def compare_with_file(
     in_batches: Callable[[Run], Mapping[str, Array]],
     optimized: Mapping[str, Array] | None = None,
 ) -> FileComparison:
-    """Compares ``outputs`` with the outputs of ``model``.
+    """Compare ``outputs`` with the outputs of ``model``.
 
     ``network`` is its canonical form for runs of ``images``.
     ``in_batches`` calls a run on the inputs that gave the outputs; ``optimized`` are the outputs of
