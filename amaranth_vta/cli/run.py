@@ -60,7 +60,10 @@ Arrays = dict[str, Any]
     help="Write an .npz with an array for each output of the graph.",
 )
 @click.option(
-    "--check", is_flag=True, help="Compare with ONNX Runtime; a difference is exit code 1."
+    "--check",
+    is_flag=True,
+    help="Compare with ONNX Runtime: exit code 1 if an element differs from the network in "
+    "canonical form, or if results are further from the file than docs/networks.md allows.",
 )
 @click.option(
     "--labels",
