@@ -178,11 +178,7 @@ class _Layers:
         if self._canonical is None:
             # Inference of shapes does not always know them.
             self._common = [name for name in self._common if self._is_same(name, found[name])]
-            bounds = self._network.rounding.bounds
-            for name in self._common:
-                before = self._rounding_before(name)
-                if len(before) <= 1:
-                    self._bounds[name] = sum(bounds.get(product, 0.0) for product in before)
+            self._bounds = self._bounds_of_layers()
         if self._common:
             self._canonical = self._canonical or self._session()
             given = feeds | {name + _GIVEN: found[name] for name in self._common}
@@ -203,21 +199,19 @@ class _Layers:
         steps = int(np.abs(got - wanted).max(initial=0))
         return LayerDifference(steps, unrounded, self._bounds[name])
 
-    def _rounding_before(self, name: str) -> list[str]:
-        """The names of the operators that round to integers between a tensor and the shared tensors
-        that it is computed from."""
-        given, seen, found = set(self._common), {name}, []
-        waiting = [name]
-        while waiting:
-            node = self._network.maker(waiting.pop())
-            if node is None:
-                continue
-            if node.operator == "QuantizeLinear" or node.operator.startswith("QLinear"):
-                found.append(node.name)
-            new = set(node.reads) - given - seen
-            seen |= new
-            waiting += new
-        return found
+    def _bounds_of_layers(self) -> dict[str, float]:
+        """The bound of each shared tensor before which integers are rounded at most once."""
+        given, bounds = set(self._common), self._network.rounding.bounds
+        times: dict[str, int] = {}
+        moved: dict[str, float] = {}
+        for node in self._network.nodes:
+            made = [name for name in node.reads if name not in given]
+            rounds = node.operator == "QuantizeLinear" or node.operator.startswith("QLinear")
+            number = max((times.get(name, 0) for name in made), default=0) + rounds
+            bound = max((moved.get(name, 0.0) for name in made), default=0.0)
+            for name in node.outputs:
+                times[name], moved[name] = number, bound + bounds.get(node.name, 0.0)
+        return {name: moved[name] for name in self._common if times[name] <= 1}
 
     def _limits(self, name: str) -> tuple[int, int]:
         """The limits of a tensor, narrowed to the bounds of the Clip that alone reads it."""
