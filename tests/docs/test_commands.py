@@ -18,6 +18,7 @@ import onnx
 import pytest
 
 from amaranth_vta.cli import vta
+from amaranth_vta.sw.runtime.array_file import write_arrays
 from tests.support.quantized_files import Case
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +193,8 @@ def add_what_the_reader_has(folder: Path) -> None:
     chance = np.random.default_rng(1)
     arrays = {name: chance.random(shape, np.float32) for name, shape in inputs.items()}
     for name in ("samples.npz", "images.npz"):
-        np.savez(folder / name, **arrays)
+        with (folder / name).open("wb") as file:
+            write_arrays(file, arrays)
     lower = [sys.executable, "-m", "amaranth_vta", "lower", "examples/schedules.py:vector_add"]
     command = [*lower, "--trace"]
     text = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
