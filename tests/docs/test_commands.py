@@ -48,7 +48,8 @@ ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
 
 
 def printed(page: Path) -> Iterator[tuple[bool, str]]:
-    """The command lines of a page, and whether each stands in a block of its own."""
+    """Yield the command lines of a page, with True for a line of a code block and False for inline
+    code."""
     text = page.read_text(encoding="utf-8")
     for block in re.findall(r"^```(?:console|sh|bash)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in re.findall(r"^\$ (.*)", block, re.MULTILINE):
@@ -110,7 +111,7 @@ def _problem_of_vta(arguments: list[str], complete: bool) -> str:
         return error.format_message()
     for item in command.params:
         value = values.get(item.name or "")
-        # Names in capitals, and dots, stand for what the reader chooses.
+        # Placeholders are in capitals or dots.
         chosen = isinstance(value, str) and re.search(r"[a-z]", value)
         if chosen and isinstance(item.type, click.Choice) and value not in item.type.choices:
             return f"{value} is not a choice of {item.opts[0]}"
