@@ -62,7 +62,7 @@ READ = {
     **{"compare": {"first", "second"}, "compile": {"model", "--tuned"}, "disasm": {"image"}},
     **{"explore": {"spec_path"}, "export": {"file"}, "program": {"file"}, "replay": {"image"}},
     **{"quantize": {"model", "--calibrate"}, "show": {"model"}, "tune": {"model"}},
-    "run": {"model", "--inputs", "--tuned"},
+    "run": {"model", "--inputs", "--tuned", "--labels", "--float"},
 }
 # Options with a test of their own below.
 APART = {"bench": {"--save"}, "fuzz": {"--keep"}, "serve": {"--keys"}}

@@ -87,7 +87,9 @@ def _file(model: Path, location: str, about: str) -> Path:
 def _stores(model: Path) -> Iterator[Path]:
     """The stores that the working folder of ``model`` belongs to: those beside a folder above it,
     and that which holds the model itself if it is a link."""
-    for folder in Path(os.path.abspath(model)).parents:
+    # Folders above it as they are named, and without links among them.
+    named, real = Path(os.path.abspath(model)).parents, (model.parent.resolve() / "x").parents
+    for folder in dict.fromkeys((*named, *real)):
         for parts in _STORES:
             # Only the snapshots of the Hugging Face cache have contents in "blobs".
             beside = folder.parent if folder.name == "snapshots" else folder
