@@ -1,92 +1,69 @@
-"""Operators that move integers on the machine: Pad, Slice, and Resize to whole pixels."""
+"""Operators that move integers on the machine: Concat, Gather, Slice, and Resize to whole pixels."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
+from amaranth_vta.sw.compiler.graph.index_maps import movers_before
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.crop2d import Crop2d, crop2d
-from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
-from amaranth_vta.sw.runtime.network.tile_layout import Image, offset, tiles
+from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 
 from .parts.layer import Layer, Unsupported
 from .parts.tensors import Tensors
-from .selecting import chooses_channels, chosen_channels, is_of_chosen
+from .rearranging import rearrangement
+from .selecting import (
+    chooses_channels,
+    chosen_channels,
+    chosen_numbers,
+    concatenation,
+    is_of_chosen,
+)
+
+# Operators that move no pixels, beside those that choose channels.
+_OF_CHANNELS = frozenset({"Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
-def padding(node: Node, tensors: Tensors) -> Layer:
-    """A Pad of the rows and columns of images with a constant. Raises `Unsupported`."""
-    tensors.require_bytes(node.inputs[0], node.outputs[0])
-    n, c, h, w = image = _image(tensors, node.inputs[0])
-    if node.attributes.get("mode", "constant") != "constant" or node.input(3):
-        raise Unsupported("it does not pad all axes with a constant")
-    pads = tensors.constant(node, 1).tolist()
-    if any(pads[axis] for axis in (0, 1, 4, 5)) or min(pads) < 0:
-        raise Unsupported("it pads other axes than rows and columns, or crops")
-    value = int(tensors.constant(node, 2).item()) if node.input(2) else 0
-    value -= offset(tensors.network.types[node.inputs[0]].dtype)
-    tensors.require_padding(value, f"the value {value}")
-    top, left, bottom, right = pads[2], pads[3], pads[6], pads[7]
-    config = tensors.config
-    workload = Pad2d(
-        tiles(n, config.batch),
-        tiles(c, config.block_out),
-        h,
-        w,
-        (top, left, bottom, right),
-        value,
-    )
-    function = tensors.function(pad2d, workload, node)
-    low, high = tensors.range(node.inputs[0])
-    out = n, c, top + h + bottom, left + w + right
-    limits = min(low, value), max(high, value)
-    sources = [tensors.source(node.inputs[0], image)]
-    return tensors.layer((node,), sources, out, function, {}, limits)
+def concatenating(node: Node, tensors: Tensors) -> Layer:
+    """A Concat. Raises `Unsupported`."""
+    return _by_channels(concatenation, node, tensors)
 
 
-def cropping(node: Node, tensors: Tensors) -> Layer:
-    """A Slice of the result of a layer: rows, columns, and channels that begin with a tile, or
-    channels alone. Raises `Unsupported`."""
-    source, result = node.inputs[0], node.outputs[0]
-    if tensors.root(source) not in tensors.results:
-        raise Unsupported("it follows an operator on the host")
-    tensors.require_bytes(source, result)
-    image, out, config = _image(tensors, source), tensors.image(result), tensors.config
-    starts, ends = (tensors.constant(node, index).tolist() for index in (1, 2))
-    axes = tensors.constant(node, 3).tolist() if node.input(3) else range(len(starts))
-    steps = tensors.constant(node, 4).tolist() if node.input(4) else [1] * len(starts)
-    of_channels = chooses_channels(node, tensors)
-    if of_channels and (is_of_chosen(node, tensors) or steps != [1]):
-        return chosen_channels(node, tensors)
-    first = [0, 0, 0, 0]
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        if step != 1:
-            raise Unsupported("it slices with a step other than 1")
-        first[axis] = range(image[axis])[start:end].start
-    _, channel, row, column = first
-    if out[0] != image[0]:
-        raise Unsupported("it slices the batch")
-    if channel % config.block_out:
-        if of_channels:
-            return chosen_channels(node, tensors)
-        raise Unsupported(
-            f"it slices pixels, and begins within a tile of {config.block_out} channels"
-        )
-    workload = Crop2d(
-        tiles(image[0], config.batch),
-        tiles(image[1], config.block_out),
-        *image[2:],
-        first=(channel // config.block_out, row, column),
-        size=(tiles(out[1], config.block_out), *out[2:]),
-    )
-    function = tensors.function(crop2d, workload, node)
-    sources = [tensors.source(source, image)]
-    return tensors.layer((node,), sources, out, function, {}, tensors.range(source))
+def choosing(node: Node, tensors: Tensors) -> Layer:
+    """A Gather or a Slice of channels. Raises `Unsupported`."""
+    return _by_channels(chosen_channels, node, tensors)
+
+
+def _by_channels(
+    make: Callable[[Node, Tensors], Layer], node: Node, tensors: Tensors
+) -> Layer:
+    """The layer that ``make`` makes of an operator on channels of images; or, where it makes none
+    or where operators before it move pixels as well, the `rearrangement`."""
+    inner = movers_before(tensors.network, node)[:-1]
+    pixels = [item for item in inner if not (item.operator in _OF_CHANNELS or chooses_channels(item, tensors))]
+    if pixels:
+        with suppress(Unsupported):
+            return rearrangement(node, tensors)
+    with suppress(Unsupported):
+        return make(node, tensors)
+    return rearrangement(node, tensors)
+
+
+def slicing(node: Node, tensors: Tensors) -> Layer:
+    """A Slice: channels that do not begin with a tile by a product, all else by moving tiles.
+    Raises `Unsupported`."""
+    chosen = chosen_numbers(node, tensors)
+    if chosen is not None and not is_of_chosen(node, tensors):
+        successive = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
+        if successive and chosen[0] % tensors.config.block_out == 0:
+            chosen = None
+    return rearrangement(node, tensors) if chosen is None else choosing(node, tensors)
 
 
 def upsampling(node: Node, tensors: Tensors) -> Layer:

@@ -47,7 +47,7 @@ def chosen_channels(node: Node, tensors: Tensors) -> Layer:
     """A Gather or a Slice that chooses channels, of the result of a layer, in any order. Channels
     of a Concat, or of another Gather, that only such operators read are those of its operands.
     Raises `Unsupported`."""
-    chosen = _chosen(node, tensors)
+    chosen = chosen_numbers(node, tensors)
     if chosen is None:
         raise Unsupported("it does not choose channels by constant indices")
     if tensors.root(node.inputs[0]) not in tensors.results:
@@ -64,7 +64,7 @@ def is_of_chosen(node: Node, tensors: Tensors) -> bool:
 
 def chooses_channels(node: Node, tensors: Tensors) -> bool:
     """Whether ``node`` is a Gather or a Slice of channels alone, by constant indices."""
-    return _chosen(node, tensors) is not None
+    return chosen_numbers(node, tensors) is not None
 
 
 def _joined(tensors: Tensors, name: str, axis: int) -> Image:
@@ -104,7 +104,7 @@ def _axis(node: Node, tensors: Tensors) -> int | None:
     return int(axes[0]) if len(axes) == 1 else None
 
 
-def _chosen(node: Node, tensors: Tensors) -> list[int] | None:
+def chosen_numbers(node: Node, tensors: Tensors) -> list[int] | None:
     """The numbers of the channels that a Gather or a Slice chooses; None if it is another
     operator, or does anything else."""
     if node.domain or node.operator not in ("Gather", "Slice"):
@@ -141,7 +141,7 @@ def _origins(node: Node, tensors: Tensors, chosen: Sequence[int]) -> list[Channe
     if not alone or maker is None or _axis(maker, tensors) != axis or axis is None:
         return [(name, number) for number in chosen]
     if maker.operator == "Gather":
-        before = _chosen(maker, tensors)
+        before = chosen_numbers(maker, tensors)
         if before is None or tensors.root(maker.inputs[0]) not in tensors.results:
             return [(name, number) for number in chosen]
         return _origins(maker, tensors, [before[number] for number in chosen])

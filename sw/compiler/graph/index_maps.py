@@ -1,0 +1,143 @@
+"""Operators that only move elements, as maps from elements of results to elements of sources.
+
+What such operators do together is found by running them, with ONNX Runtime, on numbers of elements
+in place of their values: no operator's attributes are interpreted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from onnx import TensorProto
+
+from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
+
+from .network import Array, Network
+from .nodes import Node
+
+_MOVERS = frozenset(
+    {"Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"}
+    | {"Identity", "Pad", "Reshape", "Resize", "ReverseSequence", "Slice", "SpaceToDepth"}
+    | {"Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample"}
+)
+# Operators beyond which a map is not looked for, and the largest tensors of which it is.
+_MOST_NODES, _MOST_ELEMENTS = 200, 1 << 24
+_BYTES = {np.dtype(np.int8): TensorProto.INT8, np.dtype(np.uint8): TensorProto.UINT8}
+
+
+class NoIndexMap(Exception):
+    """There is no index map of some operators; the reason, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class IndexMap:
+    """``nodes``, in order, make ``result`` from ``sources``: each element is the one with the number
+    ``numbers`` of ``source``, or, where that is -1, the integer ``constants``. All arrays have the
+    shape of the result."""
+
+    nodes: tuple[Node, ...]
+    sources: tuple[str, ...]
+    result: str
+    source: Array
+    numbers: Array
+    constants: Array
+
+
+def is_mover(network: Network, node: Node | None) -> bool:
+    """Whether ``node`` moves elements to places that are known when compiling."""
+    if node is None or node.domain or node.operator not in _MOVERS or len(node.outputs) != 1:
+        return False
+    if node.operator == "Resize" and node.attributes.get("mode", "nearest") != "nearest":
+        return False
+    others = () if node.operator == "Concat" else node.reads[1:]
+    return all(name in network.constants for name in others)
+
+
+def movers_before(network: Network, node: Node) -> tuple[Node, ...]:
+    """``node`` and, before it, the movers whose results no operator but these reads."""
+    found = {id(node): node}
+    queue = [node]
+    while queue and len(found) < _MOST_NODES:
+        for name in queue.pop(0).reads:
+            maker = network.maker(name)
+            if maker is None or id(maker) in found or not is_mover(network, maker):
+                continue
+            readers = network.nodes.readers(name)
+            if name not in network.outputs and all(id(reader) in found for reader in readers):
+                found[id(maker)] = maker
+                queue.append(maker)
+            # Else it comes again with the last of its readers, if at all.
+    return tuple(sorted(found.values(), key=network.nodes.place))
+
+
+def index_map(network: Network, nodes: Sequence[Node]) -> IndexMap:
+    """The map of ``nodes``, movers in order of which the last makes the result. Raises
+    `NoIndexMap`."""
+    made = {name for node in nodes for name in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.reads)
+    sources = tuple(name for name in read if name not in made and name not in network.constants)
+    result = nodes[-1].outputs[0]
+    for name in (*sources, result):
+        if network.types[name].dtype not in _BYTES:
+            raise NoIndexMap(f"its data is {network.types[name].dtype}, not int8 or uint8")
+        if not network.types[name].shape:
+            raise NoIndexMap(f"the shape of {name} is not fixed")
+    shapes = [network.types[name].shape or () for name in sources]
+    sizes = [prod(shape) for shape in shapes]
+    if not sources or max(*sizes, prod(network.types[result].shape or ())) > _MOST_ELEMENTS:
+        raise NoIndexMap(f"its tensors have more than {_MOST_ELEMENTS:,} elements")
+    begins = np.cumsum([0, *sizes])
+    probe = _Probe(network, nodes, sources, result)
+    # Moved elements change when all bits of the sources do; constants stay.
+    whole = np.arange(begins[-1], dtype=np.int64)
+    first = probe.run(whole)
+    moved = probe.run(~whole) != first
+    numbers = first.astype(np.int64)
+    for place in range(1, (int(begins[-1] - 1).bit_length() + 7) // 8):
+        numbers |= probe.run(whole >> 8 * place).astype(np.int64) << 8 * place
+    numbers = np.where(moved, numbers, 0)
+    source = np.searchsorted(begins, numbers, "right") - 1
+    return IndexMap(
+        tuple(nodes),
+        sources,
+        result,
+        np.where(moved, source, -1),
+        np.where(moved, numbers - begins[source], -1),
+        np.where(moved, 0, first.view(probe.dtype).astype(np.int64)),
+    )
+
+
+@dataclass(frozen=True)
+class _Probe:
+    network: Network
+    nodes: Sequence[Node]
+    sources: tuple[str, ...]
+    result: str
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.network.types[self.result].dtype
+
+    @cached_property
+    def _session(self) -> object:
+        part = self.network.part(self.nodes, self.sources, [self.result])
+        return exact_session(part.SerializeToString())
+
+    def run(self, values: Array) -> Array:
+        """The result, as uint8, of the low bytes of ``values``, through all sources."""
+        feeds, begin = {}, 0
+        for name in self.sources:
+            info = self.network.types[name]
+            end = begin + prod(info.shape or ())
+            data = (values[begin:end] & 255).astype(np.uint8)
+            feeds[name], begin = data.view(info.dtype).reshape(info.shape), end
+        try:
+            made = run_session(self._session, [self.result], feeds)[self.result]
+        except ModelError as problem:
+            raise NoIndexMap(str(problem)) from None
+        return np.ascontiguousarray(made).view(np.uint8)

@@ -1,0 +1,110 @@
+"""Tiles of one or several tensors in another order: crops, strides, flips, padding, concatenation.
+
+Each tile of the output is a tile of a source, or ``fill``. The number of that tile is a sum of one
+term per axis of the output, and each term is affine in pieces: a strided slice has one piece, a
+row that is padded by reflection three. LOADs gather the pieces, and the STOREs are contiguous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.workload import tuned
+
+from .parts.tile_moves import Move, MoveKnobs, Moving
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Indices of an axis up to ``end`` - 1, from the end of the previous piece on: index i adds
+    ``start`` + ``step`` · i to the number of the tile."""
+
+    end: int
+    start: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Indices of one axis up to ``end`` - 1, from the end of the previous part on, whose tiles are
+    those of ``source``; ``axes`` has the pieces of each axis."""
+
+    end: int
+    source: int
+    axes: tuple[tuple[Piece, ...], ...]
+
+
+@dataclass(frozen=True)
+class GatherTiles(Moving):
+    """An output of ``shape``, in tiles, made of sources of ``sizes`` tiles.
+
+    ``parts`` cut the axis ``cut`` of the output. Where index i of axis d is not within
+    ``inside[d]``, (first, last + 1), all scalars of the tile are ``fill``.
+    """
+
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+    parts: tuple[Part, ...]
+    inside: tuple[tuple[int, int], ...]
+    cut: int = 0
+    fill: int = 0
+
+    def move(self, env: Environment) -> Move:
+        tile = (env.BATCH, env.BLOCK_OUT)
+        sources = [
+            te.placeholder((size, *tile), f"x{number}" if len(self.sizes) > 1 else "x", env.out_dtype)
+            for number, size in enumerate(self.sizes)
+        ]
+        shape = (*self.shape, *tile)
+        x_buf = te.compute(
+            shape, lambda *i: self._scalar(sources, i, len(tile)).astype(env.acc_dtype), "x_buf"
+        )
+        y = te.compute(shape, lambda *i: x_buf(*i).astype(env.out_dtype), "y")
+        return Move(sources, [x_buf], y)
+
+    def _scalar(self, sources: list[Tensor], i: tuple[Expr, ...], rank: int) -> Expr:
+        *tile, within = (*i[:-rank], i[-rank:])
+        index: list[Expr] = tile
+
+        def of_part(part: Part, axis: int, number: Expr | int) -> Expr:
+            if axis == len(index):
+                return sources[part.source](number, *within)
+            return _chain(
+                index[axis],
+                [
+                    (piece.end, of_part(part, axis + 1, number + index[axis] * piece.step + piece.start))
+                    for piece in part.axes[axis]
+                ],
+            )
+
+        whole = _chain(index[self.cut], [(part.end, of_part(part, 0, 0)) for part in self.parts])
+        bounds = [
+            bound
+            for place, (first, end), extent in zip(index, self.inside, self.shape, strict=True)
+            for bound in ([place >= first] if first else []) + ([place < end] if end < extent else [])
+        ]
+        return te.if_then_else(te.all(*bounds), whole, self.fill) if bounds else whole
+
+
+def _chain(index: Expr, cases: list[tuple[int, Expr]]) -> Expr:
+    """The value of the first case whose end is beyond ``index``."""
+    *others, (_, last) = cases
+    return reduce(lambda rest, case: te.if_then_else(index < case[0], case[1], rest), others[::-1], last)
+
+
+def gather_tiles(
+    workload: GatherTiles,
+    env: Environment,
+    knobs: MoveKnobs | None = None,
+    name: str = "gather_tiles",
+) -> Function:
+    """A function of the sources, (tiles, BATCH, BLOCK_OUT), and output (*shape, BATCH, BLOCK_OUT),
+    all out_dtype. The knobs have the axes of the output. Knobs and errors are those of `tuned`; no
+    schedule fits a value that the machine cannot pad with."""
+    return tuned(workload, env, knobs, name)
