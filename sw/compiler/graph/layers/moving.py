@@ -1,4 +1,4 @@
-"""Operators that move integers on the machine: Concat, Gather, Slice, and Resize to whole pixels."""
+"""Operators that move integers on the machine: Concat, Gather, Slice, Transpose, and Resize to whole pixels."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from .selecting import (
     concatenation,
     is_of_chosen,
 )
+from .transposing import transposition
 
 # Operators that move no pixels, beside those that choose channels.
 _OF_CHANNELS = frozenset({"Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -66,7 +67,28 @@ def slicing(node: Node, tensors: Tensors) -> Layer:
     return rearrangement(node, tensors) if chosen is None else choosing(node, tensors)
 
 
-def upsampling(node: Node, tensors: Tensors) -> Layer:
+def resizing(node: Node, tensors: Tensors) -> Layer:
+    """A Resize that takes whole pixels. Raises `Unsupported`."""
+    try:
+        return _upsampling(node, tensors)
+    except Unsupported as reason:
+        with suppress(Unsupported):
+            return rearrangement(node, tensors)
+        raise reason
+
+
+def transposing(node: Node, tensors: Tensors) -> Layer:
+    """A Transpose. Raises `Unsupported`."""
+    try:
+        return transposition(node, tensors)
+    except Unsupported as reason:
+        if tensors.config.batch > 1 and len(tensors.network.types[node.inputs[0]].shape or ()) == 4:
+            with suppress(Unsupported):
+                return rearrangement(node, tensors)
+        raise reason
+
+
+def _upsampling(node: Node, tensors: Tensors) -> Layer:
     """A Resize that repeats each pixel equally often. Raises `Unsupported`."""
     if node.attributes.get("mode", "nearest") != "nearest":
         raise Unsupported("it interpolates between pixels")

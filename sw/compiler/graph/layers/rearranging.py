@@ -21,7 +21,6 @@ from amaranth_vta.sw.compiler.graph.index_maps import (
 )
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.gather_tiles import gather_tiles
-from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.select_channels import (
     SelectChannels,
     select_channels,
@@ -34,6 +33,7 @@ from amaranth_vta.sw.runtime.scalars import pack
 from .parts.layer import Layer, Unsupported
 from .parts.tensors import Range, Tensors
 from .parts.tile_maps import TileMap, gathered
+from .selecting import require_selection
 
 # Operators whose operands the host may write, since their results have at least as many bytes.
 _GROWING = frozenset({"Concat", "Pad", "Resize"})
@@ -130,11 +130,7 @@ class _Rearranged:
         moved = (self.source >= 0) & (self.places[1] % block != lanes)
         if not moved.any() and (direct := self._of_tiles(self.source, self._tiles())) is not None:
             return self._gathering(direct)
-        if not reads_what_it_stores(self.tensors.env):
-            raise Unsupported(
-                f"elements change their places within tiles, which GEMM does where its tiles of "
-                f"{self.tensors.config.block_in} channels are those that are stored, of {block}"
-            )
+        require_selection(self.tensors)
         if not self.whole:
             raise Unsupported("it fills in constants, and elements change their places within tiles")
         if self._keeps_images():

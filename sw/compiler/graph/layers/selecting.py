@@ -67,6 +67,16 @@ def chooses_channels(node: Node, tensors: Tensors) -> bool:
     return chosen_numbers(node, tensors) is not None
 
 
+def require_selection(tensors: Tensors) -> None:
+    """Raises `Unsupported` on a machine that cannot move channels within tiles."""
+    if not reads_what_it_stores(tensors.env):
+        config, env = tensors.config, tensors.env
+        raise Unsupported(
+            f"it moves channels within tiles of {config.block_out} {env.out_dtype}, and "
+            f"GEMM reads tiles of {config.block_in} {env.inp_dtype}"
+        )
+
+
 def _joined(tensors: Tensors, name: str, axis: int) -> Image:
     """The shape as images whose channels are the ``axis`` of a tensor: of sequences (N, C, L), as
     of images, the second, of rows the last."""
@@ -164,13 +174,9 @@ def _selection(node: Node, tensors: Tensors, chosen: Sequence[Channel]) -> Layer
     counts = [image[1] for image in images]
     begins = {name: sum(counts[:at]) for at, name in enumerate(names)}
     n, _, h, w = images[0]
-    if not reads_what_it_stores(tensors.env):
-        raise Unsupported(
-            f"it moves channels within tiles of {config.block_out} {tensors.env.out_dtype}, and "
-            f"GEMM reads tiles of {config.block_in} {tensors.env.inp_dtype}"
-        )
     numbers = tuple(begins[name] + number for name, number in chosen)
     workload = SelectChannels(tiles(n, config.batch), tuple(counts), h * w, numbers)
+    require_selection(tensors)
     function = tensors.function(select_channels, workload, node)
     weights = selection_weights(workload, config)
     lows, highs = zip(*map(tensors.range, names), strict=True)

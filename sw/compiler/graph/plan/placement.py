@@ -18,8 +18,9 @@ from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product,
 from amaranth_vta.sw.compiler.graph.layers.moving import (
     choosing,
     concatenating,
+    resizing,
     slicing,
-    upsampling,
+    transposing,
 )
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
 from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import LayerFunctions
@@ -33,7 +34,6 @@ from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
 from amaranth_vta.sw.compiler.graph.layers.rearranging import rearrangement
-from amaranth_vta.sw.compiler.graph.layers.transposing import transposition
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
@@ -51,6 +51,7 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Concat"): concatenating,
     ("", "ConvInteger"): convolution_sums,
     ("", "DepthToSpace"): rearrangement,
+    ("", "Expand"): rearrangement,
     ("", "Gather"): choosing,
     ("", "GlobalAveragePool"): average_in_float,
     ("", "MatMulInteger"): matrix_sums,
@@ -64,12 +65,13 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "QuantizeLinear"): quantization,
     ("", "ReduceMean"): average_in_float,
     ("", "ReduceSum"): average_in_float,
-    ("", "Resize"): upsampling,
+    ("", "Resize"): resizing,
     ("", "Slice"): slicing,
     ("", "SpaceToDepth"): rearrangement,
     ("", "Sub"): addition,
     ("", "Sum"): sum_of_several,
-    ("", "Transpose"): transposition,
+    ("", "Tile"): rearrangement,
+    ("", "Transpose"): transposing,
     (contributed.DOMAIN, "QGemm"): contributed.gemm,
     (contributed.DOMAIN, "QLinearAdd"): contributed.element_wise,
     (contributed.DOMAIN, "QLinearAveragePool"): contributed.average_of_integers,
