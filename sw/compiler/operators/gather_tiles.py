@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from math import prod
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
@@ -61,16 +62,37 @@ class GatherTiles(Moving):
             te.placeholder((size, *tile), f"x{number}" if len(self.sizes) > 1 else "x", env.out_dtype)
             for number, size in enumerate(self.sizes)
         ]
-        shape = (*self.shape, *tile)
+        shape, order = (*self.shape, *tile), [*self._order(), len(self.shape), len(self.shape) + 1]
+        places = [order.index(axis) for axis in range(len(shape))]
         x_buf = te.compute(
-            shape, lambda *i: self._scalar(sources, i, len(tile)).astype(env.acc_dtype), "x_buf"
+            tuple(shape[axis] for axis in order),
+            lambda *i: self._scalar(sources, [i[at] for at in places]).astype(env.acc_dtype),
+            "x_buf",
         )
-        y = te.compute(shape, lambda *i: x_buf(*i).astype(env.out_dtype), "y")
+        y = te.compute(
+            shape, lambda *i: x_buf(*(i[axis] for axis in order)).astype(env.out_dtype), "y"
+        )
         return Move(sources, [x_buf], y)
 
-    def _scalar(self, sources: list[Tensor], i: tuple[Expr, ...], rank: int) -> Expr:
-        *tile, within = (*i[:-rank], i[-rank:])
-        index: list[Expr] = tile
+    def _order(self) -> list[int]:
+        """The axes in their order in the accumulators: that of the output, or of the source if LOADs and
+        STOREs are then fewer."""
+        axes = list(range(len(self.shape)))
+        steps = [pieces[0].step for pieces in self.parts[0].axes]
+        pieces = sum(prod(map(len, part.axes)) for part in self.parts)
+        if pieces > 1 or self.inside != tuple((0, extent) for extent in self.shape):
+            return axes
+        own = [prod(self.shape[axis + 1 :]) for axis in axes]
+        by_source = sorted(axes, key=lambda axis: -steps[axis])
+
+        def requests(order: list[int]) -> int:
+            sides = ([(self.shape[axis], side[axis]) for axis in order] for side in (steps, own))
+            return sum(map(_requests, sides))
+
+        return min((axes, by_source), key=requests)
+
+    def _scalar(self, sources: list[Tensor], i: list[Expr]) -> Expr:
+        index, within = i[:-2], i[-2:]
 
         def of_part(part: Part, axis: int, number: Expr | int) -> Expr:
             if axis == len(index):
@@ -90,6 +112,17 @@ class GatherTiles(Moving):
             for bound in ([place >= first] if first else []) + ([place < end] if end < extent else [])
         ]
         return te.if_then_else(te.all(*bounds), whole, self.fill) if bounds else whole
+
+
+def _requests(axes: list[tuple[int, int]]) -> int:
+    """Runs of successive tiles in a walk through ``axes``, each given by its extent and its step,
+    and instructions, each of which moves several runs if the step between them is the same."""
+    axes = [(extent, step) for extent, step in axes if extent > 1]
+    length = 1
+    while axes and axes[-1][1] == length:
+        length *= axes.pop()[0]
+    runs = prod(extent for extent, _ in axes)
+    return runs + (runs // axes[-1][0] if axes and axes[-1][1] >= 0 else runs)
 
 
 def _chain(index: Expr, cases: list[tuple[int, Expr]]) -> Expr:
