@@ -89,9 +89,7 @@ MAPS: dict[str, Moves] = {
     ),
     "a Slice of one image": Moves("z = Slice(a, i(1,2), i(7,9), i(2,3))"),
     "SpaceToDepth": Moves("z = SpaceToDepth<blocksize=2>(a)", made=32),
-    "SpaceToDepth of whole tiles": Moves(
-        "z = SpaceToDepth<blocksize=4>(a)", channels=16, made=256
-    ),
+    "SpaceToDepth of whole tiles": Moves("z = SpaceToDepth<blocksize=4>(a)", channels=16, made=256),
     "SpaceToDepth of three channels": Moves(
         "z = SpaceToDepth<blocksize=2>(a)", channels=3, made=12
     ),

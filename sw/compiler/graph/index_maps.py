@@ -36,9 +36,9 @@ class NoIndexMap(Exception):
 
 @dataclass(frozen=True)
 class IndexMap:
-    """``nodes``, in order, make ``result`` from ``sources``: each element is the one with the number
-    ``numbers`` of ``source``, or, where that is -1, the integer ``constants``. All arrays have the
-    shape of the result."""
+    """``nodes``, in order, make ``result`` from ``sources``. Each element is the one with the number
+    in ``numbers`` of the tensor with the number in ``source``, or, where these are -1, the integer
+    in ``constants``. All three arrays have the shape of the result."""
 
     nodes: tuple[Node, ...]
     sources: tuple[str, ...]

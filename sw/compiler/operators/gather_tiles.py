@@ -7,6 +7,7 @@ row that is padded by reflection three. LOADs gather the pieces, and the STOREs 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -59,11 +60,15 @@ class GatherTiles(Moving):
     def move(self, env: Environment) -> Move:
         tile = (env.BATCH, env.BLOCK_OUT)
         sources = [
-            te.placeholder((size, *tile), f"x{number}" if len(self.sizes) > 1 else "x", env.out_dtype)
+            te.placeholder(
+                (size, *tile), f"x{number}" if len(self.sizes) > 1 else "x", env.out_dtype
+            )
             for number, size in enumerate(self.sizes)
         ]
         shape, order = (*self.shape, *tile), [*self._order(), len(self.shape), len(self.shape) + 1]
         places = [order.index(axis) for axis in range(len(shape))]
+        if self._is_flipped():
+            return self._flipping(sources, env)
         x_buf = te.compute(
             tuple(shape[axis] for axis in order),
             lambda *i: self._scalar(sources, [i[at] for at in places]).astype(env.acc_dtype),
@@ -74,9 +79,32 @@ class GatherTiles(Moving):
         )
         return Move(sources, [x_buf], y)
 
+    def taken(self, extents: Sequence[int]) -> int:
+        return prod(extents) * (2 if self._is_flipped() else 1)
+
+    def _is_flipped(self) -> bool:
+        """Whether the last axis runs backwards, so that each of its tiles would be a LOAD."""
+        pieces = self.parts[0].axes[-1]
+        whole = self.inside[-1] == (0, self.shape[-1])
+        return len(self.parts) == len(pieces) == 1 and whole and pieces[0].step < 0
+
+    def _flipping(self, sources: list[Tensor], env: Environment) -> Move:
+        """Loads the last axis forwards; the ALU turns it round."""
+        shape, last = (*self.shape, env.BATCH, env.BLOCK_OUT), self.shape[-1] - 1
+
+        def turned(i: tuple[Expr, ...]) -> list[Expr]:
+            return [*i[:-3], last - i[-3], *i[-2:]]
+
+        x_buf = te.compute(
+            shape, lambda *i: self._scalar(sources, turned(i)).astype(env.acc_dtype), "x_buf"
+        )
+        flipped = te.compute(shape, lambda *i: x_buf(*turned(i)), "flipped")
+        y = te.compute(shape, lambda *i: flipped(*i).astype(env.out_dtype), "y")
+        return Move(sources, [x_buf], y, copied=[flipped])
+
     def _order(self) -> list[int]:
-        """The axes in their order in the accumulators: that of the output, or of the source if LOADs and
-        STOREs are then fewer."""
+        """The axes in their order in the accumulators: that of the output, or of the source if fewer
+        LOADs and STOREs then move the tiles."""
         axes = list(range(len(self.shape)))
         steps = [pieces[0].step for pieces in self.parts[0].axes]
         pieces = sum(prod(map(len, part.axes)) for part in self.parts)
@@ -100,7 +128,10 @@ class GatherTiles(Moving):
             return _chain(
                 index[axis],
                 [
-                    (piece.end, of_part(part, axis + 1, number + index[axis] * piece.step + piece.start))
+                    (
+                        piece.end,
+                        of_part(part, axis + 1, number + index[axis] * piece.step + piece.start),
+                    )
                     for piece in part.axes[axis]
                 ],
             )
@@ -109,7 +140,8 @@ class GatherTiles(Moving):
         bounds = [
             bound
             for place, (first, end), extent in zip(index, self.inside, self.shape, strict=True)
-            for bound in ([place >= first] if first else []) + ([place < end] if end < extent else [])
+            for bound in ([place >= first] if first else [])
+            + ([place < end] if end < extent else [])
         ]
         return te.if_then_else(te.all(*bounds), whole, self.fill) if bounds else whole
 
@@ -128,7 +160,9 @@ def _requests(axes: list[tuple[int, int]]) -> int:
 def _chain(index: Expr, cases: list[tuple[int, Expr]]) -> Expr:
     """The value of the first case whose end is beyond ``index``."""
     *others, (_, last) = cases
-    return reduce(lambda rest, case: te.if_then_else(index < case[0], case[1], rest), others[::-1], last)
+    return reduce(
+        lambda rest, case: te.if_then_else(index < case[0], case[1], rest), others[::-1], last
+    )
 
 
 def gather_tiles(

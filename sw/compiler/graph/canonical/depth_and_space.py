@@ -1,4 +1,4 @@
-"""Rules of the canonical form for blocks of pixels that become channels, and the other way round."""
+"""Rules of the canonical form for blocks of pixels that become channels, and the inverse."""
 
 from __future__ import annotations
 
@@ -64,11 +64,15 @@ def _depth_to_space(
     attributes = {"blocksize": size}
     for mode in ("DCR", "CRD"):
         if np.array_equal(_blocks(whole, size, mode), moved):
-            made = Node("DepthToSpace", node.name, (source,), (result,), {**attributes, "mode": mode})
+            made = Node(
+                "DepthToSpace", node.name, (source,), (result,), {**attributes, "mode": mode}
+            )
             return [made]
     corners = moved[0, :, :size, :size].transpose(1, 2, 0).reshape(-1)
     chosen = corners // prod(shape[2:])
-    if chosen.max() >= shape[1] or not np.array_equal(_blocks(whole[:, chosen], size, "DCR"), moved):
+    if chosen.max() >= shape[1] or not np.array_equal(
+        _blocks(whole[:, chosen], size, "DCR"), moved
+    ):
         return None
     gathered = network.unused_name(f"{result}_channels")
     network.types[gathered] = network.types[source]
@@ -105,7 +109,7 @@ def _gather(network: Network, name: str, source: str, chosen: Array, result: str
 
 def _blocks(x: Array, size: int, mode: str) -> Array:
     """DepthToSpace of images (N, C, H, W)."""
-    n, c, h, w = x.shape
+    n, _, h, w = x.shape
     if mode == "DCR":
         split = x.reshape(n, size, size, -1, h, w).transpose(0, 3, 4, 1, 5, 2)
     else:
@@ -119,9 +123,11 @@ def _block_channels(
     """For each channel of a result, of which the elements have these ``numbers`` in images of
     ``shape``: the channel it comes from, and the row and the column in each block of ``size``; None
     unless all channels come from blocks, and none twice."""
-    if tuple(numbers.shape) != (
-        shape[0], shape[1] * size**2, shape[2] // size, shape[3] // size
-    ) or shape[2] % size or shape[3] % size:
+    if (
+        tuple(numbers.shape) != (shape[0], shape[1] * size**2, shape[2] // size, shape[3] // size)
+        or shape[2] % size
+        or shape[3] % size
+    ):
         return None
     first = numbers[0, :, 0, 0]
     if first.min() < 0 or len(np.unique(first)) < len(first):
@@ -141,7 +147,11 @@ def fold_space_to_depth(network: Network, node: Node) -> bool:
     in YOLOv5's Focus, or SpaceToDepth) → QLinearConv becomes QLinearConv with a kernel and strides
     as many times larger, where the machine multiplies as many tiles or the host makes the image."""
     maker = network.maker(node.inputs[0]) if _is(node, "QLinearConv") else None
-    if maker is None or not is_mover(network, maker) or network.only_reader(maker.outputs[0]) is None:
+    if (
+        maker is None
+        or not is_mover(network, maker)
+        or network.only_reader(maker.outputs[0]) is None
+    ):
         return False
     weights, attributes = network.constants.get(node.inputs[3]), dict(node.attributes)
     plain = attributes.pop("auto_pad", "NOTSET") in ("NOTSET", "VALID")
@@ -175,11 +185,11 @@ def fold_space_to_depth(network: Network, node: Node) -> bool:
     outputs, _, height, width = weights.shape
     wide = np.empty((outputs, shape[1], height, size, width, size), weights.dtype)
     wide[:, channels, :, rows, :, columns] = weights.swapaxes(0, 1)
-    wide = wide.reshape(outputs, shape[1], height * size, width * size)
-    attributes["kernel_shape"] = list(wide.shape[2:])
+    kernel: Array = wide.reshape(outputs, shape[1], height * size, width * size)
+    attributes["kernel_shape"] = list(kernel.shape[2:])
     for what, usual in (("strides", [1, 1]), ("pads", [0] * 4)):
         attributes[what] = [size * amount for amount in attributes.get(what, usual)]
-    name = network.add_constant(f"{node.inputs[3]}_blocks", wide)
+    name = network.add_constant(f"{node.inputs[3]}_blocks", kernel)
     inputs = (source, *node.inputs[1:3], name, *node.inputs[4:])
     network.nodes.replace(node, [replace(node, inputs=inputs, attributes=attributes)])
     return True

@@ -1,4 +1,4 @@
-"""Operators that move integers on the machine: Concat, Gather, Slice, Transpose, and Resize to whole pixels."""
+"""Operators that move integers on the machine, each by the cheapest layer that does it."""
 
 from __future__ import annotations
 
@@ -41,13 +41,15 @@ def choosing(node: Node, tensors: Tensors) -> Layer:
     return _by_channels(chosen_channels, node, tensors)
 
 
-def _by_channels(
-    make: Callable[[Node, Tensors], Layer], node: Node, tensors: Tensors
-) -> Layer:
+def _by_channels(make: Callable[[Node, Tensors], Layer], node: Node, tensors: Tensors) -> Layer:
     """The layer that ``make`` makes of an operator on channels of images; or, where it makes none
     or where operators before it move pixels as well, the `rearrangement`."""
     inner = movers_before(tensors.network, node)[:-1]
-    pixels = [item for item in inner if not (item.operator in _OF_CHANNELS or chooses_channels(item, tensors))]
+    pixels = [
+        item
+        for item in inner
+        if not (item.operator in _OF_CHANNELS or chooses_channels(item, tensors))
+    ]
     if pixels:
         with suppress(Unsupported):
             return rearrangement(node, tensors)

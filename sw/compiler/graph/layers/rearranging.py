@@ -7,11 +7,12 @@ behind or in front of tiles that are gathered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.index_maps import (
     IndexMap,
     NoIndexMap,
@@ -27,7 +28,7 @@ from amaranth_vta.sw.compiler.operators.select_channels import (
     selection_weights,
 )
 from amaranth_vta.sw.runtime.network.tile_layout import Array, Image, offset, tiles
-from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.layer import Layer, Unsupported
@@ -35,6 +36,7 @@ from .parts.tensors import Range, Tensors
 from .parts.tile_maps import TileMap, gathered
 from .selecting import require_selection
 
+FindFunction = Callable[[], Function]
 # Operators whose operands the host may write, since their results have at least as many bytes.
 _GROWING = frozenset({"Concat", "Pad", "Resize"})
 # The most tiles that are moved on the way, per tile of the sources and of the result.
@@ -68,13 +70,13 @@ def _layer(nodes: tuple[Node, ...], tensors: Tensors) -> Layer:
         for name in found.sources:
             if tensors.root(name) not in tensors.results:
                 raise Unsupported("it follows an operator on the host")
-    reason: Unsupported | None = None
+    reasons: list[Unsupported] = []
     for out in _images(tensors, found.result):
         try:
             return _Rearranged(found, out, tensors).layer()
         except Unsupported as problem:
-            reason = reason or problem
-    raise reason or Unsupported("its result is no image, sequence or matrix")
+            reasons.append(problem)
+    raise reasons[0] if reasons else Unsupported("its result is no image, sequence or matrix")
 
 
 def _images(tensors: Tensors, name: str) -> list[Image]:
@@ -87,17 +89,13 @@ def _images(tensors: Tensors, name: str) -> list[Image]:
     return [tensors.rows(name)] if len(shape) == 2 else []
 
 
-@dataclass
 class _Rearranged:
     """The layer of an index map ``found`` whose result is an image of shape ``out``."""
 
-    found: IndexMap
-    out: Image
-    tensors: Tensors
-
-    def __post_init__(self) -> None:
-        names, tensors = self.found.sources, self.tensors
-        self.images = [self._image(name) for name in names]
+    def __init__(self, found: IndexMap, out: Image, tensors: Tensors) -> None:
+        self.found, self.out, self.tensors = found, out, tensors
+        self.node = found.nodes[-1]
+        self.images = [self._image(name) for name in found.sources]
         self.source = self.found.source.reshape(self.out)
         numbers = self.found.numbers.reshape(self.out)
         # The image, channel, row and column that each element of the result comes from.
@@ -132,7 +130,9 @@ class _Rearranged:
             return self._gathering(direct)
         require_selection(self.tensors)
         if not self.whole:
-            raise Unsupported("it fills in constants, and elements change their places within tiles")
+            raise Unsupported(
+                "it fills in constants, and elements change their places within tiles"
+            )
         if self._keeps_images():
             steady = self.places[1] == self.places[1][:1, :, :1, :1]
             if steady.all() and (self.source == self.source[:1, :, :1, :1]).all():
@@ -158,7 +158,7 @@ class _Rearranged:
     def _of_tiles(self, source: Array, numbers: Array) -> TileMap | None:
         """The map of tiles of which elements have these numbers; None if a tile has elements of
         several."""
-        config, (n, c, h, w) = self.tensors.config, self.out
+        config, (n, c, _, _) = self.tensors.config, self.out
         block = config.block_out
         # An element that does not exist is that of the first channel of its tile.
         first = np.arange(tiles(c, block)) * block
@@ -181,18 +181,11 @@ class _Rearranged:
 
     def _gathering(self, moved: TileMap) -> Layer:
         """The layer that gathers tiles."""
-        tensors = self.tensors
-        workload = gathered(moved, tuple(map(self._sizes, self.images)), self.fill)
-        function = tensors.function(gather_tiles, workload, self.found.nodes[-1])
-        sources = map(tensors.source, self.found.sources, self.images)
-        return self._named(sources, function, {}, self.out)
+        return self._layer(self._sources(), self._gather_function(moved), {}, self._result())
 
-    def _named(self, sources, function, constants, out, first=()) -> Layer:  # type: ignore[no-untyped-def]
-        last = self.found.nodes[-1]
-        layer = self.tensors.layer(
-            self.found.nodes, sources, out, function, constants, self._range()
-        )
-        return replace(layer, name=last.name, operator=last.operator, first=tuple(first))
+    def _gather_function(self, moved: TileMap) -> FindFunction:
+        workload = gathered(moved, tuple(map(self._sizes, self.images)), self.fill)
+        return self.tensors.function(gather_tiles, workload, self.node)
 
     # Each channel of the result is one channel: tiles are gathered, and channels of these selected.
 
@@ -203,12 +196,13 @@ class _Rearranged:
         keys = [(int(self.source[0, at, 0, 0]), numbers[:, at].tobytes()) for at in range(c)]
         planes = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         firsts = [keys.index(key) for key in planes]
-        lanes = self.places[1][0, :, 0, 0] % block
-        chosen = tuple(planes[key] * block + int(lane) for key, lane in zip(keys, lanes, strict=True))
-        between = (n, len(planes) * block, h, w)
+        lanes = (self.places[1][0, :, 0, 0] % block).tolist()
+        chosen = [planes[key] * block + lane for key, lane in zip(keys, lanes, strict=True)]
+        between = self._between("gathered", (n, len(planes) * block, h, w))
         source = self.source[:: tensors.config.batch]
-        first = self._gathered_between(TileMap(source[:, firsts], numbers[:, firsts]), between)
-        return self._selection([first.result], [between], chosen, self.out, [first])
+        function = self._gather_function(TileMap(source[:, firsts], numbers[:, firsts]))
+        first = self._layer(self._sources(), function, {}, between)
+        return self._selecting(between, chosen, self._result(), first)
 
     # Channels are selected, and tiles of these gathered.
 
@@ -216,74 +210,85 @@ class _Rearranged:
         tensors, block, (n, c, h, w) = self.tensors, self.tensors.config.block_out, self.out
         if len(self.images) > 1 or tensors.config.batch > 1:
             raise Unsupported("elements of several tensors would change their places within tiles")
-        image, images = self.images[0], self.places[0]
-        count = tiles(c, block)
-        padded = -np.ones((n, count * block, h, w), np.int64)
+        images, _, rows, columns = self.places
+        first, own = np.arange(tiles(c, block)) * block, np.arange(c) // block * block
+        for place in (images, rows, columns):
+            if not (place == place[:, own]).all():
+                raise Unsupported(
+                    "a tile of its result has elements of several pixels and channels"
+                )
+        padded = np.full((n, len(first) * block, h, w), -1)
         padded[:, :c] = self.places[1]
-        vectors = padded.reshape(n, count, block, h, w).transpose(0, 1, 3, 4, 2)
+        vectors = np.moveaxis(padded.reshape(n, len(first), block, h, w), 2, -1)
         kinds, which = np.unique(vectors.reshape(-1, block), axis=0, return_inverse=True)
-        between = (image[0], len(kinds) * block, *image[2:])
-        self._require_few(between)
-        shape = (image[0], len(kinds), *image[2:])
-        first = np.arange(count) * block
-        own = np.arange(c) // block * block
-        for axis in (0, 2, 3):
-            if not (self.places[axis] == self.places[axis][:, own]).all():
-                raise Unsupported("a tile of its result has elements of several pixels and channels")
-        at = (images[:, first], which.reshape(n, count, h, w), *self.places[2:, :, first])
-        numbers = np.ravel_multi_index(at, shape)
-        chosen = tuple(max(int(channel), 0) for channel in kinds.reshape(-1))
-        name = self._unused("selected")
-        selected = self._selection(
-            [tensors.source(self.found.sources[0], image)], [image], chosen, between, [], name
+        image = self.images[0]
+        between = self._between("selected", (image[0], len(kinds) * block, *image[2:]))
+        at = (images[:, first], which.reshape(n, -1, h, w), rows[:, first], columns[:, first])
+        numbers = np.ravel_multi_index(at, (image[0], len(kinds), *image[2:]))
+        # What is in a channel that does not exist does not matter.
+        chosen = np.maximum(kinds, 0).reshape(-1).tolist()
+        selected = self._selecting(self._sources()[0], chosen, between)
+        moved = TileMap(np.zeros_like(numbers), numbers)
+        function = tensors.function(
+            gather_tiles, gathered(moved, (self._sizes(between.image),), 0), self.node
         )
-        workload = gathered(TileMap(np.zeros_like(numbers), numbers), (prod(shape),), 0)
-        function = tensors.function(gather_tiles, workload, self.found.nodes[-1])
-        return self._named([selected.result], function, {}, self.out, [selected])
+        return self._layer([between], function, {}, self._result(), selected)
 
-    def _selection(  # type: ignore[no-untyped-def]
-        self, sources, images, chosen, out, first, name=""
+    def _selecting(
+        self, source: TiledTensor, chosen: list[int], result: TiledTensor, *first: Layer
     ) -> Layer:
-        tensors, config = self.tensors, self.tensors.config
-        counts = tuple(image[1] for image in images)
-        workload = SelectChannels(tiles(out[0], config.batch), counts, prod(out[2:]), chosen)
-        function = tensors.function(select_channels, workload, self.found.nodes[-1])
+        """The layer whose result has the channels ``chosen`` of ``source``."""
+        tensors, config, (n, c, h, w) = self.tensors, self.tensors.config, source.image
+        workload = SelectChannels(tiles(n, config.batch), (c,), h * w, tuple(chosen))
+        function = tensors.function(select_channels, workload, self.node)
         weights = {"places": pack(selection_weights(workload, config), tensors.env.wgt_dtype)}
-        if name:
-            return self._between(sources, function, weights, out, name)
-        layer = self._named(sources, function, weights, out, first)
-        tensors.products[layer.result.tensor] = layer, select_channels, workload
+        layer = self._layer([source], function, weights, result, *first)
+        if layer.nodes:
+            tensors.products[result.tensor] = layer, select_channels, workload
         return layer
 
-    def _gathered_between(self, moved: TileMap, between: Image) -> Layer:
-        tensors = self.tensors
-        self._require_few(between)
-        workload = gathered(moved, tuple(map(self._sizes, self.images)), self.fill)
-        function = tensors.function(gather_tiles, workload, self.found.nodes[-1])
-        sources = map(tensors.source, self.found.sources, self.images)
-        return self._between(sources, function, {}, between, self._unused("gathered"))
+    # Tensors and layers.
 
-    def _between(self, sources, function, constants, image, name) -> Layer:  # type: ignore[no-untyped-def]
-        """A layer whose result only the next one reads."""
-        last = self.found.nodes[-1]
-        return Layer(
-            name=f"{last.name} {name.rsplit('_', 1)[-1]}",
-            operator=last.operator,
-            nodes=(),
-            sources=tuple(sources),
-            result=TiledTensor(name, image, self.tensors.output_layout),
-            find_function=function,
-            constants=constants,
-            macs=0,
-        )
+    def _sources(self) -> list[TiledTensor]:
+        return [
+            self.tensors.source(name, image)
+            for name, image in zip(self.found.sources, self.images, strict=True)
+        ]
 
-    def _unused(self, what: str) -> str:
-        return self.tensors.network.unused_name(f"{self.found.result}_{what}")
+    def _result(self) -> TiledTensor:
+        return TiledTensor(self.found.result, self.out, self.tensors.output_layout)
 
-    def _require_few(self, between: Image) -> None:
-        moved, least = self._sizes(between), sum(map(self._sizes, [*self.images, self.out]))
+    def _between(self, what: str, image: Image) -> TiledTensor:
+        """A tensor on the way. Raises `Unsupported` if it is too large."""
+        moved, least = self._sizes(image), sum(map(self._sizes, [*self.images, self.out]))
         if moved > _MOST_MOVED * least:
             raise Unsupported(
                 f"channels change their places within tiles in {moved:,} tiles, and its tensors "
                 f"have {least:,}"
             )
+        name = self.tensors.network.unused_name(f"{self.found.result}_{what}")
+        return TiledTensor(name, image, self.tensors.output_layout)
+
+    def _layer(
+        self,
+        sources: list[TiledTensor],
+        function: FindFunction,
+        constants: dict[str, Bytes],
+        result: TiledTensor,
+        *first: Layer,
+    ) -> Layer:
+        """The layer that makes ``result``: of all nodes if it is theirs, else a layer before it."""
+        is_last = result.tensor == self.found.result
+        if is_last:
+            self.tensors.set_range(result.tensor, *self._range())
+        return Layer(
+            name=self.node.name if is_last else f"{self.node.name}, first step",
+            operator=self.node.operator,
+            nodes=self.found.nodes if is_last else (),
+            sources=tuple(sources),
+            result=result,
+            find_function=function,
+            constants=constants,
+            macs=0,
+            first=first,
+        )

@@ -32,8 +32,8 @@ from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
 )
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
-from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
 from amaranth_vta.sw.compiler.graph.layers.rearranging import rearrangement
+from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -30,46 +29,66 @@ class TileMap:
 
 def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:
     """The workload of a map of tiles from sources of so many ``sizes``. Raises `Unsupported`."""
-    inside = _inside(moved.source >= 0)
+    inside, shape = _inside(moved.source >= 0), moved.source.shape
     cut, ends = _cut(moved.source, inside)
-    first, shape = inside[cut][0], moved.source.shape
-    groups = []
+    groups: list[_Group] = []
+    first = inside[cut][0]
     for end in ends:
-        box = [slice(*bounds) for bounds in inside]
-        box[cut] = slice(first, end)
-        terms = _terms(moved.numbers[tuple(box)])
-        groups.append((end, int(moved.source[tuple(part.start for part in box)]), box, terms))
+        bounds = [(first, end) if axis == cut else item for axis, item in enumerate(inside)]
+        box = tuple(slice(*item) for item in bounds)
+        source = int(moved.source[tuple(begin for begin, _ in bounds)])
+        groups.append(_Group(source, bounds, _terms(moved.numbers[box])))
         first = end
-
     # An axis whose terms repeat with a period becomes two.
-    periods = [
-        _period(groups[0][3][axis], inside[axis], shape[axis]) if len(groups) == 1 else 1
-        for axis in range(len(shape))
+    periods = [1] * len(shape)
+    if len(groups) == 1:
+        periods = [_period(*item) for item in zip(groups[0].terms, inside, shape, strict=True)]
+    whole: list[int] = []
+    kept: list[tuple[int, int]] = []
+    for extent, period, limits in zip(shape, periods, inside, strict=True):
+        split = [extent // period, period] if period > 1 else [extent]
+        whole += split
+        kept += [(0, size) for size in split] if period > 1 else [limits]
+    place = cut + sum(period > 1 for period in periods[:cut])
+    # The last part reaches to the end of its axis, whether there is data or not.
+    extents = [
+        [shape[axis] if axis != cut or group is groups[-1] else end for axis, (_, end) in parts]
+        for group in groups
+        for parts in [list(enumerate(group.bounds))]
     ]
-    parts = []
-    for end, source, box, terms in groups:
-        pieces: list[tuple[Piece, ...]] = []
-        for axis, (bounds, own) in enumerate(zip(box, terms, strict=True)):
-            if periods[axis] > 1:
-                table = own.reshape(-1, periods[axis])
-                pieces += [_pieces(table[:, 0], 0, len(table))]
-                pieces += [_pieces(table[0] - table[0, 0], 0, periods[axis])]
-            else:
-                pieces.append(_pieces(own, bounds.start, shape[axis] if axis != cut else end))
-        parts.append(Part(end, source, tuple(pieces)))
-    parts[-1] = Part(shape[cut], parts[-1].source, parts[-1].axes)
+    parts = tuple(
+        Part(whole[place] if group is groups[-1] else group.bounds[cut][1], group.source, pieces)
+        for group, own in zip(groups, extents, strict=True)
+        for pieces in [group.pieces(periods, own)]
+    )
     count = sum(prod(map(len, part.axes)) for part in parts)
     if count > _MOST_PIECES:
         raise Unsupported(f"it moves its data in {count:,} pieces, more than {_MOST_PIECES}")
-    whole: list[int] = []
-    bounds: list[tuple[int, int]] = []
-    for extent, period, own_bounds in zip(shape, periods, inside, strict=True):
-        split = [extent // period, period] if period > 1 else [extent]
-        whole += split
-        bounds += [(0, size) for size in split] if period > 1 else [own_bounds]
-    at = cut + sum(period > 1 for period in periods[:cut])
-    last = Part(whole[at], parts[-1].source, parts[-1].axes)
-    return GatherTiles(sizes, tuple(whole), (*parts[:-1], last), tuple(bounds), at, fill)
+    return GatherTiles(sizes, tuple(whole), parts, tuple(kept), place, fill)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The part of a map within ``bounds``, which has one ``source`` and the ``terms`` of each
+    axis."""
+
+    source: int
+    bounds: list[tuple[int, int]]
+    terms: list[Array]
+
+    def pieces(self, periods: Sequence[int], ends: Sequence[int]) -> tuple[tuple[Piece, ...], ...]:
+        """The pieces of each axis up to its end, an axis with a period as two."""
+        made: list[tuple[Piece, ...]] = []
+        for terms, (first, _), period, end in zip(
+            self.terms, self.bounds, periods, ends, strict=True
+        ):
+            if period == 1:
+                made.append(_pieces(terms, first, end))
+                continue
+            table = terms.reshape(-1, period)
+            made.append(_pieces(table[:, 0], 0, len(table)))
+            made.append(_pieces(table[0] - table[0, 0], 0, period))
+        return tuple(made)
 
 
 def _inside(there: Array) -> list[tuple[int, int]]:
