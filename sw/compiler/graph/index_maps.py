@@ -36,7 +36,7 @@ class NoIndexMap(Exception):
 
 @dataclass(frozen=True)
 class IndexMap:
-    """``nodes``, in order, make ``result`` from ``sources``. Each element is the one with the number
+    """``nodes``, in order, make ``result`` from ``sources``. Each element is that with the number
     in ``numbers`` of the tensor with the number in ``source``, or, where these are -1, the integer
     in ``constants``. All three arrays have the shape of the result."""
 

@@ -103,8 +103,8 @@ class GatherTiles(Moving):
         return Move(sources, [x_buf], y, copied=[flipped])
 
     def _order(self) -> list[int]:
-        """The axes in their order in the accumulators: that of the output, or of the source if fewer
-        LOADs and STOREs then move the tiles."""
+        """The axes in their order in the accumulators: that of the output, or of the source if
+        fewer LOADs and STOREs then move the tiles."""
         axes = list(range(len(self.shape)))
         steps = [pieces[0].step for pieces in self.parts[0].axes]
         pieces = sum(prod(map(len, part.axes)) for part in self.parts)

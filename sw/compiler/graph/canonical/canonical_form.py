@@ -59,7 +59,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 from .broadcasting import repeat_pixel
 from .channel_factors import fold_channel_factors
 from .contributed_forms import float_average, split_concatenation
-from .depth_and_space import block_of_reshapes, fold_space_to_depth
+from .depth_and_space import block_of_reshapes, fold_space_to_depth, hoist_over_slices
 from .einsum import matmul_of_einsum
 from .images import with_rows
 from .integer_averages import fuse_average
@@ -205,6 +205,7 @@ _RULES: tuple[Rule, ...] = (
     hoist_over_concatenation,
     hoist_over_extremes,
     hoist_over_padding,
+    hoist_over_slices,
     fold_padding,
     fold_space_to_depth,
     _cancel_pair,

@@ -12,7 +12,7 @@ from amaranth_vta.sw.compiler.graph.index_maps import NoIndexMap, index_map, is_
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import BYTE_TYPES
+from .quantization import BYTE_TYPES, parameters_of
 from .transposed_products import PIXELS_OF_PHASES
 
 # The largest tensors in which blocks are looked for.
@@ -192,6 +192,60 @@ def fold_space_to_depth(network: Network, node: Node) -> bool:
     name = network.add_constant(f"{node.inputs[3]}_blocks", kernel)
     inputs = (source, *node.inputs[1:3], name, *node.inputs[4:])
     network.nodes.replace(node, [replace(node, inputs=inputs, attributes=attributes)])
+    return True
+
+
+def hoist_over_slices(network: Network, node: Node) -> bool:
+    """Slices that together have as many elements as the tensor they are of, each → QuantizeLinear
+    with the same parameters, become QuantizeLinear → Slices, as in a Focus of a float image."""
+    parameters = parameters_of(network, node, "QuantizeLinear")
+    if parameters is None or not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
+        return False
+    source = node.inputs[0]
+    while _is(maker := network.maker(source), "Slice"):
+        assert maker is not None
+        source = maker.inputs[0]
+    whole = network.types[source]
+    slices: list[Node] = []
+    quantizers: list[Node] = []
+    names = [source]
+    while names:
+        name = names.pop()
+        for reader in network.nodes.readers(name):
+            own = parameters_of(network, reader, "QuantizeLinear")
+            if name != source and own is not None and own.same_as(parameters):
+                quantizers.append(reader)
+            elif _is(reader, "Slice") and reader.inputs[0] == name:
+                slices.append(reader)
+                names.append(reader.outputs[0])
+            else:
+                return False
+    shapes = [network.types[item.inputs[0]].shape for item in quantizers]
+    if whole.shape is None or any(shape is None for shape in shapes):
+        return False
+    if not slices or sum(prod(shape or ()) for shape in shapes) < prod(whole.shape):
+        return False
+    if network.outputs and {source, *(item.outputs[0] for item in slices)} & {*network.outputs}:
+        return False
+    made = {source: network.unused_name(f"{source}_integer")}
+    network.types[made[source]] = replace(whole, dtype=parameters.zero.dtype)
+    first = replace(node, inputs=(source, *node.inputs[1:]), outputs=(made[source],))
+    for item in slices:
+        (result,) = item.outputs
+        own_quantizers = [quantizer for quantizer in quantizers if quantizer.inputs[0] == result]
+        name = own_quantizers[0].outputs[0] if own_quantizers else ""
+        made[result] = name or network.unused_name(f"{result}_integer")
+        info = network.types[result]
+        network.types[made[result]] = replace(info, dtype=parameters.zero.dtype)
+    for quantizer in quantizers:
+        network.nodes.remove(quantizer)
+        if quantizer.outputs[0] != made[quantizer.inputs[0]]:
+            network.rename(quantizer.outputs[0], made[quantizer.inputs[0]])
+    for number, item in enumerate(slices):
+        sliced = replace(
+            item, inputs=(made[item.inputs[0]], *item.inputs[1:]), outputs=(made[item.outputs[0]],)
+        )
+        network.nodes.replace(item, [sliced] if number else [first, sliced])
     return True
 
 

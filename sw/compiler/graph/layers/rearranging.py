@@ -25,16 +25,14 @@ from amaranth_vta.sw.compiler.operators.gather_tiles import gather_tiles
 from amaranth_vta.sw.compiler.operators.select_channels import (
     SelectChannels,
     select_channels,
-    selection_weights,
 )
 from amaranth_vta.sw.runtime.network.tile_layout import Array, Image, offset, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
-from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.layer import Layer, Unsupported
 from .parts.tensors import Range, Tensors
 from .parts.tile_maps import TileMap, gathered
-from .selecting import require_selection
+from .selecting import require_selection, selection
 
 FindFunction = Callable[[], Function]
 # Operators whose operands the host may write, since their results have at least as many bytes.
@@ -76,17 +74,20 @@ def _layer(nodes: tuple[Node, ...], tensors: Tensors) -> Layer:
             return _Rearranged(found, out, tensors).layer()
         except Unsupported as problem:
             reasons.append(problem)
-    raise reasons[0] if reasons else Unsupported("its result is no image, sequence or matrix")
+    raise reasons[0]
 
 
 def _images(tensors: Tensors, name: str) -> list[Image]:
-    """The shapes in which the machine may hold a tensor, the usual one first."""
+    """The shapes in which the machine may hold a tensor, the usual one first. Raises
+    `Unsupported`."""
     shape = tensors.network.types[name].shape or ()
     if len(shape) == 4:
         return [tensors.image(name)]
     if len(shape) == 3:
         return [(shape[0], shape[1], 1, shape[2]), tensors.rows(name)]
-    return [tensors.rows(name)] if len(shape) == 2 else []
+    if len(shape) == 2:
+        return [tensors.rows(name)]
+    raise Unsupported(f"its result has {len(shape)} dimensions, and the machine holds two to four")
 
 
 class _Rearranged:
@@ -240,8 +241,7 @@ class _Rearranged:
         """The layer whose result has the channels ``chosen`` of ``source``."""
         tensors, config, (n, c, h, w) = self.tensors, self.tensors.config, source.image
         workload = SelectChannels(tiles(n, config.batch), (c,), h * w, tuple(chosen))
-        function = tensors.function(select_channels, workload, self.node)
-        weights = {"places": pack(selection_weights(workload, config), tensors.env.wgt_dtype)}
+        function, weights = selection(workload, self.node, tensors)
         layer = self._layer([source], function, weights, result, *first)
         if layer.nodes:
             tensors.products[result.tensor] = layer, select_channels, workload

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
 from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.select_channels import (
+    Band,
     SelectChannels,
     select_channels,
     selection_weights,
 )
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.layer import Layer, Unsupported
@@ -75,6 +78,24 @@ def require_selection(tensors: Tensors) -> None:
             f"it moves channels within tiles of {config.block_out} {env.out_dtype}, and "
             f"GEMM reads tiles of {config.block_in} {env.inp_dtype}"
         )
+
+
+def selection(
+    workload: SelectChannels, node: Node, tensors: Tensors
+) -> tuple[Callable[[], Function], dict[str, Bytes]]:
+    """The function that selects channels, named after ``node``, and its constants. Raises
+    `Unsupported`."""
+    require_selection(tensors)
+    band, config = Band(workload, tensors.config.block_out), tensors.config
+    count = band.outputs * band.width
+    if count > config.wgt.depth:
+        raise Unsupported(
+            f"channels change their places within tiles in {count:,} products per pixel, whose "
+            f"weights do not fit the machine, which holds {config.wgt.depth:,}"
+        )
+    function = tensors.function(select_channels, workload, node)
+    weights = selection_weights(workload, config)
+    return function, {"places": pack(weights, tensors.env.wgt_dtype)}
 
 
 def _joined(tensors: Tensors, name: str, axis: int) -> Image:
@@ -176,13 +197,10 @@ def _selection(node: Node, tensors: Tensors, chosen: Sequence[Channel]) -> Layer
     n, _, h, w = images[0]
     numbers = tuple(begins[name] + number for name, number in chosen)
     workload = SelectChannels(tiles(n, config.batch), tuple(counts), h * w, numbers)
-    require_selection(tensors)
-    function = tensors.function(select_channels, workload, node)
-    weights = selection_weights(workload, config)
+    function, constants = selection(workload, node, tensors)
     lows, highs = zip(*map(tensors.range, names), strict=True)
     sources = map(tensors.source, names, images)
     limits = min(lows), max(highs)
-    constants = {"places": pack(weights, tensors.env.wgt_dtype)}
     out = n, len(chosen), h, w
     layer = tensors.layer((node,), sources, out, function, constants, limits)
     tensors.products[layer.result.tensor] = layer, select_channels, workload
