@@ -7,6 +7,7 @@ in place of their values: no operator's attributes are interpreted here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -58,14 +59,19 @@ def is_mover(network: Network, node: Node | None) -> bool:
     return all(name in network.constants for name in others)
 
 
-def movers_before(network: Network, node: Node) -> tuple[Node, ...]:
-    """``node`` and, before it, the movers whose results no operator but these reads."""
+def movers_before(
+    network: Network, node: Node, taken: AbstractSet[str] = frozenset()
+) -> tuple[Node, ...]:
+    """``node`` and, before it, the movers whose results no operator but these reads, without nodes
+    whose names are ``taken``."""
     found = {id(node): node}
     queue = [node]
     while queue and len(found) < _MOST_NODES:
         for name in queue.pop(0).reads:
             maker = network.maker(name)
-            if maker is None or id(maker) in found or not is_mover(network, maker):
+            if maker is None or id(maker) in found or maker.name in taken:
+                continue
+            if not is_mover(network, maker):
                 continue
             readers = network.nodes.readers(name)
             if name not in network.outputs and all(id(reader) in found for reader in readers):

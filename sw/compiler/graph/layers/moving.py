@@ -44,7 +44,7 @@ def choosing(node: Node, tensors: Tensors) -> Layer:
 def _by_channels(make: Callable[[Node, Tensors], Layer], node: Node, tensors: Tensors) -> Layer:
     """The layer that ``make`` makes of an operator on channels of images; or, where it makes none
     or where operators before it move pixels as well, the `rearrangement`."""
-    inner = movers_before(tensors.network, node)[:-1]
+    inner = movers_before(tensors.network, node, tensors.fused)[:-1]
     pixels = [
         item
         for item in inner

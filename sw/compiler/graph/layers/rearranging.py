@@ -46,7 +46,7 @@ def rearrangement(node: Node, tensors: Tensors) -> Layer:
     results only it reads; otherwise of ``node`` alone. Raises `Unsupported`."""
     if not is_mover(tensors.network, node):
         raise Unsupported("where it moves elements is known only at run time")
-    nodes = movers_before(tensors.network, node)
+    nodes = movers_before(tensors.network, node, tensors.fused)
     try:
         return _layer(nodes, tensors)
     except Unsupported as reason:
