@@ -1,7 +1,7 @@
-"""Operators that only move elements, as maps from elements of results to elements of sources.
+"""Index maps of operators that only move elements.
 
-What such operators do together is found by running them, with ONNX Runtime, on numbers of elements
-in place of their values: no operator's attributes are interpreted here.
+The map of a chain of such operators is derived by running them, with ONNX Runtime, on element
+indices in place of values, one byte at a time. No attribute of an operator is interpreted here.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ _MOVERS = frozenset(
     | {"Identity", "Pad", "Reshape", "Resize", "ReverseSequence", "Slice", "SpaceToDepth"}
     | {"Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample"}
 )
-# Operators beyond which a map is not looked for, and the largest tensors of which it is.
+# Limits of the chains and tensors for which a map is derived.
 _MOST_NODES, _MOST_ELEMENTS = 200, 1 << 24
 _BYTES = {np.dtype(np.int8): TensorProto.INT8, np.dtype(np.uint8): TensorProto.UINT8}
 
 
 class NoIndexMap(Exception):
-    """There is no index map of some operators; the reason, as the end of a sentence."""
+    """No index map can be derived; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class IndexMap:
-    """``nodes``, in order, make ``result`` from ``sources``. Each element is that with the number
-    in ``numbers`` of the tensor with the number in ``source``, or, where these are -1, the integer
-    in ``constants``. All three arrays have the shape of the result."""
+    """The map of ``nodes``, which compute ``result`` from ``sources``.
+
+    Each element of the result is a copy of element ``numbers`` of tensor ``source``, or, where
+    these are -1, the integer ``constants``. All three arrays have the shape of the result.
+    """
 
     nodes: tuple[Node, ...]
     sources: tuple[str, ...]
@@ -50,7 +52,7 @@ class IndexMap:
 
 
 def is_mover(network: Network, node: Node | None) -> bool:
-    """Whether ``node`` moves elements to places that are known when compiling."""
+    """Whether ``node`` only moves elements, to places known at compile time."""
     if node is None or node.domain or node.operator not in _MOVERS or len(node.outputs) != 1:
         return False
     if node.operator == "Resize" and node.attributes.get("mode", "nearest") != "nearest":
@@ -62,8 +64,8 @@ def is_mover(network: Network, node: Node | None) -> bool:
 def movers_before(
     network: Network, node: Node, taken: AbstractSet[str] = frozenset()
 ) -> tuple[Node, ...]:
-    """``node`` and, before it, the movers whose results no operator but these reads, without nodes
-    whose names are ``taken``."""
+    """``node`` and the movers before it whose results only operators among these read, in order;
+    nodes whose names are ``taken`` are left out."""
     found = {id(node): node}
     queue = [node]
     while queue and len(found) < _MOST_NODES:
@@ -82,8 +84,8 @@ def movers_before(
 
 
 def index_map(network: Network, nodes: Sequence[Node]) -> IndexMap:
-    """The map of ``nodes``, movers in order of which the last makes the result. Raises
-    `NoIndexMap`."""
+    """The map of ``nodes``, movers in topological order, the last of which computes the result.
+    Raises `NoIndexMap`."""
     made = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.reads)
     sources = tuple(name for name in read if name not in made and name not in network.constants)
@@ -99,7 +101,7 @@ def index_map(network: Network, nodes: Sequence[Node]) -> IndexMap:
         raise NoIndexMap(f"its tensors have more than {_MOST_ELEMENTS:,} elements")
     begins = np.cumsum([0, *sizes])
     probe = _Probe(network, nodes, sources, result)
-    # Moved elements change when all bits of the sources do; constants stay.
+    # An element that stays the same when all source bits are inverted is constant.
     whole = np.arange(begins[-1], dtype=np.int64)
     first = probe.run(whole)
     moved = probe.run(~whole) != first

@@ -1,8 +1,8 @@
-"""Tiles of one or several tensors in another order: crops, strides, flips, padding, concatenation.
+"""Gathers tiles of one or several tensors: crops, strides, flips, padding, concatenation.
 
-Each tile of the output is a tile of a source, or ``fill``. The number of that tile is a sum of one
-term per axis of the output, and each term is affine in pieces: a strided slice has one piece, a
-row that is padded by reflection three. LOADs gather the pieces, and the STOREs are contiguous.
+Each tile of the output is a copy of a source tile, or ``fill``. The index of the source tile is a
+sum of one term per axis of the output, and each term is piecewise affine: a strided slice has one
+piece per axis, reflection padding three. Each piece is a LOAD, or several.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .parts.tile_moves import Move, MoveKnobs, Moving
 
 @dataclass(frozen=True)
 class Piece:
-    """Indices of an axis up to ``end`` - 1, from the end of the previous piece on: index i adds
-    ``start`` + ``step`` · i to the number of the tile."""
+    """A range of an axis, from the end of the previous piece to ``end`` - 1, in which index i adds
+    ``start`` + ``step`` · i to the index of the source tile."""
 
     end: int
     start: int
@@ -34,8 +34,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Part:
-    """Indices of one axis up to ``end`` - 1, from the end of the previous part on, whose tiles are
-    those of ``source``; ``axes`` has the pieces of each axis."""
+    """A range of one axis, from the end of the previous part to ``end`` - 1, gathered from one
+    ``source``; ``axes`` has the pieces of each axis."""
 
     end: int
     source: int
@@ -44,10 +44,10 @@ class Part:
 
 @dataclass(frozen=True)
 class GatherTiles(Moving):
-    """An output of ``shape``, in tiles, made of sources of ``sizes`` tiles.
+    """Gathers an output of ``shape``, in tiles, from sources of ``sizes`` tiles.
 
-    ``parts`` cut the axis ``cut`` of the output. Where index i of axis d is not within
-    ``inside[d]``, (first, last + 1), all scalars of the tile are ``fill``.
+    ``parts`` partition axis ``cut`` of the output. Tiles whose index on any axis d is outside of
+    ``inside[d]``, a half-open range, are constant: all their scalars are ``fill``.
     """
 
     sizes: tuple[int, ...]
@@ -83,13 +83,13 @@ class GatherTiles(Moving):
         return prod(extents) * (2 if self._is_flipped() else 1)
 
     def _is_flipped(self) -> bool:
-        """Whether the last axis runs backwards, so that each of its tiles would be a LOAD."""
+        """Whether the last axis runs backwards, so that each tile would need a LOAD of its own."""
         pieces = self.parts[0].axes[-1]
         whole = self.inside[-1] == (0, self.shape[-1])
         return len(self.parts) == len(pieces) == 1 and whole and pieces[0].step < 0
 
     def _flipping(self, sources: list[Tensor], env: Environment) -> Move:
-        """Loads the last axis forwards; the ALU turns it round."""
+        """Loads the last axis forwards; the ALU reverses it."""
         shape, last = (*self.shape, env.BATCH, env.BLOCK_OUT), self.shape[-1] - 1
 
         def turned(i: tuple[Expr, ...]) -> list[Expr]:
@@ -103,8 +103,8 @@ class GatherTiles(Moving):
         return Move(sources, [x_buf], y, copied=[flipped])
 
     def _order(self) -> list[int]:
-        """The axes in their order in the accumulators: that of the output, or of the source if
-        fewer LOADs and STOREs then move the tiles."""
+        """Axis order in the accumulators: that of the output, or that of the source if this needs
+        fewer LOADs and STOREs."""
         axes = list(range(len(self.shape)))
         steps = [pieces[0].step for pieces in self.parts[0].axes]
         pieces = sum(prod(map(len, part.axes)) for part in self.parts)
@@ -147,8 +147,8 @@ class GatherTiles(Moving):
 
 
 def _requests(axes: list[tuple[int, int]]) -> int:
-    """Runs of successive tiles in a walk through ``axes``, each given by its extent and its step,
-    and instructions, each of which moves several runs if the step between them is the same."""
+    """Number of bursts plus number of instructions to transfer tiles whose indices step through
+    ``axes``, each given by its extent and its step, outermost first."""
     axes = [(extent, step) for extent, step in axes if extent > 1]
     length = 1
     while axes and axes[-1][1] == length:

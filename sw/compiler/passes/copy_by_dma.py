@@ -149,8 +149,8 @@ class _Copies:
         )
 
     def with_source(self, assign: Assign) -> Assign:
-        """``assign``, of which a constant value becomes the padding of a copy from the first
-        argument that could be copied: the transfer is padding alone."""
+        """``assign``, with a constant value replaced by a LOAD of padding alone, nominally from
+        the first suitable argument."""
         number, inner = _constant(assign.value, []), assign.value
         while isinstance(inner, Cast):
             inner = inner.value

@@ -35,9 +35,9 @@ The rules of this folder rewrite that and other forms:
   quantized,
 - Pad with the zero point in front of QLinearConv becomes padding of its own,
 - Pad of some axes becomes Pad of all,
-- Reshape, Transpose and Reshape that shuffle channels become a Gather of channels, those that
-  exchange channels and blocks of pixels DepthToSpace or SpaceToDepth, which go into the kernel of a
-  QLinearConv behind them,
+- Reshape, Transpose and Reshape that shuffle channels become a Gather of channels; those that
+  exchange channels and blocks of pixels become DepthToSpace or SpaceToDepth,
+- SpaceToDepth becomes part of the kernel of the QLinearConv that reads it,
 - two Transpose in succession become one, averages go over axes as they were before them, those of
   the rows of matrices over columns behind a Transpose, and element-wise operators are in front of a
   Transpose to channels last,

@@ -1,4 +1,4 @@
-"""Rules of the canonical form for blocks of pixels that become channels, and the inverse."""
+"""Rules of the canonical form for SpaceToDepth, DepthToSpace and their other spellings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _BLOCK = 16
 
 
 def block_of_reshapes(network: Network, node: Node) -> bool:
-    """Reshape → Transpose → Reshape of integers that make blocks of pixels from channels become
-    DepthToSpace, perhaps behind a Gather of channels; those that make channels from blocks of
-    pixels SpaceToDepth, perhaps before one."""
+    """Reshape → Transpose → Reshape of integers that rearrange channels into blocks of pixels
+    become DepthToSpace, perhaps after a Gather of channels; the inverse becomes SpaceToDepth,
+    perhaps before one."""
     turned = network.maker(node.inputs[0]) if _is(node, "Reshape") else None
     before = network.maker(turned.inputs[0]) if turned and _is(turned, "Transpose") else None
     if turned is None or before is None or not _is(before, "Reshape"):
@@ -41,7 +41,7 @@ def block_of_reshapes(network: Network, node: Node) -> bool:
         return False
     order = turned.attributes.get("perm", list(range(len(parts)))[::-1])
     if order == PIXELS_OF_PHASES and _is(network.only_reader(result), "Slice"):
-        return False  # the results of a product of phases, cropped
+        return False  # the cropped results of a transposed convolution
     moved = np.arange(prod(shape)).reshape(parts).transpose(order).reshape(out)
     made = (
         _depth_to_space(network, node, source, moved, size)
@@ -120,9 +120,9 @@ def _blocks(x: Array, size: int, mode: str) -> Array:
 def _block_channels(
     numbers: Array, shape: Sequence[int], size: int
 ) -> tuple[Array, Array, Array] | None:
-    """For each channel of a result, of which the elements have these ``numbers`` in images of
-    ``shape``: the channel it comes from, and the row and the column in each block of ``size``; None
-    unless all channels come from blocks, and none twice."""
+    """Source channel, row and column within a block of ``size`` for each channel of a result, whose
+    elements have the indices ``numbers`` in images of ``shape``; None unless the result is
+    SpaceToDepth with channels in any order."""
     if (
         tuple(numbers.shape) != (shape[0], shape[1] * size**2, shape[2] // size, shape[3] // size)
         or shape[2] % size
@@ -143,9 +143,9 @@ def _block_channels(
 
 
 def fold_space_to_depth(network: Network, node: Node) -> bool:
-    """What makes channels of blocks of pixels, whatever operators do (four Slice and a Concat, as
-    in YOLOv5's Focus, or SpaceToDepth) → QLinearConv becomes QLinearConv with a kernel and strides
-    as many times larger, where the machine multiplies as many tiles or the host makes the image."""
+    """SpaceToDepth, in any spelling (such as the four Slices and Concat of YOLOv5's Focus), →
+    QLinearConv becomes QLinearConv with kernel, strides and pads multiplied by the block size, if
+    the host writes the image or the machine needs no more products."""
     maker = network.maker(node.inputs[0]) if _is(node, "QLinearConv") else None
     if (
         maker is None
@@ -196,8 +196,9 @@ def fold_space_to_depth(network: Network, node: Node) -> bool:
 
 
 def hoist_over_slices(network: Network, node: Node) -> bool:
-    """Slices that together have as many elements as the tensor they are of, each → QuantizeLinear
-    with the same parameters, become QuantizeLinear → Slices, as in a Focus of a float image."""
+    """Slices of one tensor, each → QuantizeLinear with the same parameters, become QuantizeLinear →
+    Slices, if together they have as many elements as the tensor. The Focus of a float image is
+    such a case."""
     parameters = parameters_of(network, node, "QuantizeLinear")
     if parameters is None or not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
         return False

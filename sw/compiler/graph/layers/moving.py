@@ -1,4 +1,4 @@
-"""Operators that move integers on the machine, each by the cheapest layer that does it."""
+"""Chooses the cheapest layer for operators that only move integers."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def choosing(node: Node, tensors: Tensors) -> Layer:
 
 
 def _by_channels(make: Callable[[Node, Tensors], Layer], node: Node, tensors: Tensors) -> Layer:
-    """The layer that ``make`` makes of an operator on channels of images; or, where it makes none
-    or where operators before it move pixels as well, the `rearrangement`."""
+    """The layer of an operator that selects or joins channels: that of ``make``, or, if it makes
+    none or operators before ``node`` move pixels, the `rearrangement`."""
     inner = movers_before(tensors.network, node, tensors.fused)[:-1]
     pixels = [
         item
@@ -59,8 +59,8 @@ def _by_channels(make: Callable[[Node, Tensors], Layer], node: Node, tensors: Te
 
 
 def slicing(node: Node, tensors: Tensors) -> Layer:
-    """A Slice: channels that do not begin with a tile by a product, all else by moving tiles.
-    Raises `Unsupported`."""
+    """A Slice: by GEMM if it selects channels within a tile, else by gathering tiles. Raises
+    `Unsupported`."""
     chosen = chosen_numbers(node, tensors)
     if chosen is not None and not is_of_chosen(node, tensors):
         successive = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
@@ -70,7 +70,7 @@ def slicing(node: Node, tensors: Tensors) -> Layer:
 
 
 def resizing(node: Node, tensors: Tensors) -> Layer:
-    """A Resize that takes whole pixels. Raises `Unsupported`."""
+    """A nearest-neighbor Resize. Raises `Unsupported`."""
     try:
         return _upsampling(node, tensors)
     except Unsupported as reason:

@@ -1,8 +1,7 @@
-"""Any operators that only move elements, together one layer, or two.
+"""Lowers chains of operators that only move elements, by their index map, to one layer or two.
 
-Their index map tells which machine operators do the same. Where elements keep their places within
-tiles, LOADs gather tiles. Where they do not, a product with weights of 0 and 1 selects channels,
-behind or in front of tiles that are gathered.
+If every element keeps its position within its tile, LOADs gather tiles. Otherwise GEMM selects
+channels with weights of 0 and 1, before or after the tiles are gathered.
 """
 
 from __future__ import annotations
@@ -35,15 +34,16 @@ from .parts.tile_maps import TileMap, gathered
 from .selecting import require_selection, selection
 
 FindFunction = Callable[[], Function]
-# Operators whose operands the host may write, since their results have at least as many bytes.
+# Operators that run on the machine even if the host writes their operands, since they make larger
+# tensors.
 _GROWING = frozenset({"Concat", "Pad", "Resize"})
-# The most tiles that are moved on the way, per tile of the sources and of the result.
-_MOST_MOVED = 2
+# The largest intermediate tensor, in multiples of the sources and the result together.
+_LARGEST_INTERMEDIATE = 2
 
 
 def rearrangement(node: Node, tensors: Tensors) -> Layer:
-    """The layer of ``node``, an operator that moves elements, with such operators before it whose
-    results only it reads; otherwise of ``node`` alone. Raises `Unsupported`."""
+    """The layer of ``node``, which only moves elements, fused with all such operators before it
+    whose results nothing else reads, or else of ``node`` alone. Raises `Unsupported`."""
     if not is_mover(tensors.network, node):
         raise Unsupported("where it moves elements is known only at run time")
     nodes = movers_before(tensors.network, node, tensors.fused)
@@ -78,7 +78,7 @@ def _layer(nodes: tuple[Node, ...], tensors: Tensors) -> Layer:
 
 
 def _images(tensors: Tensors, name: str) -> list[Image]:
-    """The shapes in which the machine may hold a tensor, the usual one first. Raises
+    """Shapes in which the machine can hold a tensor, in order of preference. Raises
     `Unsupported`."""
     shape = tensors.network.types[name].shape or ()
     if len(shape) == 4:
@@ -91,7 +91,7 @@ def _images(tensors: Tensors, name: str) -> list[Image]:
 
 
 class _Rearranged:
-    """The layer of an index map ``found`` whose result is an image of shape ``out``."""
+    """Makes the layer of the index map ``found``, whose result the machine holds as ``out``."""
 
     def __init__(self, found: IndexMap, out: Image, tensors: Tensors) -> None:
         self.found, self.out, self.tensors = found, out, tensors
@@ -99,7 +99,7 @@ class _Rearranged:
         self.images = [self._image(name) for name in found.sources]
         self.source = self.found.source.reshape(self.out)
         numbers = self.found.numbers.reshape(self.out)
-        # The image, channel, row and column that each element of the result comes from.
+        # Source image, channel, row and column of each element of the result.
         self.places = np.zeros((4, *self.out), np.int64)
         for number, image in enumerate(self.images):
             here = self.source == number
@@ -113,13 +113,11 @@ class _Rearranged:
         self.whole = not len(fills)
 
     def _image(self, name: str) -> Image:
-        """The shape in which the machine holds a source, or will when the host writes it."""
+        """The shape in which the machine holds a source, or can if the host writes it."""
         root, shape = self.tensors.root(name), self.tensors.network.types[name].shape or ()
-        if root in self.tensors.images:
-            return self.tensors.images[root]
-        if len(shape) == 3 and self.out[2] == 1 < self.out[3]:
-            return self.tensors.held(name, (shape[0], shape[1], 1, shape[2]))
-        return self.tensors.held(name, self.tensors.any_image(name))
+        if root not in self.tensors.images and len(shape) == 3 and self.out[2] == 1 < self.out[3]:
+            return shape[0], shape[1], 1, shape[2]
+        return self.tensors.any_image(name)
 
     def layer(self) -> Layer:
         block, batch = self.tensors.config.block_out, self.tensors.config.batch
@@ -145,7 +143,7 @@ class _Rearranged:
         return bool(((self.source < 0) | (self.places[0] == numbers)).all())
 
     def _tiles(self) -> Array:
-        """The number of the tile, of its source, that each element comes from."""
+        """Index of the source tile of each element of the result."""
         config = self.tensors.config
         n, c, h, w = self.places
         result = np.zeros_like(n)
@@ -157,11 +155,11 @@ class _Rearranged:
         return result
 
     def _of_tiles(self, source: Array, numbers: Array) -> TileMap | None:
-        """The map of tiles of which elements have these numbers; None if a tile has elements of
-        several."""
+        """Reduces a map of elements, given by their source tiles, to one of tiles; None if a tile
+        of the result mixes elements of several source tiles."""
         config, (n, c, _, _) = self.tensors.config, self.out
         block = config.block_out
-        # An element that does not exist is that of the first channel of its tile.
+        # Lanes without a channel follow the first lane of their tile.
         first = np.arange(tiles(c, block)) * block
         own = np.arange(c) // block * block
         same = (source == source[:, own]) & ((numbers == numbers[:, own]) | (source < 0))
@@ -174,7 +172,7 @@ class _Rearranged:
     def _range(self) -> Range:
         lows, highs = zip(*map(self.tensors.range, self.found.sources), strict=True)
         also = () if self.whole else (self.fill,)
-        return min(*lows, *lows, *also), max(*highs, *highs, *also)
+        return min([*lows, *also]), max([*highs, *also])
 
     def _sizes(self, image: Image) -> int:
         config = self.tensors.config
@@ -188,12 +186,12 @@ class _Rearranged:
         workload = gathered(moved, tuple(map(self._sizes, self.images)), self.fill)
         return self.tensors.function(gather_tiles, workload, self.node)
 
-    # Each channel of the result is one channel: tiles are gathered, and channels of these selected.
-
     def _selecting_last(self) -> Layer:
+        """Gathers tiles, then selects channels: each channel of the result has one source channel,
+        whose pixels may move. SpaceToDepth is such a map."""
         tensors, block, (n, c, h, w) = self.tensors, self.tensors.config.block_out, self.out
         numbers = self._tiles()[:: tensors.config.batch]
-        # Tiles of channels that several channels of the result come from at each pixel.
+        # Channels that take all their pixels from the same tiles share a tile in between.
         keys = [(int(self.source[0, at, 0, 0]), numbers[:, at].tobytes()) for at in range(c)]
         planes = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         firsts = [keys.index(key) for key in planes]
@@ -205,9 +203,9 @@ class _Rearranged:
         first = self._layer(self._sources(), function, {}, between)
         return self._selecting(between, chosen, self._result(), first)
 
-    # Channels are selected, and tiles of these gathered.
-
     def _selecting_first(self) -> Layer:
+        """Selects channels, then gathers tiles: all elements of a tile have the same source pixel,
+        and their channels depend on it. DepthToSpace is such a map."""
         tensors, block, (n, c, h, w) = self.tensors, self.tensors.config.block_out, self.out
         if len(self.images) > 1 or tensors.config.batch > 1:
             raise Unsupported("elements of several tensors would change their places within tiles")
@@ -226,7 +224,7 @@ class _Rearranged:
         between = self._between("selected", (image[0], len(kinds) * block, *image[2:]))
         at = (images[:, first], which.reshape(n, -1, h, w), rows[:, first], columns[:, first])
         numbers = np.ravel_multi_index(at, (image[0], len(kinds), *image[2:]))
-        # What is in a channel that does not exist does not matter.
+        # Lanes without a channel may hold anything.
         chosen = np.maximum(kinds, 0).reshape(-1).tolist()
         selected = self._selecting(self._sources()[0], chosen, between)
         moved = TileMap(np.zeros_like(numbers), numbers)
@@ -238,7 +236,7 @@ class _Rearranged:
     def _selecting(
         self, source: TiledTensor, chosen: list[int], result: TiledTensor, *first: Layer
     ) -> Layer:
-        """The layer whose result has the channels ``chosen`` of ``source``."""
+        """The layer that selects the channels ``chosen`` of ``source``."""
         tensors, config, (n, c, h, w) = self.tensors, self.tensors.config, source.image
         workload = SelectChannels(tiles(n, config.batch), (c,), h * w, tuple(chosen))
         function, weights = selection(workload, self.node, tensors)
@@ -246,8 +244,6 @@ class _Rearranged:
         if layer.nodes:
             tensors.products[result.tensor] = layer, select_channels, workload
         return layer
-
-    # Tensors and layers.
 
     def _sources(self) -> list[TiledTensor]:
         return [
@@ -259,12 +255,12 @@ class _Rearranged:
         return TiledTensor(self.found.result, self.out, self.tensors.output_layout)
 
     def _between(self, what: str, image: Image) -> TiledTensor:
-        """A tensor on the way. Raises `Unsupported` if it is too large."""
+        """The intermediate tensor. Raises `Unsupported` if it is too large."""
         moved, least = self._sizes(image), sum(map(self._sizes, [*self.images, self.out]))
-        if moved > _MOST_MOVED * least:
+        if moved > _LARGEST_INTERMEDIATE * least:
             raise Unsupported(
-                f"channels change their places within tiles in {moved:,} tiles, and its tensors "
-                f"have {least:,}"
+                f"selecting channels would make {moved:,} tiles, more than twice as many as its "
+                f"sources and its result have, {least:,}"
             )
         name = self.tensors.network.unused_name(f"{self.found.result}_{what}")
         return TiledTensor(name, image, self.tensors.output_layout)
@@ -277,10 +273,12 @@ class _Rearranged:
         result: TiledTensor,
         *first: Layer,
     ) -> Layer:
-        """The layer that makes ``result``: of all nodes if it is theirs, else a layer before it."""
+        """The layer that makes ``result``, the final or the intermediate tensor."""
         is_last = result.tensor == self.found.result
         if is_last:
             self.tensors.set_range(result.tensor, *self._range())
+            for name, image in zip(self.found.sources, self.images, strict=True):
+                self.tensors.held(name, image)
         return Layer(
             name=self.node.name if is_last else f"{self.node.name}, first step",
             operator=self.node.operator,

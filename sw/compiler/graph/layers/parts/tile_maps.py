@@ -1,4 +1,4 @@
-"""Maps of tiles to tiles, as pieces that are affine in each axis of the result."""
+"""Decomposes maps of tiles into affine pieces along each axis of the result."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .layer import Unsupported
 
-# The most pieces: each is an instruction of its own in the loop nest.
+# Each piece is a LOAD of its own in the loop nest.
 _MOST_PIECES = 64
 _LONGEST_PERIOD = 16
 
 
 @dataclass(frozen=True)
 class TileMap:
-    """For each tile of a result, by any axes: the number of its ``source``, -1 for a constant, and
-    the ``numbers`` of the tile there."""
+    """For each tile of a result, with any axes: its ``source``, -1 for a constant, and its index
+    in that source, ``numbers``."""
 
     source: Array
     numbers: Array
 
 
 def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:
-    """The workload of a map of tiles from sources of so many ``sizes``. Raises `Unsupported`."""
+    """The workload of a map from sources of ``sizes`` tiles. Raises `Unsupported`."""
     inside, shape = _inside(moved.source >= 0), moved.source.shape
     cut, ends = _cut(moved.source, inside)
     groups: list[_Group] = []
@@ -39,7 +39,7 @@ def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:
         source = int(moved.source[tuple(begin for begin, _ in bounds)])
         groups.append(_Group(source, bounds, _terms(moved.numbers[box])))
         first = end
-    # An axis whose terms repeat with a period becomes two.
+    # An axis with a periodic term becomes two axes.
     periods = [1] * len(shape)
     if len(groups) == 1:
         periods = [_period(*item) for item in zip(groups[0].terms, inside, shape, strict=True)]
@@ -69,15 +69,14 @@ def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:
 
 @dataclass(frozen=True)
 class _Group:
-    """The part of a map within ``bounds``, which has one ``source`` and the ``terms`` of each
-    axis."""
+    """The part of a map within ``bounds``: its one ``source`` and the ``terms`` of each axis."""
 
     source: int
     bounds: list[tuple[int, int]]
     terms: list[Array]
 
     def pieces(self, periods: Sequence[int], ends: Sequence[int]) -> tuple[tuple[Piece, ...], ...]:
-        """The pieces of each axis up to its end, an axis with a period as two."""
+        """The pieces of each axis up to its end; an axis with a period has two tuples."""
         made: list[tuple[Piece, ...]] = []
         for terms, (first, _), period, end in zip(
             self.terms, self.bounds, periods, ends, strict=True
@@ -92,30 +91,31 @@ class _Group:
 
 
 def _inside(there: Array) -> list[tuple[int, int]]:
-    """For each axis, the first index and the end of those that have data. Raises `Unsupported` if
-    constants are within these."""
+    """For each axis, the half-open range of indices with data. Raises `Unsupported` if the box of
+    these ranges also contains constants."""
     found = np.argwhere(there)
     if not len(found):
         raise Unsupported("its result is constant")
     bounds = list(zip(found.min(axis=0).tolist(), (found.max(axis=0) + 1).tolist(), strict=True))
     if not there[tuple(slice(*item) for item in bounds)].all():
-        raise Unsupported("its data has constants between it")
+        raise Unsupported("it puts constants between its data")
     return bounds
 
 
 def _cut(source: Array, inside: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
-    """The axis along which the source changes, and the ends of the parts of one source each."""
+    """The axis along which the source changes, and the ends of its parts with one source each.
+    Raises `Unsupported` if it changes along several axes."""
     data = source[tuple(slice(*item) for item in inside)]
     for axis, (first, end) in enumerate(inside):
         line = np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1)
         if (line == line[:, :1]).all():
             changes = np.flatnonzero(np.diff(line[:, 0])) + 1
             return axis, [*(first + changes).tolist(), end]
-    raise Unsupported("it takes its data from several tensors in turn")
+    raise Unsupported("it interleaves several tensors")
 
 
 def _terms(numbers: Array) -> list[Array]:
-    """For each axis the terms whose sum the ``numbers`` are. Raises `Unsupported`."""
+    """Splits ``numbers`` into a sum of one term per axis. Raises `Unsupported` if there is none."""
     base, terms = numbers.flat[0], []
     whole = np.full_like(numbers, base)
     for axis in range(numbers.ndim):
@@ -129,7 +129,7 @@ def _terms(numbers: Array) -> list[Array]:
 
 
 def _runs(terms: Array) -> list[tuple[int, int]]:
-    """The ends of successive affine runs, and their steps."""
+    """End and step of each maximal affine run."""
     runs: list[tuple[int, int]] = []
     at = 0
     while at < len(terms):
@@ -143,8 +143,8 @@ def _runs(terms: Array) -> list[tuple[int, int]]:
 
 
 def _pieces(terms: Array, first: int, end: int) -> tuple[Piece, ...]:
-    """The pieces of an axis whose index ``first`` has the first of ``terms``; the last piece ends
-    at ``end``."""
+    """The pieces of an axis whose ``terms`` begin at index ``first``; the last one is extended to
+    ``end``."""
     runs = _runs(terms)
     made = []
     for begin, (stop, step) in zip([0, *(stop for stop, _ in runs)], runs, strict=False):
@@ -154,8 +154,8 @@ def _pieces(terms: Array, first: int, end: int) -> tuple[Piece, ...]:
 
 
 def _period(terms: Array, inside: tuple[int, int], extent: int) -> int:
-    """The period p with which the terms of an axis repeat: term p · q + r is a multiple of q plus
-    one that depends on r; 1 if there is none, or if pieces are as few without one."""
+    """The period p for which term p · q + r is an affine function of q plus a function of r, if
+    this needs fewer pieces; otherwise 1."""
     least, best = len(_runs(terms)), 1
     if inside != (0, extent):
         return 1
