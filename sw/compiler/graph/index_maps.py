@@ -27,7 +27,7 @@ _MOVERS = frozenset(
     | {"Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample"}
 )
 # Limits of the chains and tensors for which a map is derived.
-_MOST_NODES, _MOST_ELEMENTS = 200, 1 << 24
+_MOST_NODES, _MOST_SOURCES, _MOST_ELEMENTS = 200, 100, 1 << 25
 _BYTES = {np.dtype(np.int8): TensorProto.INT8, np.dtype(np.uint8): TensorProto.UINT8}
 
 
@@ -39,8 +39,8 @@ class NoIndexMap(Exception):
 class IndexMap:
     """The map of ``nodes``, which compute ``result`` from ``sources``.
 
-    Each element of the result is a copy of element ``numbers`` of tensor ``source``, or, where
-    these are -1, the integer ``constants``. All three arrays have the shape of the result.
+    Each element of the result is a copy of element ``numbers`` of tensor ``source``; these arrays
+    have the shape of the result. Where both are -1 the elements are ``constants``, in order.
     """
 
     nodes: tuple[Node, ...]
@@ -97,27 +97,31 @@ def index_map(network: Network, nodes: Sequence[Node]) -> IndexMap:
             raise NoIndexMap(f"the shape of {name} is not fixed")
     shapes = [network.types[name].shape or () for name in sources]
     sizes = [prod(shape) for shape in shapes]
-    if not sources or max(*sizes, prod(network.types[result].shape or ())) > _MOST_ELEMENTS:
-        raise NoIndexMap(f"its tensors have more than {_MOST_ELEMENTS:,} elements")
+    if (
+        not sources
+        or len(sources) > _MOST_SOURCES
+        or max(*sizes, prod(network.types[result].shape or ())) > _MOST_ELEMENTS
+    ):
+        raise NoIndexMap(
+            f"it has {len(sources)} operands of up to {max(sizes, default=0):,} elements; the "
+            f"compiler looks at 1 to {_MOST_SOURCES} of up to {_MOST_ELEMENTS:,}"
+        )
     begins = np.cumsum([0, *sizes])
     probe = _Probe(network, nodes, sources, result)
     # An element that stays the same when all source bits are inverted is constant.
-    whole = np.arange(begins[-1], dtype=np.int64)
+    whole = np.arange(begins[-1], dtype=np.int32)
     first = probe.run(whole)
     moved = probe.run(~whole) != first
-    numbers = first.astype(np.int64)
+    numbers = first.astype(np.int32)
     for place in range(1, (int(begins[-1] - 1).bit_length() + 7) // 8):
-        numbers |= probe.run(whole >> 8 * place).astype(np.int64) << 8 * place
-    numbers = np.where(moved, numbers, 0)
-    source = np.searchsorted(begins, numbers, "right") - 1
-    return IndexMap(
-        tuple(nodes),
-        sources,
-        result,
-        np.where(moved, source, -1),
-        np.where(moved, numbers - begins[source], -1),
-        np.where(moved, 0, first.view(probe.dtype).astype(np.int64)),
-    )
+        numbers |= probe.run(whole >> 8 * place).astype(np.int32) << 8 * place
+    source = np.where(moved, np.int8(0), np.int8(-1))
+    for begin in begins[1:-1]:
+        source += moved & (numbers >= begin)
+    numbers -= begins[np.maximum(source, 0)].astype(np.int32) if len(sources) > 1 else 0
+    numbers[~moved] = -1
+    constants = first.view(probe.dtype)[~moved].astype(np.int16)
+    return IndexMap(tuple(nodes), sources, result, source, numbers, constants)
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from math import prod
 
 import numpy as np
-from onnx import TensorProto, helper
 
-from amaranth_vta.sw.compiler.graph.index_maps import movers_before
+from amaranth_vta.sw.compiler.graph.index_maps import (
+    NoIndexMap,
+    index_map,
+    is_mover,
+    movers_before,
+)
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
-from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
-from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
+from amaranth_vta.sw.runtime.network.tile_layout import tiles
 
 from .parts.layer import Layer, Unsupported
 from .parts.tensors import Tensors
@@ -71,12 +74,12 @@ def slicing(node: Node, tensors: Tensors) -> Layer:
 
 def resizing(node: Node, tensors: Tensors) -> Layer:
     """A nearest-neighbor Resize. Raises `Unsupported`."""
-    try:
-        return _upsampling(node, tensors)
-    except Unsupported as reason:
-        with suppress(Unsupported):
-            return rearrangement(node, tensors)
-        raise reason
+    if node.attributes.get("mode", "nearest") != "nearest":
+        raise Unsupported("it interpolates between pixels")
+    if is_mover(tensors.network, node):
+        with suppress(Unsupported, NoIndexMap):
+            return _upsampling(node, tensors)
+    return rearrangement(node, tensors)
 
 
 def transposing(node: Node, tensors: Tensors) -> Layer:
@@ -92,15 +95,15 @@ def transposing(node: Node, tensors: Tensors) -> Layer:
 
 def _upsampling(node: Node, tensors: Tensors) -> Layer:
     """A Resize that repeats each pixel equally often. Raises `Unsupported`."""
-    if node.attributes.get("mode", "nearest") != "nearest":
-        raise Unsupported("it interpolates between pixels")
     tensors.require_bytes(node.inputs[0], node.outputs[0])
-    image, out = _image(tensors, node.inputs[0]), tensors.image(node.outputs[0])
-    down, across = (after // before for after, before in zip(out[2:], image[2:], strict=True))
+    image, out = tensors.image(node.inputs[0]), tensors.image(node.outputs[0])
+    tensors.require_held(node.inputs[0], image)
     n, c, h, w = image
+    down, across = max(out[2] // h, 1), max(out[3] // w, 1)
     if out != (n, c, h * down, w * across):
         raise Unsupported("it does not repeat pixels")
-    if not np.array_equal(_taken(node, tensors), _repeated(h, w, down, across)):
+    repeated = np.arange(prod(image)).reshape(image).repeat(down, axis=2).repeat(across, axis=3)
+    if not np.array_equal(index_map(tensors.network, [node]).numbers, repeated):
         raise Unsupported("it does not take each pixel equally often")
     config = tensors.config
     workload = Upsample2d(tiles(n, config.batch), tiles(c, config.block_out), h, w, (down, across))
@@ -108,30 +111,3 @@ def _upsampling(node: Node, tensors: Tensors) -> Layer:
     limits = tensors.range(node.inputs[0])
     sources = [tensors.source(node.inputs[0], image)]
     return tensors.layer((node,), sources, out, function, {}, limits)
-
-
-def _taken(node: Node, tensors: Tensors) -> Any:
-    """For each pixel of the result of a Resize, the number of the input pixel that ONNX Runtime
-    takes: float32 (height, width)."""
-    network, (_, _, h, w) = tensors.network, tensors.image(node.inputs[0])
-    shape, out = network.types[node.inputs[0]].shape, network.types[node.outputs[0]].shape
-    part = network.part([node], [], [])
-    graph = part.graph
-    for name, size in ((node.inputs[0], shape), (node.outputs[0], out)):
-        where = graph.input if name == node.inputs[0] else graph.output
-        where.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, size))
-    numbers = np.arange(h * w, dtype=np.float32).reshape(1, 1, h, w)
-    assert shape is not None
-    feeds = {node.inputs[0]: np.ascontiguousarray(np.broadcast_to(numbers, shape))}
-    result = node.outputs[0]
-    return run_session(exact_session(part.SerializeToString()), [result], feeds)[result][0, 0]
-
-
-def _repeated(h: int, w: int, down: int, across: int) -> Any:
-    return np.arange(h * w).reshape(h, w).repeat(down, axis=0).repeat(across, axis=1)
-
-
-def _image(tensors: Tensors, name: str) -> Image:
-    image = tensors.image(name)
-    tensors.require_held(name, image)
-    return image

@@ -90,6 +90,15 @@ def _images(tensors: Tensors, name: str) -> list[Image]:
     raise Unsupported(f"its result has {len(shape)} dimensions, and the machine holds two to four")
 
 
+def _unravelled(numbers: Array, image: Image) -> Array:
+    """Image, channel, row and column of the elements of ``image`` with these ``numbers``."""
+    places = np.empty((4, *numbers.shape), np.int32)
+    for axis in (3, 2, 1):
+        numbers, places[axis] = np.divmod(numbers, image[axis])
+    places[0] = numbers
+    return places
+
+
 class _Rearranged:
     """Makes the layer of the index map ``found``, whose result the machine holds as ``out``."""
 
@@ -100,17 +109,21 @@ class _Rearranged:
         self.source = self.found.source.reshape(self.out)
         numbers = self.found.numbers.reshape(self.out)
         # Source image, channel, row and column of each element of the result.
-        self.places = np.zeros((4, *self.out), np.int64)
-        for number, image in enumerate(self.images):
-            here = self.source == number
-            self.places[:, here] = np.unravel_index(numbers[here], image)
-        fills = np.unique(self.found.constants[self.found.source < 0])
-        if len(fills) > 1:
+        self.places = self._of_sources(lambda image: _unravelled(numbers, image))
+        fills = self.found.constants
+        if fills.size and fills.min() != fills.max():
             raise Unsupported("it fills in several constants")
         dtype = tensors.network.types[self.found.result].dtype
-        self.fill = int(fills[0]) - offset(dtype) if len(fills) else 0
+        self.fill = int(fills[0]) - offset(dtype) if fills.size else 0
         tensors.require_padding(self.fill, f"the value {self.fill}")
-        self.whole = not len(fills)
+        self.whole = not fills.size
+
+    def _of_sources(self, values: Callable[[Image], Array]) -> Array:
+        """For each element the one of ``values`` of its source, given by that source's shape."""
+        result, *others = map(values, self.images)
+        for number, other in enumerate(others, 1):
+            result = np.where(self.source == number, other, result)
+        return result
 
     def _image(self, name: str) -> Image:
         """The shape in which the machine holds a source, or can if the host writes it."""
@@ -144,15 +157,13 @@ class _Rearranged:
 
     def _tiles(self) -> Array:
         """Index of the source tile of each element of the result."""
-        config = self.tensors.config
-        n, c, h, w = self.places
-        result = np.zeros_like(n)
-        for number, image in enumerate(self.images):
-            counts = (tiles(image[0], config.batch), tiles(image[1], config.block_out), *image[2:])
-            at = (n // config.batch, c // config.block_out, h, w)
-            here = self.source == number
-            result[here] = np.ravel_multi_index(tuple(item[here] for item in at), counts)
-        return result
+        config, (n, c, h, w) = self.tensors.config, self.places
+
+        def number(image: Image) -> Array:
+            tile = n // config.batch * tiles(image[1], config.block_out) + c // config.block_out
+            return (tile * image[2] + h) * image[3] + w
+
+        return self._of_sources(number)
 
     def _of_tiles(self, source: Array, numbers: Array) -> TileMap | None:
         """Reduces a map of elements, given by their source tiles, to one of tiles; None if a tile
