@@ -23,8 +23,10 @@ WITHIN_TILES = {
     *("channels reversed", "every second channel of every second column"),
     *("channels within a tile, and a crop", "SpaceToDepth of three channels", "pixel unshuffle"),
     *("DepthToSpace behind an addition", "pixel shuffle behind MaxPool"),
-    "a focus of three channels",
+    *("a focus of three channels", "Pad of channels"),
+    "Pad of channels, rows and columns of every second pixel",
 }
+WITH_VALUE = {"Pad with a value that is quantized"}
 IN_FLOAT = {"two tensors side by side"}  # unless the quantizer quantizes between them
 ON_RTL = (
     *("every second row and column", "columns reversed", "SpaceToDepth of three channels"),
@@ -57,6 +59,8 @@ def test_what_moves_is_exact_on_every_machine(name: str, config: str) -> None:
     if config == "batch2" and name in WITHIN_TILES:
         (reason,) = host.values()
         assert reason.startswith("channels change their places within tiles, which GEMM does if")
+    elif config != "tiny-extended" and name in WITH_VALUE:
+        assert host == {"Pad": "it pads with the value 4, and the machine with zeros"}
     elif config == "tiny-extended" and name in TOO_LARGE:
         (reason,) = host.values()
         assert "whose weights do not fit the machine" in reason

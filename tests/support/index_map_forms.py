@@ -125,6 +125,15 @@ MAPS: dict[str, Moves] = {
     "Pad, reflect": Moves(_pad("reflect", "0,0,2,1,0,0,1,3")),
     "Pad, edge": Moves(_pad("edge", "0,0,1,1,0,0,2,0")),
     "Pad, wrap": Moves(_pad("wrap", "0,0,1,2,0,0,1,1"), opset=19),
+    "Pad with a value that is quantized": Moves(
+        "b = Pad(a, i(0,0,1,1,0,0,1,1), c(0.5)) z = MaxPool<kernel_shape=[2,2]>(b)"
+    ),
+    "Pad of channels": Moves("z = Pad(a, i(0,3,0,0,0,5,0,0))", made=16),
+    "Pad of channels, rows and columns of every second pixel": Moves(
+        f"s = Slice(a, i(0,0), i({ALL},{ALL}), i(2,3), i(2,2))z = Pad(s, i(0,6,1,0,0,2,0,2))",
+        channels=20,
+        made=28,
+    ),
     "Pad with axes": Moves(_pad("reflect", "1,2,1,0", "2,-1"), opset=18),
     "Pad with a constant and axes": Moves(
         "b = Pad(a, i(1,2), , i(3)) z = MaxPool<kernel_shape=[2,2]>(b)", opset=18

@@ -333,6 +333,11 @@ def _padding_value(network: Network, pad: Node) -> float | None:
     """The constant with which a Pad pads; None if it is known only at run time."""
     if not pad.input(2):
         return 0.0
+    maker = network.maker(pad.input(2))
+    parameters = parameters_of(network, maker, "DequantizeLinear")
+    if maker is not None and parameters is not None and parameters.per_tensor:
+        held = network.constants.get(maker.inputs[0])
+        return None if held is None else float(parameters.dequantize(held).item())
     value = network.constants.get(pad.input(2))
     return None if value is None else float(value.item())
 

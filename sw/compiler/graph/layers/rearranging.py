@@ -44,6 +44,7 @@ _LARGEST_INTERMEDIATE = 2
 def rearrangement(node: Node, tensors: Tensors) -> Layer:
     """The layer of ``node``, which only moves elements, fused with all such operators before it
     whose results nothing else reads, or else of ``node`` alone. Raises `Unsupported`."""
+    tensors.require_bytes(node.inputs[0], node.outputs[0])
     if not is_mover(tensors.network, node):
         raise Unsupported("where it moves elements is known only at run time")
     nodes = movers_before(tensors.network, node, tensors.fused)
@@ -141,15 +142,23 @@ class _Rearranged:
         if not moved.any() and (direct := self._of_tiles(self.source, self._tiles())) is not None:
             return self._gathering(direct)
         require_selection(self.tensors)
-        if not self.whole:
-            raise Unsupported(
-                "it fills in constants, and elements change their places within tiles"
-            )
-        if self._keeps_images():
-            steady = self.places[1] == self.places[1][:1, :, :1, :1]
-            if steady.all() and (self.source == self.source[:1, :, :1, :1]).all():
-                return self._selecting_last()
+        channels = self._channels()
+        if channels is not None and self._keeps_images():
+            return self._selecting_last(channels)
         return self._selecting_first()
+
+    def _channels(self) -> Array | None:
+        """Source channel of each channel of the result, 0 for constant ones; None if some channel
+        has several."""
+        there = np.moveaxis(self.source >= 0, 1, 0).reshape(self.out[1], -1)
+        found = []
+        for values in (self.source, self.places[1]):
+            of_channels = np.moveaxis(values, 1, 0).reshape(there.shape)
+            first = np.take_along_axis(of_channels, there.argmax(axis=1)[:, None], axis=1)
+            if not ((of_channels == first) | ~there).all():
+                return None
+            found.append(np.where(there.any(axis=1), first[:, 0], 0))
+        return found[1]
 
     def _keeps_images(self) -> bool:
         numbers = np.arange(self.out[0])[:, None, None, None]
@@ -197,19 +206,21 @@ class _Rearranged:
         workload = gathered(moved, tuple(map(self._sizes, self.images)), self.fill)
         return self.tensors.function(gather_tiles, workload, self.node)
 
-    def _selecting_last(self) -> Layer:
+    def _selecting_last(self, channels: Array) -> Layer:
         """Gathers tiles, then selects channels: each channel of the result has one source channel,
-        whose pixels may move. SpaceToDepth is such a map."""
+        given by ``channels``, whose pixels may move. SpaceToDepth is such a map."""
         tensors, block, (n, c, h, w) = self.tensors, self.tensors.config.block_out, self.out
-        numbers = self._tiles()[:: tensors.config.batch]
-        # Channels that take all their pixels from the same tiles share a tile in between.
-        keys = [(int(self.source[0, at, 0, 0]), numbers[:, at].tobytes()) for at in range(c)]
-        planes = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        firsts = [keys.index(key) for key in planes]
-        lanes = (self.places[1][0, :, 0, 0] % block).tolist()
+        source = self.source[:: tensors.config.batch]
+        numbers = np.where(source < 0, -1, self._tiles()[:: tensors.config.batch])
+        # Channels that take all their pixels from the same tiles share a tile in between. Constants
+        # are behind all data.
+        keys = [(source[:, at].tobytes(), numbers[:, at].tobytes()) for at in range(c)]
+        firsts = [keys.index(key) for key in dict.fromkeys(keys)]
+        firsts.sort(key=lambda at: not (source[:, at] >= 0).any())
+        planes = {keys[at]: number for number, at in enumerate(firsts)}
+        lanes = (channels % block).tolist()
         chosen = [planes[key] * block + lane for key, lane in zip(keys, lanes, strict=True)]
         between = self._between("gathered", (n, len(planes) * block, h, w))
-        source = self.source[:: tensors.config.batch]
         function = self._gather_function(TileMap(source[:, firsts], numbers[:, firsts]))
         first = self._layer(self._sources(), function, {}, between)
         return self._selecting(between, chosen, self._result(), first)
@@ -220,6 +231,8 @@ class _Rearranged:
         tensors, block, (n, c, h, w) = self.tensors, self.tensors.config.block_out, self.out
         if len(self.images) > 1 or tensors.config.batch > 1:
             raise Unsupported("elements of several tensors would change their places within tiles")
+        if not self.whole:
+            raise Unsupported("it fills constants into tiles of several pixels and channels")
         images, _, rows, columns = self.places
         first, own = np.arange(tiles(c, block)) * block, np.arange(c) // block * block
         for place in (images, rows, columns):
