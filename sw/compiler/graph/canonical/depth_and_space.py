@@ -17,6 +17,7 @@ from .transposed_products import PIXELS_OF_PHASES
 
 # The largest tensors in which blocks are looked for.
 _MOST_ELEMENTS = 1 << 24
+_VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 # Channels that a machine of the usual size multiplies at a time.
 _BLOCK = 16
 
@@ -160,6 +161,8 @@ def fold_space_to_depth(network: Network, node: Node) -> bool:
     if any(step != 1 for step in attributes.get("dilations", ())):
         return False
     nodes = movers_before(network, maker)
+    if all(item.operator in _VIEWS for item in nodes):
+        return False  # an image flattened for a fully connected layer stays where it is
     read = {name for item in nodes for name in item.reads} - network.constants.keys()
     sources = read - {name for item in nodes for name in item.outputs}
     out = network.types[node.inputs[0]].shape
