@@ -23,7 +23,7 @@ from .parts.tile_moves import Move, MoveKnobs, Moving
 
 
 @dataclass(frozen=True)
-class Piece:
+class AffinePiece:
     """A range of an axis, from the end of the previous piece to ``end`` - 1, in which index i adds
     ``start`` + ``step`` · i to the index of the source tile."""
 
@@ -33,13 +33,13 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Part:
+class SourcePart:
     """A range of one axis, from the end of the previous part to ``end`` - 1, gathered from one
     ``source``; ``axes`` has the pieces of each axis."""
 
     end: int
     source: int
-    axes: tuple[tuple[Piece, ...], ...]
+    axes: tuple[tuple[AffinePiece, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class GatherTiles(Moving):
 
     sizes: tuple[int, ...]
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[SourcePart, ...]
     inside: tuple[tuple[int, int], ...]
     cut: int = 0
     fill: int = 0
@@ -122,7 +122,7 @@ class GatherTiles(Moving):
     def _scalar(self, sources: list[Tensor], i: list[Expr]) -> Expr:
         index, within = i[:-2], i[-2:]
 
-        def of_part(part: Part, axis: int, number: Expr | int) -> Expr:
+        def of_part(part: SourcePart, axis: int, number: Expr | int) -> Expr:
             if axis == len(index):
                 return sources[part.source](number, *within)
             return _chain(

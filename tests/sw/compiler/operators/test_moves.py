@@ -14,7 +14,12 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
-from amaranth_vta.sw.compiler.operators.gather_tiles import GatherTiles, Part, Piece, gather_tiles
+from amaranth_vta.sw.compiler.operators.gather_tiles import (
+    AffinePiece,
+    GatherTiles,
+    SourcePart,
+    gather_tiles,
+)
 from amaranth_vta.sw.compiler.operators.parts.tile_moves import MoveKnobs
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.operators.select_channels import (
@@ -52,16 +57,16 @@ def gathered(workload: GatherTiles, *sources: Array) -> Array:
     return result
 
 
-def random_axis(pick: random.Random, size: int, stride: int, first: int) -> tuple[Piece, ...]:
+def random_axis(pick: random.Random, size: int, stride: int, first: int) -> tuple[AffinePiece, ...]:
     """One to three pieces of an axis of ``size`` tiles, ``stride`` apart, from index ``first``
     on."""
-    pieces: list[Piece] = []
+    pieces: list[AffinePiece] = []
     for _ in range(pick.choice([1, 1, 2, 3])):
         begin = pieces[-1].end if pieces else first
         at, step = pick.randrange(size), pick.choice([1, 1, 2, 0, -1, -2])
         room = (size - 1 - at) // step if step > 0 else at // -step if step else 3
         count = pick.randint(1, room + 1)
-        pieces.append(Piece(begin + count, stride * (at - step * begin), stride * step))
+        pieces.append(AffinePiece(begin + count, stride * (at - step * begin), stride * step))
     return tuple(pieces)
 
 
@@ -69,7 +74,7 @@ def random_gather(seed: int) -> GatherTiles:
     """Pieces of an image, or of two along one axis, perhaps with tiles of zeros around them."""
     pick = random.Random(seed)
     cut = pick.randrange(3)
-    sizes, parts, lengths = [], list[Part](), dict[int, int]()
+    sizes, parts, lengths = [], list[SourcePart](), dict[int, int]()
     before = [pick.choice([0, 0, 1, 3]) for _ in range(3)]
     after = [pick.choice([0, 0, 1, 16]) for _ in range(3)]
     for source in range(pick.choice([1, 1, 2])):
@@ -80,11 +85,11 @@ def random_gather(seed: int) -> GatherTiles:
             first = parts[-1].end if parts and axis == cut else before[axis]
             pieces = random_axis(pick, image[axis], strides[axis], first)
             if parts and axis != cut:  # all parts are equally long, of one tile if need be
-                pieces = (Piece(lengths[axis], 0, 0),)
+                pieces = (AffinePiece(lengths[axis], 0, 0),)
             axes.append(pieces)
             lengths[axis] = pieces[-1].end
         sizes.append(image[0] * image[1] * image[2])
-        parts.append(Part(axes[cut][-1].end, source, tuple(axes)))
+        parts.append(SourcePart(axes[cut][-1].end, source, tuple(axes)))
     return GatherTiles(
         tuple(sizes),
         tuple(lengths[axis] + after[axis] for axis in range(3)),
@@ -96,11 +101,13 @@ def random_gather(seed: int) -> GatherTiles:
 
 def whole(shape: tuple[int, ...], *steps: int, start: int = 0, fill: int = 0) -> GatherTiles:
     """Tiles in such steps along the axes of ``shape``, from number ``start`` on."""
-    axes = [(Piece(size, 0, step),) for size, step in zip(shape, steps, strict=True)]
+    axes = [(AffinePiece(size, 0, step),) for size, step in zip(shape, steps, strict=True)]
     axes[0] = (replace(axes[0][0], start=start),)
     count = 1 + sum((size - 1) * max(step, 0) for size, step in zip(shape, steps, strict=True))
     inside = tuple((0, size) for size in shape)
-    return GatherTiles((start + count,), shape, (Part(shape[0], 0, tuple(axes)),), inside, 0, fill)
+    return GatherTiles(
+        (start + count,), shape, (SourcePart(shape[0], 0, tuple(axes)),), inside, 0, fill
+    )
 
 
 def random_upsampling(seed: int) -> Upsample2d:
@@ -179,8 +186,8 @@ def test_equal_rows_are_made_once_and_stored_by_one_instruction_each(run: Any) -
 
 
 def test_padding_with_a_value_is_for_machines_that_can(run: Any, some: Any) -> None:
-    inner = (Piece(5, -1, 1),)
-    workload = GatherTiles((3,), (6,), (Part(6, 0, (inner,)),), ((1, 4),), fill=-5)
+    inner = (AffinePiece(5, -1, 1),)
+    workload = GatherTiles((3,), (6,), (SourcePart(6, 0, (inner,)),), ((1, 4),), fill=-5)
     env = Environment(PRESETS["tiny-extended"])
     function = gather_tiles(workload, env)
     x = some(np.random.default_rng(0), function.args[0])

@@ -14,7 +14,7 @@ from amaranth_vta.sw.compiler.operators.concatenate import Concatenate
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise
-from amaranth_vta.sw.compiler.operators.gather_tiles import GatherTiles, Part, Piece
+from amaranth_vta.sw.compiler.operators.gather_tiles import AffinePiece, GatherTiles, SourcePart
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import RoundingShift
@@ -33,7 +33,7 @@ WORKLOADS: list[Workload[Any]] = [
     Conv2d(1, 2, 3, 8, 8, (3, 3), SHIFT, pads=(1, 1, 1, 1)),
     Dense(2, 8, 6, SHIFT),
     Elementwise(50, "add"),
-    GatherTiles((30,), (15,), (Part(15, 0, ((Piece(15, 0, 2),),)),), ((0, 15),)),
+    GatherTiles((30,), (15,), (SourcePart(15, 0, ((AffinePiece(15, 0, 2),),)),), ((0, 15),)),
     GroupedConv2d(3, Conv2d(1, 1, 1, 8, 8, (3, 3), SHIFT)),
     MaxPool2d(1, 2, 8, 8, (2, 2), (2, 2)),
     Permute((4, 2, 9), (0, 2, 1)),

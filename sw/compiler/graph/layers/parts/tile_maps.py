@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.operators.gather_tiles import GatherTiles, Part, Piece
+from amaranth_vta.sw.compiler.operators.gather_tiles import AffinePiece, GatherTiles, SourcePart
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .layer import Unsupported
@@ -57,7 +57,9 @@ def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:
         for parts in [list(enumerate(group.bounds))]
     ]
     parts = tuple(
-        Part(whole[place] if group is groups[-1] else group.bounds[cut][1], group.source, pieces)
+        SourcePart(
+            whole[place] if group is groups[-1] else group.bounds[cut][1], group.source, pieces
+        )
         for group, own in zip(groups, extents, strict=True)
         for pieces in [group.pieces(periods, own)]
     )
@@ -75,9 +77,11 @@ class _Group:
     bounds: list[tuple[int, int]]
     terms: list[Array]
 
-    def pieces(self, periods: Sequence[int], ends: Sequence[int]) -> tuple[tuple[Piece, ...], ...]:
+    def pieces(
+        self, periods: Sequence[int], ends: Sequence[int]
+    ) -> tuple[tuple[AffinePiece, ...], ...]:
         """The pieces of each axis up to its end; an axis with a period has two tuples."""
-        made: list[tuple[Piece, ...]] = []
+        made: list[tuple[AffinePiece, ...]] = []
         for terms, (first, _), period, end in zip(
             self.terms, self.bounds, periods, ends, strict=True
         ):
@@ -142,14 +146,14 @@ def _runs(terms: Array) -> list[tuple[int, int]]:
     return runs
 
 
-def _pieces(terms: Array, first: int, end: int) -> tuple[Piece, ...]:
+def _pieces(terms: Array, first: int, end: int) -> tuple[AffinePiece, ...]:
     """The pieces of an axis whose ``terms`` begin at index ``first``; the last one is extended to
     ``end``."""
     runs = _runs(terms)
     made = []
     for begin, (stop, step) in zip([0, *(stop for stop, _ in runs)], runs, strict=False):
-        made.append(Piece(first + stop, int(terms[begin]) - step * (first + begin), step))
-    made[-1] = Piece(end, made[-1].start, made[-1].step)
+        made.append(AffinePiece(first + stop, int(terms[begin]) - step * (first + begin), step))
+    made[-1] = AffinePiece(end, made[-1].start, made[-1].step)
     return tuple(made)
 
 

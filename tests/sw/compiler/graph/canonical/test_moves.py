@@ -123,7 +123,7 @@ def test_an_image_that_is_flattened_is_no_block_of_pixels(qdq: Make) -> None:
     """A fully connected layer reads it as it lies in memory."""
     graph = qdq((1, 4, 4, 4)).qdq(2**-5).conv(4, 4, 1).qdq(2**-5).node("Flatten")
     graph.node("Gemm", graph.weights(5, 64), transB=1).qdq(2**-3)
-    network = canonical(load_network(graph.model(), None))
+    network = canonical(load_network(graph.model(), 1))
     kernels = [
         network.constants[node.inputs[3]].shape[2:]
         for node in network.nodes
