@@ -46,7 +46,7 @@ def copy_by_dma(nest: LoopNest, config: Config) -> LoopNest:
     affine.
     """
     body = _widen(nest.body)
-    return replace(nest, body=_Copies(config, loop_ranges(body)).visit(body))
+    return replace(nest, body=_Copies(config, loop_ranges(body), nest.args).visit(body))
 
 
 def _widen(stmt: Stmt) -> Stmt:
@@ -88,9 +88,12 @@ class _Tiles:
 
 
 class _Copies:
-    def __init__(self, config: Config, ranges: dict[Var, Interval]) -> None:
+    def __init__(
+        self, config: Config, ranges: dict[Var, Interval], args: Sequence[NestBuffer]
+    ) -> None:
         self.config = config
         self.ranges = ranges
+        self.args = args
 
     def visit(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Region) and stmt.kind == "dma_copy":
@@ -100,7 +103,7 @@ class _Copies:
     def copy(self, loops: Sequence[For], assign: Assign) -> Stmt:
         loops, assign = merged_loops(loops, assign)
         stage = assign.label.stage
-        copied = _copied(assign)
+        copied = _copied(self.with_source(assign))
         if copied.pad_value and not self.config.pad_value:
             raise LoweringError(
                 f"{stage} is padded with {copied.pad_value}; a machine without the extension "
@@ -144,6 +147,23 @@ class _Copies:
             self.joined(sorted(dimensions, key=lambda d: (d.sram != 0, -d.sram))),
             guards,
         )
+
+    def with_source(self, assign: Assign) -> Assign:
+        """``assign``, with a constant value replaced by a LOAD of padding alone, nominally from
+        the first suitable argument."""
+        number, inner = _constant(assign.value, []), assign.value
+        while isinstance(inner, Cast):
+            inner = inner.value
+        dtype = f"int{self.config.out_width}"
+        sources = [arg for arg in self.args if arg.scope == "dram" and arg.dtype == dtype]
+        if number is None or assign.buffer.scope != "acc" or not sources:
+            return assign
+        source = sources[0]
+        outer = len(source.shape) - 2
+        tile = Access(source, (*[Affine({})] * outer, *assign.indices[-2:]))
+        never = Affine({}, -1) >= 0
+        padded = Select(never, tile, Const(number, dtype))
+        return replace(assign, value=Cast(padded, assign.buffer.dtype))
 
     def tiles(self, memory: Memory, loops: Sequence[For], assign: Assign, source: Access) -> _Tiles:
         """The elements that ``loops`` walk through. Raises `LoweringError` unless they are whole

@@ -34,7 +34,10 @@ The rules of this folder rewrite that and other forms:
 - so do Concat, Pad and clamps where nothing quantizes their results, and Max and Min where they are
   quantized,
 - Pad with the zero point in front of QLinearConv becomes padding of its own,
-- Reshape, Transpose and Reshape that shuffle channels become a Gather of channels,
+- Pad of some axes becomes Pad of all,
+- Reshape, Transpose and Reshape that shuffle channels become a Gather of channels; those that
+  exchange channels and blocks of pixels become DepthToSpace or SpaceToDepth,
+- SpaceToDepth becomes part of the kernel of the QLinearConv that reads it,
 - two Transpose in succession become one, averages go over axes as they were before them, those of
   the rows of matrices over columns behind a Transpose, and element-wise operators are in front of a
   Transpose to channels last,
@@ -56,6 +59,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 from .broadcasting import repeat_pixel
 from .channel_factors import fold_channel_factors
 from .contributed_forms import float_average, split_concatenation
+from .depth_and_space import block_of_reshapes, fold_space_to_depth, hoist_over_slices
 from .einsum import matmul_of_einsum
 from .images import with_rows
 from .integer_averages import fuse_average
@@ -75,6 +79,7 @@ from .moves import (
     hoist_over_extremes,
     hoist_over_padding,
     hoist_quantize,
+    pad_all_axes,
     sink_dequantize,
     sink_dequantize_of_clamp,
     sink_dequantize_of_padded,
@@ -181,6 +186,7 @@ _RULES: tuple[Rule, ...] = (
     merge_reshapes,
     merge_transposes,
     gather_of_shuffle,
+    block_of_reshapes,
     transpose_first,
     fold_gemm_factors,
     matmul_of_gemm,
@@ -189,6 +195,7 @@ _RULES: tuple[Rule, ...] = (
     reduce_before_transpose,
     reduce_columns,
     sink_transpose,
+    pad_all_axes,
     sink_dequantize,
     sink_dequantize_of_parts,
     sink_dequantize_of_padded,
@@ -198,7 +205,9 @@ _RULES: tuple[Rule, ...] = (
     hoist_over_concatenation,
     hoist_over_extremes,
     hoist_over_padding,
+    hoist_over_slices,
     fold_padding,
+    fold_space_to_depth,
     _cancel_pair,
     fold_channel_factors,
     match_factors,

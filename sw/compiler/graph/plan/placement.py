@@ -15,7 +15,13 @@ from amaranth_vta.sw.compiler.graph.layers.addition import addition, sum_of_seve
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution, convolution_sums
 from amaranth_vta.sw.compiler.graph.layers.gating import multiplication
 from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product, matrix_sums
-from amaranth_vta.sw.compiler.graph.layers.moving import cropping, padding, upsampling
+from amaranth_vta.sw.compiler.graph.layers.moving import (
+    choosing,
+    concatenating,
+    resizing,
+    slicing,
+    transposing,
+)
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
 from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import LayerFunctions
 from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
@@ -26,9 +32,8 @@ from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
 )
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
+from amaranth_vta.sw.compiler.graph.layers.rearranging import rearrangement
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
-from amaranth_vta.sw.compiler.graph.layers.selecting import chosen_channels, concatenation
-from amaranth_vta.sw.compiler.graph.layers.transposing import transposition
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
@@ -43,26 +48,30 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Add"): addition,
     ("", "AveragePool"): average_in_float,
     ("", "Clip"): clip,
-    ("", "Concat"): concatenation,
+    ("", "Concat"): concatenating,
     ("", "ConvInteger"): convolution_sums,
-    ("", "Gather"): chosen_channels,
+    ("", "DepthToSpace"): rearrangement,
+    ("", "Expand"): rearrangement,
+    ("", "Gather"): choosing,
     ("", "GlobalAveragePool"): average_in_float,
     ("", "MatMulInteger"): matrix_sums,
     ("", "Max"): extremum,
     ("", "MaxPool"): max_pool,
     ("", "Min"): extremum,
     ("", "Mul"): multiplication,
-    ("", "Pad"): padding,
+    ("", "Pad"): rearrangement,
     ("", "QLinearConv"): convolution,
     ("", "QLinearMatMul"): matrix_product,
     ("", "QuantizeLinear"): quantization,
     ("", "ReduceMean"): average_in_float,
     ("", "ReduceSum"): average_in_float,
-    ("", "Resize"): upsampling,
-    ("", "Slice"): cropping,
+    ("", "Resize"): resizing,
+    ("", "Slice"): slicing,
+    ("", "SpaceToDepth"): rearrangement,
     ("", "Sub"): addition,
     ("", "Sum"): sum_of_several,
-    ("", "Transpose"): transposition,
+    ("", "Tile"): rearrangement,
+    ("", "Transpose"): transposing,
     (contributed.DOMAIN, "QGemm"): contributed.gemm,
     (contributed.DOMAIN, "QLinearAdd"): contributed.element_wise,
     (contributed.DOMAIN, "QLinearAveragePool"): contributed.average_of_integers,
@@ -138,6 +147,7 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
             tensors.note(layer)
             for part in layer.nodes:  # a part may have had its own layer before it was fused
                 items.pop(part.name, None)
+            items |= {f"{layer.name} {part.result.tensor}": part for part in layer.first}
             # Not by its name, which may be that of a node that the host still needs.
             items[layer.nodes[0].name] = layer
         except NoScheduleFits as reason:

@@ -228,27 +228,19 @@ def test_what_a_function_reads_may_be_read_in_float_too(qdq: Make) -> None:
     assert_exact(graph, {"QLinearConv", "Elu"}, "tiny-extended")
 
 
-SLICES: list[tuple[dict[str, Any], str]] = [
-    ({"starts": [0], "ends": [5], "axes": [1]}, "machine"),
-    ({"starts": [4, 1, -5], "ends": [9, 99, -2], "axes": [1, 2, 3]}, "machine"),
-    ({"starts": [2], "ends": [6], "axes": [-3]}, "machine"),
-    ({"starts": [9], "ends": [1], "axes": [1], "steps": [-2]}, "machine"),
-    (
-        {"starts": [2, 1], "ends": [6, 8], "axes": [1, 2]},
-        "it slices pixels, and begins within a tile of 4 channels",
-    ),
-    (
-        {"starts": [5], "ends": [0], "axes": [2], "steps": [-1]},
-        "it slices with a step other than 1",
-    ),
+SLICES: list[dict[str, Any]] = [
+    {"starts": [0], "ends": [5], "axes": [1]},
+    {"starts": [4, 1, -5], "ends": [9, 99, -2], "axes": [1, 2, 3]},
+    {"starts": [2], "ends": [6], "axes": [-3]},
+    {"starts": [9], "ends": [1], "axes": [1], "steps": [-2]},
+    {"starts": [2, 1], "ends": [6, 8], "axes": [1, 2]},
+    {"starts": [5], "ends": [0], "axes": [2], "steps": [-1]},
 ]
 
 
-@pytest.mark.parametrize(("bounds", "where"), SLICES)
+@pytest.mark.parametrize("bounds", SLICES)
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-def test_slices_are_on_the_machine_if_of_channels_alone_or_of_whole_tiles(
-    qdq: Make, bounds: dict[str, Any], where: str, dtype: Any
-) -> None:
+def test_slices_are_on_the_machine(qdq: Make, bounds: dict[str, Any], dtype: Any) -> None:
     """Integers pass them, whatever the file quantizes before and behind them."""
     graph = qdq((1, 3, 8, 8), dtype).qdq(0.03).conv(3, 10).qdq(0.9)
     graph.node("Slice", *(graph.constant(value, np.int64) for value in bounds.values()))
@@ -257,7 +249,7 @@ def test_slices_are_on_the_machine_if_of_channels_alone_or_of_whole_tiles(
     channels = channels if bounds["axes"][0] in (1, -3) else 10
     graph.conv(channels, 4, 2).qdq(0.8)
     tiny = PRESETS["tiny-extended"]
-    assert placed(graph.model(), tiny)["Slice"].startswith(where)
+    assert placed(graph.model(), tiny)["Slice"] == "machine"
     with Session(graph.model(), tiny) as session:
         assert session.check({"x": graph.images(2)}).ok
 
