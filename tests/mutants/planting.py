@@ -215,8 +215,6 @@ class _Planter(ast.NodeTransformer):
         found = [(Kind.OPERATOR, planted) for planted in _operators(node)]
         found += [(Kind.LIMIT, planted) for planted in _limits(node)]
         found += _misread(node) if self._plants.stuck else []
-        if isinstance(node, ast.Call) and ast.unparse(node).endswith(".clear()"):
-            found.append((Kind.STALE, ast.Constant(None)))
         for kind, planted in found:
             seen.add(ast.unparse(planted))
             yield node, copy.deepcopy(planted), ast.unparse(planted), kind
@@ -229,6 +227,12 @@ class _Planter(ast.NodeTransformer):
         written = copy.deepcopy(node)
         result = self.generic_visit(node)
         call = written.func
+        if isinstance(call, ast.Attribute) and call.attr == "clear" and not written.args:
+            # Another function is called, since the value of an expression is computed first.
+            number = self._plants.add(self._file, written, "None", Kind.STALE)
+            assert isinstance(result, ast.Call)
+            result.func = _choice(number, result.func, ast.Name("bool", ast.Load()))
+            return result
         is_value = isinstance(call, ast.Attribute) and call.attr in ("eq", "If", "Elif")
         if not (self._plants.stuck and is_value and len(written.args) == 1):
             return result
