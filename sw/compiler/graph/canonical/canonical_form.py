@@ -5,8 +5,7 @@ The rules of this folder rewrite that and other forms:
 
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
   (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
-- constants of two or four bits are stored in bytes, and quantized constants are moved when
-  compiling, with their scales and zero points,
+- quantized constants are moved when compiling, with their scales and zero points,
 - BatchNormalization and constants per channel behind a Conv go into its weights and bias,
 - ConvTranspose likewise, with the phases of its output as channels of one QLinearConv, as those of
   a convolution before DepthToSpace are,
@@ -54,7 +53,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 
 from .broadcasting import repeat_pixel
 from .channel_factors import fold_channel_factors
-from .constant_moves import move_constant, widen_constant
+from .constant_moves import move_constant
 from .contributed_forms import float_average, split_concatenation
 from .images import with_rows
 from .integer_averages import fuse_average
@@ -162,7 +161,6 @@ def _clamp_integers(network: Network, node: Node) -> bool:
 # In order of precedence.
 _RULES: tuple[Rule, ...] = (
     drop_identity,
-    widen_constant,
     move_constant,
     leave_out_empty,
     sum_of_two,

@@ -1,5 +1,4 @@
-"""Rules of the canonical form for quantized constants: they are moved, and stored in bytes, when
-compiling.
+"""The rule of the canonical form that moves quantized constants when compiling.
 
 Exporters store a weight as their framework holds it, and put Transpose, Reshape or Concat between
 its DequantizeLinear and the product that reads it.
@@ -75,29 +74,6 @@ def move_constant(network: Network, node: Node) -> bool:
         results.append(made)
     network.nodes.replace(node, results)
     return True
-
-
-def widen_constant(network: Network, node: Node) -> bool:
-    """DequantizeLinear of a constant of two or four bits becomes one of int8 or uint8."""
-    if node.domain or node.operator != "DequantizeLinear":
-        return False
-    values, zero = (network.constants.get(node.input(index)) for index in (0, 2))
-    if values is None or (node.input(2) and zero is None):
-        return False
-    wide = bytes_for(values.dtype)
-    if wide is None:
-        return False
-    inputs = [network.add_constant(f"{node.name}_bytes", values.astype(wide)), *node.inputs[1:]]
-    if zero is not None:
-        inputs[2] = network.add_constant(f"{node.name}_zero_point", zero.astype(wide))
-    network.nodes.replace(node, [replace(node, inputs=tuple(inputs))])
-    return True
-
-
-def bytes_for(dtype: np.dtype) -> np.dtype | None:
-    """int8 or uint8 for integers of two or four bits; None for other types."""
-    wide = {"int2": np.int8, "int4": np.int8, "uint2": np.uint8, "uint4": np.uint8}.get(dtype.name)
-    return None if wide is None else np.dtype(wide)
 
 
 def _dequantized(network: Network, node: Node | None) -> _Elements | None:

@@ -20,10 +20,12 @@ from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_sess
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .abbreviations import written_out
+from .decided_branches import inline_decided
 from .foreign_types import with_foreign_types
 from .input_shapes import fix_shapes
 from .opsets import opset_of, with_known_opset
 from .pooling_sizes import drop_empty_windows
+from .small_integers import widen_small_integers
 from .standard_operators import use_standard_operators
 from .undefined_operators import hide_newer, show_newer, with_contributed_domain
 
@@ -123,11 +125,14 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     network = Network.from_onnx(_with_shapes(fixed))
     _require_sizes(network)
     while True:
+        widen_small_integers(network)
         folded = _fold_constants(network)
+        inlined = inline_decided(network, _fold_constants, infer)
         network.drop_unused()
         # Folding reveals shapes that depend on constants, and these the results of Shape.
         network = infer(network)
-        if not folded or not any(_is_known(network, node) for node in network.nodes):
+        more = folded and any(_is_known(network, node) for node in network.nodes)
+        if not (inlined or more):
             return network
 
 

@@ -28,6 +28,7 @@ from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
 from amaranth_vta.sw.compiler.graph.layers.selecting import chosen_channels, concatenation
 from amaranth_vta.sw.compiler.graph.layers.transposing import transposition
+from amaranth_vta.sw.compiler.graph.load.decided_branches import why_undecided
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
@@ -171,6 +172,8 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
             if node.attributes.get("training_mode"):
                 raise Unsupported("it computes the mean and the variance of its input")
             raise Unsupported("its result is not quantized to 8 bits at one scale")
+        case "", "If" | "Loop":
+            raise Unsupported(why_undecided(tensors.network, node))
         case "", "Relu" if node.inputs[0] not in tensors.results:
             raise Unsupported("it follows an operator on the host")
     for name in node.reads:
