@@ -165,3 +165,42 @@ def small_weights() -> dict[str, Form]:
             ),
         }
     return forms
+
+
+def half_scales() -> dict[str, Form]:
+    """Scales of float16, of weights alone or in networks of float16."""
+    scale = "s = Squeeze(half(1))"
+    end = "j = QuantizeLinear({}, t, z(110)) f = DequantizeLinear(j, t, z(110)) y = Cast<to=1>(f)"
+    given = f"xh = Cast<to=10>(x) {scale} t = Cast<to=10>(c(0.06)) i = QuantizeLinear(xh, s, z(120))"
+    given += "a = DequantizeLinear(i, s, z(120))"
+    weights = "m = DequantizeLinear<axis=0>(k(6,8,3,3), half(6))"
+    lines = {
+        "a product in float16": "b = Conv(a, m)" + end.format("b"),
+        "a product in float16 with Relu": "b = Conv(a, m) d = Relu(b)" + end.format("d"),
+        "a product in float16 with a bias": "b = Conv(a, m, half(6))" + end.format("b"),
+        "a product in float16, added to itself": "b = Conv(a, m) "
+        "g = QuantizeLinear(b, t, z(110)) h = DequantizeLinear(g, t, z(110)) l = Sigmoid(h) "
+        "n = Mul(l, h)" + end.format("n"),
+    }
+    forms = {
+        name: Form(partial(floats, given + weights + text, opset=21), frozenset({"Cast"}))
+        for name, text in lines.items()
+    }
+    forms |= {
+        "weights of float16 scales": _conv(
+            "w = DequantizeLinear<axis=0>(k(6,8,3,3), half(6)) m = Cast<to=1>(w)"
+        ),
+        "weights of a float16 scale": _conv(
+            "w = DequantizeLinear(u(6,8,3,3), half(1), u(1)) m = Cast<to=1>(w)"
+        ),
+        "weights of int4 and float16 scales": _conv(
+            "w = DequantizeLinear<axis=0>(int4(6,8,3,3), half(6), int4(6)) m = Cast<to=1>(w)"
+        ),
+        "weights of float16 scales, transposed": _matrix(
+            "w = DequantizeLinear<axis=0>(k(10,24), half(10)) t = Transpose(w) m = Cast<to=1>(t)"
+        ),
+        "weights of float16 scales, dequantized to float32": _conv(
+            "m = DequantizeLinear<axis=0,output_dtype=1>(k(6,8,3,3), half(6))", opset=23
+        ),
+    }
+    return forms

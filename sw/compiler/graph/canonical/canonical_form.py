@@ -5,6 +5,7 @@ The rules of this folder rewrite that and other forms:
 
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
   (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
+- operators in float16 between quantizations, and scales of float16, are those of float32,
 - quantized constants are moved when compiling, with their scales and zero points,
 - BatchNormalization and constants per channel behind a Conv go into its weights and bias,
 - ConvTranspose likewise, with the phases of its output as channels of one QLinearConv, as those of
@@ -55,6 +56,7 @@ from .broadcasting import repeat_pixel
 from .channel_factors import fold_channel_factors
 from .constant_moves import move_constant
 from .contributed_forms import float_average, split_concatenation
+from .halves import compute_in_float, drop_casts, float_scale
 from .images import with_rows
 from .integer_averages import fuse_average
 from .integer_products import fuse_product, match_factors, match_weights, quantize_as_data
@@ -161,6 +163,9 @@ def _clamp_integers(network: Network, node: Node) -> bool:
 # In order of precedence.
 _RULES: tuple[Rule, ...] = (
     drop_identity,
+    float_scale,
+    compute_in_float,
+    drop_casts,
     move_constant,
     leave_out_empty,
     sum_of_two,
