@@ -67,15 +67,7 @@ def decided() -> dict[str, Form]:
         ),
         "If of a vector": form(FIRST + "p = Greater(v(1), c(0.1))" + EITHER + LAST),
         "If of a shape": form(
-            FIRST
-            + "s = Shape(d) r = Gather(s, i(2)) p = Less(r, i(12))"
-            + (EITHER + LAST)
-        ),
-        "If of a size that is not 1": form(
-            FIRST
-            + "s = Shape<start=1,end=2>(d) p = Equal(s, i(1))"
-            + choice("p", of("Squeeze(d, i(1))"), of("Identity(d)"))
-            + LAST
+            FIRST + "s = Shape(d) r = Gather(s, i(2)) p = Less(r, i(12))" + (EITHER + LAST)
         ),
         "If of a size that is 1": form(
             FIRST
@@ -135,12 +127,18 @@ def decided() -> dict[str, Form]:
             FIRST + BOOL + " j = Squeeze(i(0)) " + repetition("j", "p", step + goes_on) + LAST
         ),
         "Loop until": form(
-            FIRST + BOOL + " two = Squeeze(i(2)) "
-            + repetition("", "p", step + "on = Less(k, two)") + LAST
+            FIRST
+            + BOOL
+            + " two = Squeeze(i(2)) "
+            + repetition("", "p", step + "on = Less(k, two)")
+            + LAST
         ),
         "Loop as often as a shape says": form(
-            FIRST + BOOL + "s = Shape<start=0,end=1>(d) t = Add(s, i(1)) j = Squeeze(t)"
-            + repetition("j", "p", step + goes_on) + LAST
+            FIRST
+            + BOOL
+            + "s = Shape<start=0,end=1>(d) t = Add(s, i(1)) j = Squeeze(t)"
+            + repetition("j", "p", step + goes_on)
+            + LAST
         ),
         "Loop with results of all iterations": form(
             FIRST

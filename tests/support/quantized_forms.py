@@ -52,8 +52,8 @@ def _constant(kind: str, numbers: Sequence[float], rng: np.random.Generator) -> 
     of positive numbers, ``c(0.5)`` a scalar, ``i(1, -1)`` a vector of int64; ``z(120)`` is a zero
     point of uint8 and ``n(0)`` one of int8; ``k(8, 3)``, ``u(8, 3)`` and ``j(8)`` are random int8,
     uint8 and int32 of these shapes; ``o(1, 0)`` are booleans, ``h(0)`` is a zero point of int16;
-    ``half(8)`` is a vector of positive float16, ``int4(8, 3)`` is random int4 of this shape, and so
-    on for `_SMALL`."""
+    ``small(8)`` is a vector of numbers about 0.01, ``half(8)`` one of float16, ``int4(8, 3)`` is
+    random int4 of this shape, and so on for `_SMALL`."""
     shape = [int(number) for number in numbers]
     if kind in _SMALL:
         low, high, dtype = _SMALL[kind]
@@ -73,8 +73,8 @@ def _constant(kind: str, numbers: Sequence[float], rng: np.random.Generator) -> 
             return rng.normal(0, (int(np.prod(shape[1:])) or 1) ** -0.5, shape).astype(np.float32)
         case "v":
             return rng.uniform(0.3, 1.5, shape).astype(np.float32)
-        case "half":
-            return rng.uniform(0.003, 0.02, shape).astype(np.float16)
+        case "small" | "half":
+            return rng.uniform(0.003, 0.02, shape).astype("f4" if kind == "small" else "f2")
         case "k":
             return rng.integers(-100, 100, shape).astype(np.int8)
         case "u":
@@ -94,7 +94,7 @@ def floats(text: str, shape: Shape = IMAGE, opset: int = 17) -> onnx.ModelProto:
         found[name] = _constant(kind, numbers, np.random.default_rng(len(found)))
         return name
 
-    body = re.sub(rf"\b([wvciznkujoh]|half|{'|'.join(_SMALL)})\(([-\d., e]+)\)", named, text)
+    body = re.sub(rf"\b([wvciznkujoh]|small|half|{'|'.join(_SMALL)})\(([-\d., e]+)\)", named, text)
     given = ", ".join(map(str, shape))
     nodes = parser.parse_graph(f"network (float[{given}] x) => (float y) {{ {body} }}")
     for number, node in enumerate(nodes.node):

@@ -39,9 +39,7 @@ def float_scale(network: Network, node: Node) -> bool:
     attributes = dict(node.attributes)
     if node.operator == "DequantizeLinear":
         attributes.pop("output_dtype", None)
-    made = replace(
-        node, inputs=(node.inputs[0], wide, *node.inputs[2:]), attributes=attributes
-    )
+    made = replace(node, inputs=(node.inputs[0], wide, *node.inputs[2:]), attributes=attributes)
     if network.types[real].dtype != _HALF:
         network.nodes.replace(node, [made])
     elif node.operator == "QuantizeLinear":
@@ -64,7 +62,9 @@ def compute_in_float(network: Network, node: Node) -> bool:
         if not name or network.types[name].dtype != _HALF:
             inputs.append(name)
         elif name in network.constants:
-            inputs.append(network.add_constant(f"{name}_float", network.constants[name].astype("f4")))
+            inputs.append(
+                network.add_constant(f"{name}_float", network.constants[name].astype("f4"))
+            )
         elif (source := _source(network, node, name)) is not None:
             inputs.append(source)
         else:
@@ -124,7 +124,8 @@ def _casts(network: Network, node: Node, given: np.dtype, made: np.dtype) -> boo
 
 def _in_float(network: Network, node: Node) -> list[Node]:
     """``node`` with results in float32, and what casts these to float16."""
-    outputs, casts = [], []
+    outputs: list[str] = []
+    casts = []
     for name in node.outputs:
         if not name:
             outputs.append(name)

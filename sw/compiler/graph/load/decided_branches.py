@@ -23,7 +23,7 @@ Infer = Callable[[Network], Network]
 
 _BRANCHES = ("then_branch", "else_branch")
 # The largest number of nodes that a Loop becomes.
-_MOST_NODES = 1 << 14
+_MOST_NODES = 1 << 12
 _UNKNOWN = TensorType(np.dtype(np.void), None)
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
@@ -115,9 +115,10 @@ def _unroll(network: Network, node: Node, fold: Fold) -> bool:
             values.append(name)
         last, rest = rest, replace(node, inputs=(*node.inputs[:2], *carried))
         trial.nodes.replace(last, [*made, rest])
-        if condition not in trial.constants:
-            fold(trial)
         going = _truth(trial, condition)
+        if going is None:
+            fold(trial)
+            going = _truth(trial, condition)
         if going is None:
             return False
         iteration += 1
@@ -125,8 +126,8 @@ def _unroll(network: Network, node: Node, fold: Fold) -> bool:
         return False
     results = [*carried]
     made = []
-    for number, values in enumerate(scanned):
-        results.append(_stacked(trial, f"{node.name}_scan_{number}", values, made))
+    for place, values in enumerate(scanned):
+        results.append(_stacked(trial, f"{node.name}_scan_{place}", values, made))
     trial.nodes.replace(rest, [*made, *_named(results, node.outputs)])
     network.nodes, network.constants, network.types = trial.nodes, trial.constants, trial.types
     return True
@@ -154,6 +155,9 @@ def _count(network: Network, name: str) -> int | None:
 
 
 def _truth(network: Network, name: str) -> bool | None:
+    """A condition; None if it is not constant."""
+    while (maker := network.maker(name)) is not None and maker.operator == "Identity":
+        name = maker.inputs[0]
     value = network.constants.get(name)
     return None if value is None else bool(value.item())
 
@@ -255,7 +259,8 @@ def _branches_are_alike(network: Network, node: Node, infer: Infer) -> bool:
     """Whether both branches of an If compute the same, in the same shapes, apart from views."""
     outer = {*network.inputs, *(name for item in network.nodes for name in item.outputs)}
     results = [name for name in node.outputs if name]
-    found, numbers = [], {}
+    found: list[tuple[Any, list[int]]] = []
+    numbers: dict[Any, int] = {}
     for branch in _BRANCHES:
         trial = _copied(network)
         _choose(trial, node, branch)

@@ -31,9 +31,7 @@ def with_contributed_domain(model: onnx.ModelProto) -> onnx.ModelProto:
     return copied
 
 
-def hide_undefined(
-    what: str, model: onnx.ModelProto, version: int
-) -> tuple[onnx.ModelProto, int]:
+def hide_undefined(what: str, model: onnx.ModelProto, version: int) -> tuple[onnx.ModelProto, int]:
     """``model``, whose opset is ``version``, and the opset that has all operators that ONNX has.
 
     ONNX Runtime runs some operators, such as LayerNormalization, in older opsets than ONNX, and
@@ -106,7 +104,9 @@ def _hide(model: onnx.ModelProto, version: int | None) -> None:
     """Moves operators that no opset has, and those that ``version`` does not have yet, into a
     domain of their own."""
     for node in nodes_of(model.graph.node):
-        if is_foreign(node.domain, node.op_type) or (version is not None and _is_newer(node, version)):
+        if is_foreign(node.domain, node.op_type) or (
+            version is not None and _is_newer(node, version)
+        ):
             node.domain = _HIDDEN
     model.opset_import.add(domain=_HIDDEN, version=1)
 
