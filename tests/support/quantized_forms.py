@@ -53,10 +53,12 @@ def _constant(kind: str, numbers: Sequence[float], rng: np.random.Generator) -> 
     point of uint8 and ``n(0)`` one of int8; ``k(8, 3)``, ``u(8, 3)`` and ``j(8)`` are random int8,
     uint8 and int32 of these shapes; ``o(1, 0)`` are booleans, ``h(0)`` is a zero point of int16;
     ``small(8)`` is a vector of numbers about 0.01, ``half(8)`` one of float16, ``int4(8, 3)`` is
-    random int4 of this shape, and so on for `_SMALL`."""
+    random int4 of this shape, or if that is 1, one near the middle, and so on for `_SMALL`."""
     shape = [int(number) for number in numbers]
     if kind in _SMALL:
         low, high, dtype = _SMALL[kind]
+        if shape == [1]:
+            return np.array([(low + high) // 2 + 2], dtype)
         return rng.integers(low, high + 1, shape).astype(dtype)
     match kind:
         case "c":
