@@ -18,14 +18,18 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
     (r"^float tensors are the host's$", "conversions between floats and integers", ""),
     (r"pixels as channels of one", "packing of pixels into channels, which saves cycles", ""),
     (r"second factors as ", "packing of second factors as weights", ""),
-    (r"is in float: ", "products in float, not between quantizations", _QUANTIZE),
+    (
+        r"is in float: (its .* in float$|.*nothing quantizes)",
+        "products in float, not between quantizations",
+        _QUANTIZE,
+    ),
     (
         r"product's result, which nothing quantizes",
         "operators on results of products that nothing quantizes",
         "`vta quantize` of the float model puts a QuantizeLinear between them",
     ),
     (
-        r"^its operand .* is in float$",
+        r"^its operand .* in float$",
         "operators with an operand in float",
         "of a float model, `vta quantize` quantizes all that the machine can run",
     ),

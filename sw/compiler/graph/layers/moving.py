@@ -53,8 +53,7 @@ def cropping(node: Node, tensors: Tensors) -> Layer:
     """A Slice of the result of a layer: rows, columns, and channels that begin with a tile, or
     channels alone. Raises `Unsupported`."""
     source, result = node.inputs[0], node.outputs[0]
-    if tensors.root(source) not in tensors.results:
-        raise Unsupported("it follows an operator on the host")
+    tensors.require_made(source)
     tensors.require_bytes(source, result)
     image, out, config = _image(tensors, source), tensors.image(result), tensors.config
     starts, ends = (tensors.constant(node, index).tolist() for index in (1, 2))

@@ -49,8 +49,7 @@ def chosen_channels(node: Node, tensors: Tensors) -> Layer:
     chosen = _chosen(node, tensors)
     if chosen is None:
         raise Unsupported("it does not choose channels by constant indices")
-    if tensors.root(node.inputs[0]) not in tensors.results:
-        raise Unsupported("it follows an operator on the host")
+    tensors.require_made(node.inputs[0])
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     return _selection(node, tensors, _origins(node, tensors, chosen))
 
@@ -70,8 +69,10 @@ def _joined(tensors: Tensors, name: str, axis: int) -> Image:
     """The shape as images whose channels are the ``axis`` of a tensor: of sequences (N, C, L), as
     of images, the second, of rows the last."""
     shape = tensors.network.types[name].shape
-    if shape is None or len(shape) not in (2, 3, 4):
-        raise Unsupported(f"{name} has no fixed shape of two to four dimensions")
+    if shape is None:
+        raise Unsupported(f"the shape of {name} is known only at run time")
+    if len(shape) not in (2, 3, 4):
+        raise Unsupported(f"{name} has {len(shape)} dimensions, not two to four")
     if not _is_of_channels(len(shape), axis):
         raise Unsupported("it concatenates along another axis than channels")
     rank = len(shape)

@@ -127,15 +127,19 @@ class Tensors:
             raise Unsupported(
                 f"its images have {len(shape) - 2} dimensions; the machine's have two"
             )
-        if shape is None or len(shape) != 4:
-            raise Unsupported(f"{name} is not an image (N, C, H, W) of fixed size")
+        if shape is None:
+            raise Unsupported(f"the shape of {name} is known only at run time")
+        if len(shape) != 4:
+            raise Unsupported(f"{name} has {_dimensions(len(shape))}; images have four")
         return shape[0], shape[1], shape[2], shape[3]
 
     def rows(self, name: str) -> Image:
         """The shape of a matrix as images of one pixel; all leading dimensions count as rows."""
         shape = self.network.types[name].shape
+        if shape is None:
+            raise Unsupported(f"the shape of {name} is known only at run time")
         if not shape:
-            raise Unsupported(f"{name} is not a matrix of fixed size")
+            raise Unsupported(f"{name} is one number")
         return prod(shape[:-1]), shape[-1], 1, 1
 
     def any_image(self, name: str) -> Image:
@@ -183,6 +187,20 @@ class Tensors:
         than the product would there.
         """
         return TiledTensor(self.root(name) if fits else name, image, self.input_layout)
+
+    def require_made(self, name: str) -> None:
+        """Raises `Unsupported` unless a layer makes a tensor."""
+        if self.root(name) not in self.results:
+            raise self.not_made(name)
+
+    def not_made(self, name: str) -> Unsupported:
+        """What to raise for a tensor that no layer makes."""
+        root = self.root(name)
+        if root in self.network.inputs:
+            return Unsupported(f"it reads {name}, an input of the network")
+        if root in self.network.constants:
+            return Unsupported(f"it reads {name}, a constant")
+        return Unsupported("it follows an operator on the host")
 
     # Numbers.
 
@@ -256,3 +274,7 @@ class Tensors:
             return INT8_RANGE, ()
         limits = self.clip_limits(reader) if reader.inputs[0] == result else None
         return (INT8_RANGE, ()) if limits is None else (limits, (reader,))
+
+
+def _dimensions(count: int) -> str:
+    return "one dimension" if count == 1 else f"{count or 'no'} dimensions"

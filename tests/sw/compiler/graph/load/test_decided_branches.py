@@ -155,7 +155,7 @@ def test_a_loop_shares_the_constants_of_its_body() -> None:
     body = next(
         item.g for node in model.graph.node for item in node.attribute if item.name == "body"
     )
-    value = onnx.numpy_helper.from_array(np.float32(0.5), "c")
+    value = onnx.numpy_helper.from_array(np.array(0.5, np.float32), "c")
     body.initializer.append(value)
     del body.node[0]
     network = load_network(read_model(model), 1)
