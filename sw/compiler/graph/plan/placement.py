@@ -23,7 +23,7 @@ from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product,
 from amaranth_vta.sw.compiler.graph.layers.moving import cropping, padding, upsampling
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
 from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import LayerFunctions
-from amaranth_vta.sw.compiler.graph.layers.parts.scales import quantized
+from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quantized
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
@@ -178,7 +178,7 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
         case "", "BatchNormalization" if node.attributes.get("training_mode"):
             raise Unsupported("it computes the mean and the variance of its input")
     if is_elementwise(node) and network.types[node.outputs[0]].dtype.kind == "f":
-        raise Unsupported(_why_no_function(network, node))
+        raise Unsupported(_why_no_function(tensors, node))
     raise Unsupported(f"the machine has no {node.operator}")
 
 
@@ -196,8 +196,9 @@ def _why_not_moved(network: Network, node: Node) -> str:
     return f"the machine has no {node.operator} of this form"
 
 
-def _why_no_function(network: Network, node: Node) -> str:
+def _why_no_function(tensors: Tensors, node: Node) -> str:
     """Why an element-wise operator is not part of a function of one tensor."""
+    network = tensors.network
     given = [name for name in node.reads if name not in network.constants]
     for name in given:
         if reason := why_in_float(network, name):
@@ -205,6 +206,10 @@ def _why_no_function(network: Network, node: Node) -> str:
     if len(given) > 1:
         count = {2: "two"}.get(len(given), f"{len(given)}")
         return f"the machine has no {node.operator} of {count} tensors"
+    if given and quantized_after(network, node.outputs[0]) is not None:
+        source, _ = dequantized(network, given[0])
+        tensors.require_made(source)
+        return f"the machine has no {node.operator} of this form"
     return "its result is not quantized to 8 bits at one scale"
 
 

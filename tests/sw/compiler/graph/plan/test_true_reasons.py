@@ -163,10 +163,10 @@ def test_a_reason_is_true(name: str) -> None:
         assert not falsehoods(session)
 
 
-@pytest.mark.parametrize("config", ["pynq-extended", "tiny"])
 @pytest.mark.parametrize("name", ALL)
-def test_the_reasons_of_a_form_are_true(name: str, config: str) -> None:
-    with Session(ALL[name].make(), config) as session:
+def test_the_reasons_of_a_form_are_true(name: str) -> None:
+    """On a machine without extensions, where most of a form is the host's."""
+    with Session(ALL[name].make(), "tiny") as session:
         assert not falsehoods(session)
 
 
