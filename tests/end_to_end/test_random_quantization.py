@@ -102,7 +102,7 @@ def test_moved_weights_are_the_same_weights(seed: int, small: bool) -> None:
         inputs = {"x": network.images(2)}
         with Session(network.model(), "pynq-extended") as session:
             results.append(session.run(inputs)["y"])
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
 
 
 @each_seed(range(15, 20))

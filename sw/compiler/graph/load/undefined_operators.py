@@ -12,6 +12,8 @@ from onnx import defs
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import UnknownOperatorError, exact_session
 
+from .opsets import LAST_KNOWN
+
 _CONTRIBUTED = "com.microsoft"
 _STANDARD = ("", "ai.onnx")
 # The domain of operators while ONNX, which does not have them in the model's opset, looks at it.
@@ -45,7 +47,8 @@ def hide_undefined(what: str, model: onnx.ModelProto, version: int) -> tuple[onn
         return model, version
     opsets = [_first_opset(what, node, version) for node in newer]
     try:
-        exact_session(model.SerializeToString())
+        if version <= LAST_KNOWN:  # else ONNX Runtime runs it only when it is converted
+            exact_session(model.SerializeToString())
     except UnknownOperatorError as error:
         unknown = [node for node in foreign if node.op_type == error.operator]
         if unknown:
