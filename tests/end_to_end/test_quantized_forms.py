@@ -40,7 +40,7 @@ def test_a_form_is_on_the_machine_and_exact(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_form_gives_what_the_file_does(name: str) -> None:
-    """Apart from halves, of which few round otherwise in integers than in floats."""
+    """Only ties, and in float16 results near them, round differently."""
     model = CHANGED[name].make()
     with Session(model, "pynq-extended") as session:
         inputs = random_inputs(session)
@@ -49,7 +49,7 @@ def test_a_form_gives_what_the_file_does(name: str) -> None:
     for got, expected in zip(outputs.values(), wanted, strict=True):
         assert got.shape == expected.shape
         assert np.unique(expected).size > 4
-        assert np.mean(np.abs(got - expected) > 1e-5) < 0.03
+        assert np.mean(np.abs(got - expected) > 1e-5) < 0.05
 
 
 @pytest.mark.parametrize("name", ON_RTL)

@@ -95,7 +95,7 @@ def test_a_random_network_of_moved_weights_is_exact(seed: int, small: bool) -> N
 @pytest.mark.parametrize("small", [False, True])
 @each_seed(range(30, 36))
 def test_moved_weights_are_the_same_weights(seed: int, small: bool) -> None:
-    """The network gives what it does without moves and small integers, which nothing rewrites."""
+    """Networks with and without moves have the same results."""
     results: list[Array] = []
     for moved in (False, True):
         network = random_network(seed, "qdq", np.int8, moved=moved, small=small)

@@ -7,7 +7,7 @@ from functools import partial
 
 from .quantized_forms import IMAGE, Form, Shape, floats, matrix, qdq
 
-# A text that makes the tensor of the name that it is called with.
+# Writes the nodes that compute the tensor with a given name.
 Text = Callable[[str], str]
 
 WEIGHTS = matrix("m", "k(8,8,1,1)") + matrix("n", "k(8,8,1,1)")
@@ -37,7 +37,7 @@ def of(operation: str) -> Text:
 
 
 def repetition(count: str, condition: str, step: str, more: str = "") -> str:
-    """A Loop that makes z of d: ``step`` makes w of v, and ``on`` of iteration k and ``was``."""
+    """A Loop from d to z: ``step`` computes w from v, and ``on`` from iteration k and ``was``."""
     return (
         f" z{more and ', s'} = Loop({count}, {condition}, d) <body = b (int64 k, bool was, float v)"
         f" => (bool on, float w{more and ', float u'}) {{ {step} {more} }}> "
@@ -48,7 +48,7 @@ def form(text: str, shape: Shape = IMAGE, host: tuple[str, ...] = ()) -> Form:
     return Form(partial(floats, text, shape), frozenset(host))
 
 
-# What is in front of an If or Loop makes d, and what follows reads z.
+# FIRST computes d, which the If or Loop reads; LAST reads its result z.
 FIRST = WEIGHTS + layer("d", "x")
 LAST = layer("y", "z")
 BOOL = " p = Cast<to=9>(c(1)) "
@@ -57,7 +57,7 @@ EITHER = choice("p", lambda r: layer(r, "d"), lambda r: layer(r, "d", "n"))
 
 
 def decided() -> dict[str, Form]:
-    """If and Loop of which the graph that runs is known when compiling."""
+    """If and Loop whose control flow is decided at compile time."""
     step = layer("w", "v")
     goes_on = "on = Identity(was)"
     return {

@@ -128,6 +128,15 @@ def moved_weights() -> dict[str, Form]:
                 "b = Conv(a, m, p)" + qdq("y", "b", 0.05),
             )
         ),
+        "a bias per channel behind a convolution": Form(
+            partial(
+                floats,
+                qdq("a", "x", 0.03)
+                + "m = DequantizeLinear<axis=0>(k(6,8,3,3), small(6)) b = Conv(a, m)"
+                "o = DequantizeLinear<axis=0>(j(6), small(6)) p = Unsqueeze(o, i(1,2))"
+                "e = Add(b, p)" + qdq("y", "e", 0.08),
+            )
+        ),
         "one block for each column": _matrix(
             "m = DequantizeLinear<axis=0,block_size=24>(k(24,10), small(1,10))"
         ),
@@ -195,11 +204,16 @@ def half_scales() -> dict[str, Form]:
         f"xh = Cast<to=10>(x) {scale} t = Cast<to=10>(c(0.06)) i = QuantizeLinear(xh, s, z(120))"
     )
     given += "a = DequantizeLinear(i, s, z(120))"
+    for name, value in (("c16", 1.4142), ("d16", 1), ("e16", 0.5)):
+        given += f" {name} = Cast<to=10>(c({value})) "
     weights = "m = DequantizeLinear<axis=0>(k(6,8,3,3), half(6))"
     lines = {
         "a product in float16": "b = Conv(a, m)" + end.format("b"),
         "a product in float16 with Relu": "b = Conv(a, m) d = Relu(b)" + end.format("d"),
         "a product in float16 with a bias": "b = Conv(a, m, half(6))" + end.format("b"),
+        "Gelu in float16": "b = Conv(a, m) g = QuantizeLinear(b, t, z(110)) "
+        "h = DequantizeLinear(g, t, z(110)) l = Div(h, c16) e = Erf(l) n = Add(e, d16)"
+        "p = Mul(h, n) q = Mul(p, e16)" + end.format("q"),
         "a product in float16, added to itself": "b = Conv(a, m) "
         "g = QuantizeLinear(b, t, z(110)) h = DequantizeLinear(g, t, z(110)) l = Sigmoid(h) "
         "n = Mul(l, h)" + end.format("n"),

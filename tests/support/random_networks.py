@@ -46,7 +46,7 @@ class QuantizedNetwork:
         small: bool = False,
     ) -> None:
         self._steady, self._small = steady, small
-        # Its own, so that networks without moves are what they were.
+        # A separate generator keeps networks without moves unchanged.
         self._moves = random.Random(seed) if moved else None
         self.choose = random.Random(seed)
         self.numbers = np.random.default_rng(seed)

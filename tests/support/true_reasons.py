@@ -10,18 +10,18 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-# Whether what a reason claims holds of a node, and of what the groups of its pattern found.
+# Checks one claim of a reason against the network; the match holds the names in the claim.
 Claim = Callable[[Network, Node, re.Match[str]], bool]
 
-# Operators that the machine has between quantizations, whatever else it lacks.
+# Operators that the machine has between quantizations.
 _KNOWN = frozenset({"Sigmoid", "Tanh", "Sqrt", "Sin", "Exp", "Erf", "Gelu", "Relu", "Clip"})
 _KNOWN |= {"Conv", "MatMul", "Gemm", "MaxPool", "Concat", "Pad", "Transpose", "Slice"}
 _PLACES = {"input": 0, "first factor": 0, "weights": 1, "second factor": 1, "bias": 2}
 
 
 def falsehood(network: Network, node: Node, reason: str) -> str:
-    """The part of a ``reason`` for ``node`` of the canonical ``network`` that is not true; empty if
-    none is."""
+    """The first false claim in the ``reason`` for ``node`` of the canonical ``network``; empty if
+    all claims are true."""
     for pattern, claim in _CLAIMS.items():
         for found in re.finditer(pattern, reason):
             if not claim(network, node, found):
@@ -30,7 +30,7 @@ def falsehood(network: Network, node: Node, reason: str) -> str:
 
 
 def _tensor(network: Network, node: Node, called: str) -> str:
-    """The tensor that a reason calls ``called``."""
+    """The name of the tensor that a reason refers to as ``called``."""
     if called.startswith("operand "):
         return called.removeprefix("operand ")
     return node.input(_PLACES[called])
@@ -107,7 +107,7 @@ def _lacks(network: Network, node: Node, found: re.Match[str]) -> bool:
 
 
 def _follows_host(network: Network, node: Node, found: re.Match[str]) -> bool:
-    """Of the operand that is not a layer's result an operator is the maker."""
+    """Whether an operator computes an operand; inputs and constants follow no operator."""
     return any(network.maker(name) is not None for name in node.reads)
 
 

@@ -80,7 +80,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _require_known_operators(model: bytes, error: str) -> None:
-    """Raises `UnknownOperatorError` if that is what ``error`` says."""
+    """Raise `UnknownOperatorError` if ``error`` reports an unknown operator."""
     found = re.search(r"(\S+):(\w+)\(-?\d+\) is not a registered function/op", error)
     if found is not None:
         domain, operator = found.groups()

@@ -5,8 +5,8 @@ The rules of this folder rewrite that and other forms:
 
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
   (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
-- operators in float16 between quantizations, and scales of float16, are those of float32,
-- quantized constants are moved when compiling, with their scales and zero points,
+- operators in float16 between quantizations, and scales of float16, become float32,
+- quantized constants are folded through operators that move elements,
 - BatchNormalization and constants per channel behind a Conv go into its weights and bias,
 - ConvTranspose likewise, with the phases of its output as channels of one QLinearConv, as those of
   a convolution before DepthToSpace are,

@@ -1,4 +1,4 @@
-"""The rule of the canonical form that moves quantized constants when compiling.
+"""The canonicalization rule that folds quantized constants through operators that move elements.
 
 Exporters store a weight as their framework holds it, and put Transpose, Reshape or Concat between
 its DequantizeLinear and the product that reads it.
@@ -19,8 +19,7 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .quantization import BYTE_TYPES
 
-# Operators each of whose results is a copy of an element of their first input; of Concat, of all
-# inputs.
+# Operators that copy each element of their result from the first input (Concat: from any input).
 _MOVES = frozenset(
     {"Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"}
     | {"Identity", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose"}
@@ -43,9 +42,9 @@ class _Elements:
 
 
 def move_constant(network: Network, node: Node) -> bool:
-    """DequantizeLinear of a constant → operator that only moves elements becomes DequantizeLinear
-    of the moved constant, where the scales of the result are one or one per channel of some axis.
-    So does DequantizeLinear with scales of blocks, if a block is a whole channel."""
+    """Fold DequantizeLinear of a constant → operator that only moves elements into DequantizeLinear
+    of the moved constant, if the result has one scale or one scale per index of some axis. Replace
+    blocked scales too, if a block spans a whole channel."""
     if node.domain:
         return False
     if node.operator == "DequantizeLinear":
@@ -77,7 +76,8 @@ def move_constant(network: Network, node: Node) -> bool:
 
 
 def _dequantized(network: Network, node: Node | None) -> _Elements | None:
-    """What a DequantizeLinear has, element by element; None if it is not of constants."""
+    """Integers, scales and zero points of a DequantizeLinear by element; None if they are not
+    constant."""
     if node is None or node.operator != "DequantizeLinear" or node.domain:
         return None
     values, scale, zero = (network.constants.get(node.input(index)) for index in range(3))
@@ -93,7 +93,7 @@ def _dequantized(network: Network, node: Node | None) -> _Elements | None:
 
 
 def _spread(parameter: Array, node: Node, shape: tuple[int, ...]) -> Array | None:
-    """A scale or zero point for each element of a tensor of ``shape``."""
+    """Broadcast scales or zero points to ``shape``; None if their shapes do not match."""
     if parameter.size == 1:
         return np.broadcast_to(parameter.reshape(()), shape)
     axis = int(node.attributes.get("axis", 1))
@@ -114,8 +114,8 @@ def _spread(parameter: Array, node: Node, shape: tuple[int, ...]) -> Array | Non
 
 
 def _joined(operands: Sequence[_Elements]) -> _Elements | None:
-    """The elements of all operands, flattened, with integers of one type; None if they have none
-    in common."""
+    """Flatten and concatenate all operands, with integers of a common type; None if there is no
+    such type."""
     kinds = {item.values.dtype for item in operands}
     if len({item.scales.dtype for item in operands}) > 1:
         return None
@@ -140,8 +140,8 @@ def _signed(elements: _Elements) -> _Elements:
 
 
 def _places(network: Network, node: Node, operands: Sequence[Array]) -> dict[str, Array] | None:
-    """By result of ``node``, the place that each element has among those of the operands, which
-    follow each other; None if ONNX Runtime cannot say."""
+    """The index of each element of a result in the concatenated operands, by result of ``node``;
+    None if ONNX Runtime cannot run ``node``."""
     types, constants = dict(network.types), dict(network.constants)
     inputs, begin = list(node.inputs), 0
     for index, values in enumerate(operands):
@@ -161,8 +161,8 @@ def _places(network: Network, node: Node, operands: Sequence[Array]) -> dict[str
 
 
 def _dequantize(network: Network, node: Node, moved: _Elements, result: str) -> Node | None:
-    """The DequantizeLinear of ``moved`` to ``result``; None if no axis has its scales and zero
-    points."""
+    """The DequantizeLinear of ``moved`` to ``result``; None if scales or zero points vary along
+    several axes."""
     shape = moved.values.shape
     if not moved.values.size:
         return None
@@ -182,7 +182,8 @@ def _dequantize(network: Network, node: Node, moved: _Elements, result: str) -> 
 
 
 def _along(parameter: Array, axis: int | None) -> Array | None:
-    """The parameters along ``axis``, or the one of a whole tensor; None if they differ within."""
+    """Reduce parameters by element to one per index of ``axis``, or to one; None if they vary along
+    other axes."""
     if axis is None:
         first = parameter.reshape(-1)[0]
         return np.asarray(first) if (parameter == first).all() else None

@@ -1,6 +1,8 @@
-"""Rules of the canonical form for float16 around products: they compute in float32, as ONNX
-Runtime does on processors without float16, and their results are not rounded to float16 before
-they are quantized."""
+"""Canonicalization rules for float16 between quantizations.
+
+Operators compute in float32, as in ONNX Runtime on processors without float16, and results are
+quantized without rounding to float16 first.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,23 @@ from dataclasses import replace
 import numpy as np
 from onnx import TensorProto
 
+from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
 _HALF, _FLOAT = np.dtype(np.float16), np.dtype(np.float32)
-# Operators that the machine runs between DequantizeLinear and QuantizeLinear.
+# Operators, besides element-wise ones, that the machine runs between DequantizeLinear and
+# QuantizeLinear.
 _OPERATORS = frozenset(
-    {"Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv", "ConvTranspose"}
-    | {"DepthToSpace", "Expand", "Flatten", "Gather", "Gemm", "GlobalAveragePool", "HardSigmoid"}
-    | {"HardSwish", "LeakyRelu", "MatMul", "MaxPool", "Mul", "PRelu", "Pad", "ReduceMean", "Relu"}
-    | {"Reshape", "Sigmoid", "Slice", "Split", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze"}
+    {"AveragePool", "Concat", "Conv", "ConvTranspose", "DepthToSpace", "Expand", "Flatten"}
+    | {"Gather", "Gemm", "GlobalAveragePool", "MatMul", "MaxPool", "Pad", "ReduceMean", "Reshape"}
+    | {"Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 )
 
 
 def float_scale(network: Network, node: Node) -> bool:
-    """QuantizeLinear and DequantizeLinear in float16 become Cast and those in float32, which give
-    the same elements."""
+    """Replace QuantizeLinear and DequantizeLinear in float16 by the same operators in float32 and
+    a Cast. Every element stays the same."""
     if node.domain or node.operator not in ("QuantizeLinear", "DequantizeLinear"):
         return False
     scale = network.constants.get(node.input(1))
@@ -51,9 +54,9 @@ def float_scale(network: Network, node: Node) -> bool:
 
 
 def compute_in_float(network: Network, node: Node) -> bool:
-    """Cast of dequantized tensors to float16 → operator becomes that operator in float32 → Cast;
-    so do Relu, Clip and the addition of a constant behind it."""
-    if node.domain or node.operator not in _OPERATORS or not node.outputs:
+    """Sink the Cast to float16 of dequantized tensors below the operator that reads them, and then
+    below each operator that is the only reader."""
+    if node.domain or not (node.operator in _OPERATORS or is_elementwise(node)):
         return False
     if any(network.types[name].dtype != _HALF for name in node.outputs if name):
         return False
@@ -78,8 +81,8 @@ def compute_in_float(network: Network, node: Node) -> bool:
 
 
 def drop_casts(network: Network, node: Node) -> bool:
-    """Cast to float16 → Cast to float32 is removed where the tensor is dequantized, or where
-    QuantizeLinear follows."""
+    """Remove Cast to float16 → Cast to float32 between DequantizeLinear or QuantizeLinear and
+    other operators."""
     if not _casts(network, node, _HALF, _FLOAT) or node.outputs[0] in network.outputs:
         return False
     first = network.maker(node.inputs[0])
@@ -104,10 +107,8 @@ def _source(network: Network, node: Node, name: str) -> str | None:
     if cast is None or not _casts(network, cast, _FLOAT, _HALF):
         return None
     source = cast.inputs[0]
-    follows = network.only_reader(name) is node and (
-        node.operator in ("Relu", "Clip") or len(node.inputs) > 1
-    )
-    return source if _is_dequantized(network, source) or follows else None
+    follows = network.only_reader(name) is node
+    return source if follows or _is_dequantized(network, source) else None
 
 
 def _is_dequantized(network: Network, name: str) -> bool:
@@ -123,7 +124,7 @@ def _casts(network: Network, node: Node, given: np.dtype, made: np.dtype) -> boo
 
 
 def _in_float(network: Network, node: Node) -> list[Node]:
-    """``node`` with results in float32, and what casts these to float16."""
+    """``node`` with results in float32, and Casts of the results to float16."""
     outputs: list[str] = []
     casts = []
     for name in node.outputs:

@@ -1,4 +1,4 @@
-"""Why an operator of the canonical form is still in float: facts that a look at the file shows."""
+"""Why an operator of the canonical form is still in float, as facts that the file shows."""
 
 from __future__ import annotations
 
@@ -54,14 +54,13 @@ def is_whole_sum(network: Network, name: str) -> bool:
 
 
 def why_in_float(network: Network, name: str) -> str:
-    """Why a float tensor is not one of 8-bit integers with one scale, as a sentence that begins
-    with what the tensor is to its reader; empty if it is."""
+    """Why an operand is not dequantized from 8-bit integers with one scale; empty if it is."""
     return _of_operand(network, name, f"operand {name}", whole=True)
 
 
 def why_no_parameters(network: Network, node: Node) -> str:
-    """What keeps a QuantizeLinear or DequantizeLinear from having parameters that are known when
-    compiling, as a predicate of the tensor; empty if they are."""
+    """Why parameters of a QuantizeLinear or DequantizeLinear are unusable, as a predicate of the
+    tensor; empty if they are usable."""
     if parameters_of(network, node, node.operator) is not None:
         return ""
     if node.domain:
@@ -83,8 +82,8 @@ def why_no_parameters(network: Network, node: Node) -> str:
 
 
 def _of_operand(network: Network, name: str, called: str, whole: bool) -> str:
-    """Why a factor of a product, or another operand, is none of 8-bit integers; empty if it is.
-    With ``whole`` it has to have one scale."""
+    """Why an operand is not dequantized from 8-bit integers; empty if it is. ``whole`` requires one
+    scale for the whole tensor."""
     many = called == "weights"
     maker, info = network.maker(name), network.types[name]
     if info.dtype.kind != "f":
@@ -114,7 +113,7 @@ def _of_operand(network: Network, name: str, called: str, whole: bool) -> str:
 def _of_second(
     network: Network, node: Node, integers: str, parameters: QuantizationParameters
 ) -> str:
-    """Why no product of integers has the second factor of ``node``; empty if one has."""
+    """Why a product of integers cannot have the second factor of ``node``; empty if it can."""
     values = network.constants.get(integers)
     if values is None:
         if node.operator != "MatMul":
@@ -122,6 +121,8 @@ def _of_second(
         return "" if parameters.per_tensor else "its second factor has more than one scale"
     if parameters.per_tensor:
         return ""
+    if node.operator == "MatMul" and values.ndim != 2:
+        return f"its second factor has {values.ndim} dimensions and more than one scale"
     wanted = {"Conv": 0, "ConvTranspose": 1, "MatMul": values.ndim - 1}.get(node.operator)
     if wanted is None:
         wanted = 0 if node.attributes.get("transB") else 1
@@ -138,7 +139,7 @@ def _of_bias(
     integers: str,
     weight: QuantizationParameters,
 ) -> str:
-    """Why no product of integers has the bias of ``node``, or its factors; empty if one has."""
+    """Why a product of integers cannot have the bias or factors of ``node``; empty if it can."""
     if node.operator == "Gemm":
         for name, usual in (("transA", 0), ("alpha", 1.0), ("beta", 1.0)):
             if (given := node.attributes.get(name, usual)) != usual:

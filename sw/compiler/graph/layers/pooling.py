@@ -107,7 +107,7 @@ def average_in_float(node: Node, tensors: Tensors) -> Layer:
         raise Unsupported("its result is not quantized to 8 bits at one scale")
     shape = network.types[source].shape
     if shape is None or len(shape) not in (3, 4):
-        tensors.image(source)  # says what it lacks
+        tensors.image(source)  # raises the reason
     if node.operator.startswith("Reduce"):
         raise Unsupported("it goes over other axes than rows and columns")
     if any(step != 1 for step in node.attributes.get("dilations", ())):

@@ -1,4 +1,4 @@
-"""If and Loop that are decided when compiling: the graph that runs takes their place."""
+"""Inline If and Loop whose control flow is decided at compile time."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def inline_decided(network: Network, fold: Fold, infer: Infer) -> bool:
-    """Puts the branch that runs in the place of each If with a constant condition or with branches
-    that do the same, and the iterations in the place of each Loop whose number of iterations is
-    constant; whether there was any.
+    """Inline each If with a constant condition or with equivalent branches, and unroll each Loop
+    with a constant trip count. Return whether anything changed.
 
-    ``fold`` computes what is constant in a network, ``infer`` returns one with all types.
+    ``fold`` folds the constants of a network, ``infer`` returns a network with all types inferred.
     """
     changed = False
     for node in network.nodes:
@@ -53,7 +52,7 @@ def inline_decided(network: Network, fold: Fold, infer: Infer) -> bool:
 
 
 def why_undecided(network: Network, node: Node) -> str:
-    """The reason why an If or a Loop has not been replaced."""
+    """The reason why `inline_decided` has left an If or a Loop."""
     if _has_sequences(node):
         return "operators in its subgraphs have sequences of tensors"
     if node.operator == "If":
@@ -68,22 +67,22 @@ def why_undecided(network: Network, node: Node) -> str:
 
 
 def _has_sequences(node: Node) -> bool:
-    """Whether operators in the subgraphs of ``node`` have sequences of tensors, which cannot pass
-    between parts of a network."""
+    """Whether the subgraphs of ``node`` use sequences of tensors, which host segments cannot
+    exchange."""
     graphs = [value for value in node.attributes.values() if isinstance(value, onnx.GraphProto)]
     inner = [item for graph in graphs for item in nodes_of(graph.node)]
     return any("Sequence" in item.op_type or "Optional" in item.op_type for item in inner)
 
 
 def _choose(network: Network, node: Node, branch: str) -> None:
-    """Puts a branch of the If ``node`` in its place."""
+    """Inline one branch of the If ``node``."""
     copy = _Copy(network, node.attributes[branch])
     made, results = copy.nodes({}, node.name)
     network.nodes.replace(node, [*made, *_named(results, node.outputs)])
 
 
 def _named(sources: Sequence[str], results: Sequence[str]) -> list[Node]:
-    """Nodes that give ``sources`` the names ``results``; a result without a name is not read."""
+    """Identity nodes from ``sources`` to ``results``; results without a name are skipped."""
     return [
         Node("Identity", f"{result}_result", (source,), (result,))
         for source, result in zip(sources, results, strict=True)
@@ -92,7 +91,7 @@ def _named(sources: Sequence[str], results: Sequence[str]) -> list[Node]:
 
 
 def _unroll(network: Network, node: Node, fold: Fold) -> bool:
-    """Puts the iterations of a Loop in its place; False if their number is not known, or large."""
+    """Unroll a Loop; return False if its trip count is unknown or too large."""
     body: onnx.GraphProto = node.attributes["body"]
     count = _count(network, node.input(0))
     going = True if not node.input(1) else _truth(network, node.input(1))
@@ -147,7 +146,7 @@ def _no_values(count: int) -> list[list[str]]:
 
 
 def _count(network: Network, name: str) -> int | None:
-    """The greatest number of iterations; None if it is known only at run time."""
+    """The maximum trip count; None if it is known only at run time."""
     if not name:
         return _MOST_NODES + 1
     value = network.constants.get(name)
@@ -178,8 +177,8 @@ def _stacked(network: Network, name: str, values: Sequence[str], made: list[Node
 
 @dataclass
 class _Copy:
-    """Copies of ``graph``, a subgraph of a node, for ``network``. The constants are copied once;
-    ``made`` counts the nodes."""
+    """Instantiates ``graph``, a subgraph of a node, in ``network``. All instances share one copy of
+    the constants; ``made`` counts the nodes."""
 
     network: Network
     graph: onnx.GraphProto
@@ -195,8 +194,8 @@ class _Copy:
             self._constants[item.name] = self.network.add_constant(self._name(item.name), value)
 
     def nodes(self, given: Mapping[str, str], prefix: str) -> tuple[list[Node], list[str]]:
-        """The nodes of a copy whose inputs have the names ``given``, and the names of its
-        results. Nodes are named after ``prefix``."""
+        """Instantiate the graph with the inputs ``given``, by formal name. Return the nodes, whose
+        names start with ``prefix``, and the names of the results."""
         names = {**self._constants, **given}
         made = []
         for number, proto in enumerate(self.graph.node):
@@ -225,7 +224,7 @@ def _defined_within(node: Node) -> Iterator[str]:
 
 
 def _defined(graph: onnx.GraphProto) -> Iterator[str]:
-    """All names that a graph and those in it define."""
+    """All names that a graph and its subgraphs define."""
     yield from (item.name for item in (*graph.input, *graph.initializer))
     for node in nodes_of(graph.node):
         yield from node.output
@@ -235,7 +234,7 @@ def _defined(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    """A copy of ``node``, and of the graphs in it, with tensors called by their new ``names``."""
+    """A copy of ``node`` and its subgraphs with tensors renamed by ``names``."""
     copied = onnx.NodeProto()
     copied.CopyFrom(node)
     for given in (copied.input, copied.output):
@@ -256,7 +255,8 @@ def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
 
 
 def _branches_are_alike(network: Network, node: Node, infer: Infer) -> bool:
-    """Whether both branches of an If compute the same, in the same shapes, apart from views."""
+    """Whether both branches of an If are equivalent apart from views, and their results have equal
+    shapes."""
     outer = {*network.inputs, *(name for item in network.nodes for name in item.outputs)}
     results = [name for name in node.outputs if name]
     found: list[tuple[Any, list[int]]] = []
@@ -278,10 +278,10 @@ def _branches_are_alike(network: Network, node: Node, infer: Infer) -> bool:
 
 @dataclass
 class _Meanings:
-    """Numbers for the tensors of ``network``: those that are computed alike from the tensors
-    ``outer`` and constants, apart from views, have the same number.
+    """Value numbering of the tensors of ``network``: tensors get equal numbers if they are computed
+    in the same way from constants and the tensors ``outer``, ignoring views.
 
-    ``numbers`` has what the numbers stand for, and may be that of another network.
+    ``numbers`` maps expressions to numbers; two networks share it to compare their tensors.
     """
 
     network: Network

@@ -27,11 +27,11 @@ _ELEMENTS = {
 
 
 def with_foreign_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``, whose shapes ONNX has inferred, with the types and shapes that ONNX leaves out.
+    """Add the types and shapes that ONNX's inference leaves out to ``model``.
 
-    ONNX's inference stops at operators of other domains, ONNX Runtime's own com.microsoft among
-    them. ONNX Runtime's inference goes on, and for operators for which it has none, it runs the
-    model up to there. Where ONNX Runtime does not know an operator, the model stays as it is.
+    ONNX's inference stops at operators that ONNX does not define, such as operators of
+    com.microsoft. ONNX Runtime's inference covers most of these; shapes of the others are measured
+    in two runs of the model. If ONNX Runtime does not know an operator, ``model`` is unchanged.
     """
     if not any(map(_is_foreign, model.graph.node)):
         return model
@@ -107,8 +107,8 @@ def _types(model: onnx.ModelProto, names: list[str]) -> dict[str, TensorType]:
 
 
 def _is_scalar(model: onnx.ModelProto, name: str) -> bool:
-    """Whether a tensor for which ONNX Runtime gives no sizes has no dimensions, rather than an
-    unknown number of them."""
+    """Whether a tensor is a scalar. ONNX Runtime reports an empty shape for tensors of unknown rank
+    too."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     size = f"{name} as a vector"
@@ -121,7 +121,7 @@ def _is_scalar(model: onnx.ModelProto, name: str) -> bool:
 def _measured(
     model: onnx.ModelProto, found: dict[str, TensorType], names: list[str]
 ) -> dict[str, TensorType]:
-    """The types of tensors in two runs of ``model``, where their shapes are the same in both."""
+    """The types of the tensors that have equal shapes in two runs of ``model``."""
     constants = {item.name for item in model.graph.initializer}
     given = [item for item in model.graph.input if item.name not in constants]
     rng = np.random.default_rng(0)

@@ -25,8 +25,8 @@ _KNOWN = frozenset({"Constant", "Identity", "QuantizeLinear"})
 def widen_small_integers(network: Network) -> None:
     """Stores integers of two and four bits in int8 or uint8, with a Clip behind QuantizeLinear.
 
-    ONNX Runtime does not return such tensors, nor does it move their elements. Where an operator
-    other than QuantizeLinear makes one at run time, the network stays as it is.
+    ONNX Runtime neither returns such tensors nor moves their elements. The network is unchanged if
+    an operator other than QuantizeLinear computes one at run time.
     """
     small = {name for name, info in network.types.items() if info.dtype.name in _BYTES}
     makers = [maker for name in small if (maker := network.maker(name)) is not None]

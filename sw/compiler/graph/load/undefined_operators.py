@@ -34,12 +34,13 @@ def with_contributed_domain(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def hide_undefined(what: str, model: onnx.ModelProto, version: int) -> tuple[onnx.ModelProto, int]:
-    """``model``, whose opset is ``version``, and the opset that has all operators that ONNX has.
+    """Hide operators from ONNX that it does not define in opset ``version``. Return the model, and
+    the opset that defines all operators but ONNX Runtime's.
 
     ONNX Runtime runs some operators, such as LayerNormalization, in older opsets than ONNX, and
-    has others, such as SimplifiedLayerNormalization, under ONNX's name. In both cases the model is
-    a copy in which these are of a domain of their own, for `show_undefined`. Raises `ModelError`,
-    in which ``what`` names the model, for an operator that ONNX Runtime does not run.
+    defines others, such as SimplifiedLayerNormalization, in ONNX's domain. They move to a private
+    domain in a copy of ``model`` until `show_undefined`. Raises `ModelError`, in which ``what``
+    names the model, for an operator that ONNX Runtime does not run.
     """
     newer = [node for node in nodes_of(model.graph.node) if _is_newer(node, version)]
     foreign = [node for node in nodes_of(model.graph.node) if is_foreign(node.domain, node.op_type)]
@@ -82,7 +83,7 @@ def is_foreign(domain: str, operator: str) -> bool:
 
 
 def inferred(model: onnx.ModelProto, strict: bool = False) -> onnx.ModelProto:
-    """``model`` with the types and shapes that ONNX infers, whatever operators it has.
+    """``model`` with the types and shapes that ONNX infers, also with undefined operators.
 
     Raises what `onnx.shape_inference.infer_shapes` does.
     """
@@ -104,8 +105,8 @@ def _defined() -> frozenset[str]:
 
 
 def _hide(model: onnx.ModelProto, version: int | None) -> None:
-    """Moves operators that no opset has, and those that ``version`` does not have yet, into a
-    domain of their own."""
+    """Move operators into a private domain if no opset defines them, or only opsets after
+    ``version``."""
     for node in nodes_of(model.graph.node):
         if is_foreign(node.domain, node.op_type) or (
             version is not None and _is_newer(node, version)

@@ -25,7 +25,7 @@ from tests.support.quantized_forms import IMAGE, Shape, floats
 
 
 def loaded(text: str, shape: Shape = IMAGE) -> list[str]:
-    """The operators of a network as it is loaded, whose results are those of the file."""
+    """The operators of the loaded network, after comparing its results with the file's."""
     model = floats(text, shape)
     network = load_network(read_model(model), 1)
     given = {"x": np.random.default_rng(0).normal(0, 1, shape).astype(np.float32)}
@@ -61,7 +61,7 @@ def test_the_number_of_images_decides(images: int, wanted: int) -> None:
 
 
 def test_tensors_of_subgraphs_keep_apart() -> None:
-    """Those of two branches, and of all iterations, may have the same names."""
+    """Branches and iterations may use the same names."""
     once = choice("p", lambda r: f"c = Relu(d) {r} = Sub(c, d)", of("Identity(d)"), "f")
     twice = choice("p", lambda r: f"c = Sigmoid(f) {r} = Mul(c, f)", of("Identity(f)"), "v0")
     step = "c = Tanh(v) h = Sub(v, c) w = Relu(h) on = Identity(was)"

@@ -171,7 +171,7 @@ def test_the_reasons_of_a_form_are_true(name: str) -> None:
 
 
 def falsehoods(session: Session) -> list[tuple[str, str]]:
-    """Operators on the host, and what is not true of their reasons."""
+    """Operators on the host with the false claims in their reasons."""
     network = session.network
     nodes = {node.name: node for node in network.nodes}
     found = []
