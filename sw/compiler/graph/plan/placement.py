@@ -165,7 +165,7 @@ def _require_elements(node: Node, network: Network) -> None:
 def _layer(node: Node, tensors: Tensors) -> Layer:
     kind, network = (node.domain, node.operator), tensors.network
     if kind in _MOVES and network.types[node.inputs[0]].dtype.kind == "f":
-        raise Unsupported(_why_not_moved(network, node))
+        _require_quantized(network, node)
     match kind:
         case kind if kind in _LAYERS:
             return _LAYERS[kind](node, tensors)
@@ -182,18 +182,18 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
     raise Unsupported(f"the machine has no {node.operator}")
 
 
-def _why_not_moved(network: Network, node: Node) -> str:
-    """Why an operator that moves or chooses elements does so in float."""
+def _require_quantized(network: Network, node: Node) -> None:
+    """Raises `Unsupported` unless an operator in float that moves elements is between
+    quantizations."""
     operands = node.inputs if node.operator in ("Concat", "Max", "Min") else node.inputs[:1]
     given = [name for name in operands if name not in network.constants]
     for name in given:
         if reason := why_in_float(network, name):
-            return reason
+            raise Unsupported(reason)
     if quantized_after(network, node.outputs[0]) is None:
-        return "its result is not quantized to 8 bits at one scale"
+        raise Unsupported("its result is not quantized to 8 bits at one scale")
     if len(given) < len(operands):
-        return "one of its operands is a constant in float"
-    return f"the machine has no {node.operator} of this form"
+        raise Unsupported("one of its operands is a constant in float")
 
 
 def _why_no_function(tensors: Tensors, node: Node) -> str:

@@ -209,6 +209,8 @@ class Tensors:
         bits or more."""
         for name in names:
             dtype = self.network.types[name].dtype
+            if dtype.kind == "f":
+                raise Unsupported("the compiler does not move it from float to integers")
             if dtype not in (np.int8, np.uint8):
                 raise Unsupported(f"its data is {dtype}, not int8 or uint8")
         for what, width in (

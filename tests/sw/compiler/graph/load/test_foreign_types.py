@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -69,7 +71,7 @@ def between(text: str, opset: int = 17) -> onnx.ModelProto:
     # Before opset 13, DequantizeLinear has no axis.
     whole = (first + text + last).replace("<axis=0>", "" if opset < 13 else "<axis=0>")
     model = floats(whole, ROWS, opset)
-    given = {
+    given: dict[str, Any] = {
         "positions": np.tile(np.arange(4), (2, 1)),
         "lengths": np.array([3, 3], np.int32),
         "total": np.array(4, np.int32),
