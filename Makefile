@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures site check test tests lint types format tutorials bench fuzz safety mutants proofs coverage netlists products races programs nightly performance area routes area-model resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures figures-check site check test tests lint types format tutorials bench fuzz safety mutants proofs coverage netlists products races programs nightly performance area routes area-model resources bitstreams clean
 
 help:  ## List the targets
-	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
+	@perl -ne 'printf "  make %-14s %s\n", $$1, $$2 if /^([\w-]+):.*?## (.*)/' Makefile
 
 setup: $(VENV)/.made  ## Make .venv with all dependencies of `make test`; quick when it is up to date
 
@@ -24,6 +24,12 @@ docs: setup  ## Regenerate the pages on registers and instructions
 
 figures: setup  ## Redraw the figures of the documentation, from runs on the RTL
 	$(BIN)/python -m docs.drawing
+
+figures-check: setup  ## Compare figures and tables of the documentation with what draws and measures them; an hour
+	$(BIN)/python -m docs.drawing --check
+	$(BIN)/python benchmarks/performance.py --check
+	$(BIN)/python benchmarks/networks.py --check
+	$(BIN)/python benchmarks/study.py --check
 
 site: setup  ## Build the documentation as a site, in build/site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
@@ -68,7 +74,7 @@ fuzz: setup  ## Give 10,000 damaged and hostile files to the command line; a qua
 safety: setup  ## Disturb 10,000 runs of the machine: resets, stuck memory, errors, flipped bits, garbage; minutes
 	$(BIN)/python benchmarks/safety.py --jobs $(JOBS)
 
-mutants: setup  ## Plant 250 bugs in hardware, model, passes and runtime, and list what catches each; half an hour. RESUME=--resume goes on with an earlier run
+mutants: setup  ## Plant 350 bugs in hardware, model, passes and runtime, and list what catches each; an hour. RESUME=--resume goes on with an earlier run
 	$(BIN)/python -m tests.mutants --jobs $(JOBS) --json build/mutants.json $(RESUME)
 
 proofs: setup  ## Prove queues, arbiter, transfers, retirement and banks, and that planted bugs are seen; minutes
@@ -92,7 +98,7 @@ races: setup  ## Check whole networks for races between modules; minutes
 programs: setup  ## Run ten million random instructions on all simulators; hours
 	$(BIN)/vta fuzz --programs 41000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
 
-nightly: setup fuzz safety mutants proofs netlists products races programs  ## All of these; hours
+nightly: setup fuzz safety mutants proofs netlists products races figures-check programs  ## All of these; hours
 
 performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md
 	$(BIN)/python benchmarks/performance.py

@@ -8,8 +8,13 @@ The names below are imported at their first use, since some of them import large
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# ONNX Runtime reads this when it is imported; without it, it writes a device identifier and a
+# database of events to the user's cache folder. Child processes inherit the environment.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from amaranth_vta.default_device import build

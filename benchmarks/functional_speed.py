@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import onnxruntime
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import DEFAULT, PRESETS, Config
@@ -21,6 +20,7 @@ from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
 from amaranth_vta.sim.model.machine import ClearModel, Outcome
 from amaranth_vta.sim.model.native.model import NativeModel, Vectors, available_vectors
+from amaranth_vta.sw.runtime.network.onnx_runtime import default_session
 
 PRODUCTS = 36
 ROUNDS = 20
@@ -54,11 +54,7 @@ def main() -> None:
 def measure_resnet18(rounds: int, clear: bool) -> None:
     network = generate("resnet18")
     model, inputs = network.model, network.inputs
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    reference = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    reference = default_session(model.SerializeToString())
     best: dict[str, float] = {}
 
     def note(name: str, seconds: float) -> None:

@@ -1,10 +1,12 @@
 """All networks of the generators, compared with ONNX Runtime: ``python benchmarks/networks.py``.
 
     python benchmarks/networks.py [NAME ...] [--config NAME] [--device estimate] [--dram ddr]
+                                  [--check]
 
 Prints one row per network, and writes the rows into docs/networks.md if it ran without options.
+With ``--check`` nothing is written, and the page has to hold the rows.
 Weights are random: results have no meaning, but each layer costs as much as in a trained network.
-Ends with 1 if an element differs.
+Ends with 1 if an element differs, or the page does.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from performance import replace
+from performance import replace, stale
 from tables import row
 
 from amaranth_vta.bench.whole_networks import MeasuredNetwork, measure_network
@@ -41,9 +43,9 @@ class Row:
     def cells(self, peak: int) -> Iterator[str]:
         network, layers = NETWORKS[self.name], self.measured.layers
         found = summary(layers)
-        machine = [layer for layer in layers if layer.placed_on == "machine"]
-        cycles, macs = sum(layer.cycles or 0 for layer in machine), found["macs_on_machine"]
-        bound = sum(layer.bound_cycles for layer in machine)
+        launches, macs = self.measured.launches, found["macs_on_machine"]
+        cycles = sum(launch.cycles or 0 for launch in launches)
+        bound = sum(launch.bound_cycles for launch in launches)
         kinds: Counter[str] = Counter()
         for group in host_groups(layers):
             if not group.reason.startswith(USUAL):
@@ -69,6 +71,7 @@ def main() -> int:
     parser.add_argument("--config", default=DEFAULT)
     parser.add_argument("--device", default="estimate")
     parser.add_argument("--dram", default="ddr")
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     chosen = parser.parse_args()
     config = Config.load(chosen.config)
     lines = [row(*HEADS), "|---|--:|---|" + "--:|" * 5 + "---|"]
@@ -79,10 +82,11 @@ def main() -> int:
         lines.append(row(*measured.cells(config.macs_per_cycle)))
         print(lines[-1], flush=True)
         wrong += measured.mismatches
+    differs = False
     if _is_default(chosen, parser):
-        replace(MARKER, lines, PAGE)
+        differs = (stale if chosen.check else replace)(MARKER, lines, PAGE)
     print(f"{wrong:,} elements differ from ONNX Runtime's")
-    return 1 if wrong else 0
+    return int(differs or wrong > 0)
 
 
 def _is_default(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> bool:

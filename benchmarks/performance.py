@@ -1,13 +1,14 @@
 """Measures the numbers of docs/performance.md and writes them there: ``make performance``.
 
-    python benchmarks/performance.py [--only cycles] [--seconds 10]
+    python benchmarks/performance.py [--only cycles] [--seconds 10] [--check]
 
 ResNet-18, its convolutions and the steady-state rates on the RTL of `pynq-extended` with the
 memory ``ddr``, how fast the machine simulates, and its area from ``bitstreams/resources.md``
 (``make resources``); where whole networks lose cycles, by the estimate. Replaces what stands
 between the markers of the page, or only ``cycles``, ``speed``, ``area`` or ``lost`` cycles; all but
-the speed are the same on every host, and the page names the processor of that. Ends with 1 if a
-result is wrong.
+the speed are the same on every host, and the page names the processor of that. ``--check``
+compares the page with the measurements, except for the speed, instead of writing it. Ends with 1 if
+a result is wrong or the page is stale.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from difflib import unified_diff
 from pathlib import Path
 
 from lost_cycles import table as lost_cycles
@@ -45,19 +47,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="for each speed measured (10)")
     parser.add_argument("--only", choices=PARTS, help="the part of the page to renew (all)")
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     arguments = parser.parse_args()
     parts = [arguments.only] if arguments.only else PARTS
+    put, wrong = stale if arguments.check else replace, False
     if "area" in parts:
-        replace(AREA, area())
+        wrong |= put(AREA, area())
     if "lost" in parts:
-        replace(LOST, lost_cycles())
-    if "speed" in parts:
+        wrong |= put(LOST, lost_cycles())
+    if "speed" in parts and not arguments.check:
         replace(SPEED, _speeds(arguments.seconds))
-    return _cycles() if "cycles" in parts else 0
+    if "cycles" in parts:
+        lines, is_wrong = _cycles()
+        wrong |= put(MEASURED, lines) or is_wrong
+    return int(wrong)
 
 
-def _cycles() -> int:
-    """Renews the cycles, and gives whether a result is wrong."""
+def _cycles() -> tuple[list[str], bool]:
+    """The lines about cycles, and whether a result is wrong."""
     config = PRESETS[CONFIG]
     layers = list(measure_layers(config, "rtl", DRAM))
     by_hand = list(measure_layers(config, "rtl", DRAM, by_hand=True))
@@ -65,20 +72,28 @@ def _cycles() -> int:
     rounds = list(measure_rounds(config, "rtl", "ideal"))
     whole, mismatches = _network()
     lines = [*whole, "", *_layers(layers, by_hand), "", *_rates(rates), "", *_rounds(rounds)]
-    replace(MEASURED, lines)
     print("\n".join(lines))
-    return int(
-        mismatches + sum(item.mismatches for item in (*layers, *by_hand, *rates, *rounds)) > 0
-    )
+    wrong = mismatches + sum(item.mismatches for item in (*layers, *by_hand, *rates, *rounds))
+    return lines, wrong > 0
 
 
-def replace(marker: str, lines: Sequence[str], page: str = "performance.md") -> None:
-    """Puts ``lines`` into the page, between ``marker`` and the end that follows it."""
+def replace(marker: str, lines: Sequence[str], page: str = "performance.md") -> bool:
+    """Puts ``lines`` into the page, between ``marker`` and the end that follows it. Returns False,
+    since the page is right then."""
     path = DOCS / page
     before, rest = path.read_text(encoding="utf-8").split(marker)
     after = rest.partition(END)[2]
     text = "\n".join(lines)
     path.write_text(f"{before}{marker}{text}\n{END}{after}", encoding="utf-8")
+    return False
+
+
+def stale(marker: str, lines: Sequence[str], page: str = "performance.md") -> bool:
+    """Whether the page has other lines between ``marker`` and the end; prints the difference."""
+    text = (DOCS / page).read_text(encoding="utf-8").split(marker)[1].partition(END)[0]
+    difference = list(unified_diff(text.splitlines(), lines, f"docs/{page}", "measured", n=0))
+    print("\n".join(line.rstrip() for line in difference))
+    return bool(difference)
 
 
 def _network() -> tuple[list[str], int]:

@@ -184,6 +184,7 @@ def main() -> None:
         *whole,
         *parts,
     ]
+    arguments.o.parent.mkdir(parents=True, exist_ok=True)
     arguments.o.write_text("\n".join(lines) + "\n")
     print("\n".join(lines[6:]))
     if arguments.o == REPORT:

@@ -3,10 +3,11 @@
     python benchmarks/safety.py [--runs 10000] [--seed 1] [--jobs 2]
 
 A soft reset or the reset line in any cycle; a memory that falls silent for longer than the watchdog
-waits; one that ends within the program, so that any beat of a burst may be an error; flipped bits
-in instructions, micro-ops and parameters; garbage instead of instructions. Each run must end, or
-stop when it is asked to, within the time that the watchdog sets; write nothing but what its STOREs
-may; keep to the rules of the bus; and the next program must do what it does on a fresh machine.
+waits; one that ends within the program, or lacks one word that it uses, so that any beat of a burst
+may be an error; flipped bits in instructions, micro-ops and parameters; garbage instead of
+instructions. Each run must end, or stop when it is asked to, within the time that the watchdog
+sets; report an error of memory; write nothing but what its STOREs may; keep to the rules of the
+bus; and the next program must do what it does on a fresh machine.
 Most programs have base registers, all have limits. Prints how the runs ended; ends with 1 if one
 broke a rule. The same seed and number make the same run. Takes a quarter of an hour on a core.
 """

@@ -1,12 +1,12 @@
 """Which machine for which network, on three FPGAs: the study of docs/exploration.md.
 
-    python benchmarks/study.py [-o DIR] [--chip NAME ...] [--jobs N] [--write]
+    python benchmarks/study.py [-o DIR] [--chip NAME ...] [--jobs N] [--write | --check]
 
 Explores machines for ResNet-18, MobileNetV2 and BERT-tiny on an XC7Z020, an ECP5-85F and an
 ECP5-25F by ``vta explore`` into DIR (build/study), where each SPEC is beside its results, and
-prints the findings as Markdown; ``--write`` puts them into docs/exploration.md. Takes a quarter of
-an hour of processor time, and resumes where it was stopped. Needs the extras ``explore`` and
-``networks``.
+prints the findings as Markdown; ``--write`` puts them into docs/exploration.md, ``--check`` ends
+with 1 if that page has others. Takes a quarter of an hour of processor time, and resumes
+where it was stopped. Needs the extras ``explore`` and ``networks``.
 """
 
 from __future__ import annotations
@@ -228,12 +228,13 @@ def cycles(row: Row) -> float:
     return int(row["cycles"]) / int(row["images"])
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-o", type=Path, default=ROOT / "build" / "study")
     parser.add_argument("--chip", action="append", choices=list(SPACES))
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     jobs = ["--jobs", str(arguments.jobs)] if arguments.jobs else []
     lines: list[str] = []
@@ -242,7 +243,8 @@ def main() -> None:
     print("\n".join(lines))
     if arguments.write:
         performance.replace(BEGIN, lines[:-1], "exploration.md")
+    return int(arguments.check and performance.stale(BEGIN, lines[:-1], "exploration.md"))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -104,5 +104,6 @@ if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description="Write a LiteX SoC with the machine in it.")
     arguments.add_argument("-o", default="soc.v", metavar="FILE")
     path = Path(arguments.parse_args().o)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(soc_verilog(PRESETS["tiny"]))
     print(f"{path}: top module soc, memory at {MEMORY:#x}, registers at {REGISTERS:#x}")

@@ -7,8 +7,10 @@ width, depth and size. Its JSON form uses the keys of the published ``vta_config
 from __future__ import annotations
 
 import json
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import sub
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,14 @@ from .tiles import TileMemory
 
 class ConfigError(ValueError):
     """An invalid configuration, or one that does not fit the instruction encoding."""
+
+
+class _SizeError(ConfigError):
+    """Scratchpads of a ``config``, otherwise legal, that are too small or too large."""
+
+    def __init__(self, text: str, config: Config | None = None) -> None:
+        super().__init__(text)
+        self.config = config
 
 
 def _log2(low: int, high: int, default: int, doc: str) -> Any:
@@ -120,9 +130,10 @@ class Config:
             self._check_depth(name)
         self._check_encoding()
         if self.lookup and self.acc.depth < self.table_elements:
-            raise ConfigError(
+            raise _SizeError(
                 f"LOOKUP reads tables of {self.table_elements} accumulators, and LOG_ACC_BUFF_SIZE "
-                f"= {self.log_acc_buff_size} holds {self.acc.depth}"
+                f"= {self.log_acc_buff_size} holds {self.acc.depth}",
+                self,
             )
         if self.forward and self.inp.element_bits != self.out.element_bits:
             raise ConfigError(
@@ -130,9 +141,10 @@ class Config:
                 f"{self.out.element_bits}: with blocks or widths that differ it must be 0"
             )
         if self.inp.depth < self.taps:
-            raise ConfigError(
+            raise _SizeError(
                 f"DEPTHWISE reads {self.taps} inputs at once, and LOG_INP_BUFF_SIZE = "
-                f"{self.log_inp_buff_size} holds {self.inp.depth}"
+                f"{self.log_inp_buff_size} holds {self.inp.depth}",
+                self,
             )
 
     def _log_tile(self, name: str) -> tuple[int, int, int]:
@@ -150,9 +162,10 @@ class Config:
         size, element = getattr(self, key), self._log_element_bytes(name)
         most = element + isa.SRAM_BASE_WIDTH
         if not element < size <= most:
-            raise ConfigError(
+            raise _SizeError(
                 f"{key.upper()} = {size} does not fit: with elements of {1 << element} bytes it "
-                f"can be {element + 1} to {most} (2 to {1 << isa.SRAM_BASE_WIDTH} elements)"
+                f"can be {element + 1} to {most} (2 to {1 << isa.SRAM_BASE_WIDTH} elements)",
+                self,
             )
 
     def _check_encoding(self) -> None:
@@ -170,13 +183,56 @@ class Config:
                 size, most = getattr(self, key), widths[name] + self._log_element_bytes(name)
                 ways.append((size - most, f"{key.upper()} = {size} (at most {most} fits)"))
         if ways:
-            raise ConfigError(f"{problem}; reduce {' or '.join(text for _, text in sorted(ways))}")
-        raise ConfigError(
+            choices = [text for _, text in sorted(ways)]
+            if min(ways)[0] > 1:
+                choices += self._reduced_together()
+            raise _SizeError(f"{problem}; reduce {' or '.join(choices)}", self)
+        together = "".join(f"; reduce {choice}" for choice in self._reduced_together())
+        raise _SizeError(
             f"{problem}: LOG_UOP_BUFF_SIZE = {self.log_uop_buff_size}, LOG_INP_BUFF_SIZE = "
             f"{self.log_inp_buff_size}, LOG_WGT_BUFF_SIZE = {self.log_wgt_buff_size} and "
             f"LOG_ACC_BUFF_SIZE = {self.log_acc_buff_size} are too large together; reducing one "
-            "is not enough"
+            f"is not enough{together}",
+            self,
         )
+
+    def _reduced_together(self) -> list[str]:
+        """The buffers to reduce by few bits each until everything fits, as one choice; empty if
+        no reduction of several is smaller than that of one."""
+        widths = self._index_widths()
+        fitting = _fitting_widths(widths, dict.fromkeys(widths, 1), dict.fromkeys(widths, 0))
+        reduced = [name for name in fitting or {} if fitting and fitting[name] < widths[name]]
+        if fitting is None or len(reduced) < 2:
+            return []
+        sizes = [
+            f"LOG_{name.upper()}_BUFF_SIZE to {fitting[name] + self._log_element_bytes(name)}"
+            for name in reduced
+        ]
+        return [f"{', '.join(sizes[:-1])} and {sizes[-1]} together"]
+
+    def _sizes_that_fit(
+        self, fixed: Container[str], wanted: Mapping[str, int]
+    ) -> dict[str, int] | None:
+        """Sizes by key with which these parameters are legal, those in ``fixed`` as they are, with
+        index widths close to ``wanted``; None if there are none."""
+        least = dict.fromkeys(_SCRATCHPADS, 1)
+        least["inp"] = max(1, (self.taps - 1).bit_length())
+        if self.lookup:
+            table = isa.TABLE_BYTES >> self._log_element_bytes("acc")
+            least["acc"] = max(1, (table - 1).bit_length())
+        widths = self._index_widths()
+        keys = {name: f"LOG_{name.upper()}_BUFF_SIZE" for name in _SCRATCHPADS}
+        for name in _SCRATCHPADS:
+            if keys[name] not in fixed:
+                widths[name] = min(max(widths[name], least[name]), isa.SRAM_BASE_WIDTH)
+            elif not least[name] <= widths[name] <= isa.SRAM_BASE_WIDTH:
+                return None
+            else:
+                least[name] = widths[name]
+        fitting = _fitting_widths(widths, least, wanted)
+        if fitting is None:
+            return None
+        return {keys[name]: fitting[name] + self._log_element_bytes(name) for name in keys}
 
     def _index_widths(self) -> dict[str, int]:
         return {
@@ -285,6 +341,28 @@ class Config:
                     )
         return cls(**arguments)
 
+    def changed(self, values: Mapping[str, int]) -> Config:
+        """This machine with other ``values``, by the keys of ``vta_config.json``.
+
+        A scratchpad that ``values`` do not name keeps its bytes if it can. Else it grows to the
+        least that the machine can work with, or all of them shrink until an instruction and a
+        micro-op hold their indices: by as few bits as possible, and so that their depths stay
+        close to what they were. Raises `ConfigError` as `from_dict` does.
+        """
+        merged = {key: value for key, value in self.to_dict().items() if key not in values}
+        if "LOG_BLOCK" in values:
+            merged = {key: merged[key] for key in merged if not key.startswith("LOG_BLOCK_")}
+        merged |= values
+        try:
+            return Config.from_dict(merged)
+        except _SizeError as error:
+            refused = error.config
+            assert refused is not None
+            sizes = refused._sizes_that_fit(values, self._index_widths())
+            if sizes is None:
+                raise
+        return Config.from_dict(merged | sizes)
+
     @classmethod
     def from_json(cls, text: str) -> Config:
         """Parse the text of a ``vta_config.json``; raises `ConfigError` as `from_dict` does."""
@@ -331,6 +409,36 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"it has the key {key!r} twice")
         values[key] = value
     return values
+
+
+def _fitting_widths(
+    widths: Mapping[str, int], least: Mapping[str, int], wanted: Mapping[str, int]
+) -> dict[str, int] | None:
+    """Index widths of scratchpads that fit the encoding: ``widths``, reduced by as few bits in
+    total as possible but not below ``least``, and then as close to ``wanted`` as possible; None if
+    there are none."""
+    room = [widths[name] - least[name] for name in widths]
+    for total in range(sum(room) + 1):
+        found = []
+        for parts in _partitions(total, room):
+            reduced = dict(zip(widths, map(sub, widths.values(), parts), strict=True))
+            if isa.encoding_problem(reduced) is None:
+                off = sum((reduced[name] - wanted[name]) ** 2 for name in widths)
+                # Of equals, the one that cuts accumulators least.
+                found.append((off, parts[::-1], reduced))
+        if found:
+            return min(found)[2]
+    return None
+
+
+def _partitions(total: int, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All ways to divide ``total`` into parts, each of at most the ``room`` at its place."""
+    if not room:
+        if total == 0:
+            yield ()
+        return
+    for part in range(min(total, room[0]) + 1):
+        yield from ((part, *rest) for rest in _partitions(total - part, room[1:]))
 
 
 # Read limit for a configuration file, since files such as /dev/zero never end.

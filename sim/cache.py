@@ -17,10 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
+# Not resolved: sim is a link in the package, which this module is imported from.
+_PACKAGE = Path(__file__).parents[1]
 # Finds the number of the process that makes an unfinished file.
 _UNFINISHED = re.compile(r"^build-(\d+)-|\.(\d+)(?:\.seal)?$")
+# Packages that compute constants, or the host's part of a network.
+_COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
 KEPT_SECONDS = 30 * 24 * 3600
 _OTHERS_WRITE = 0o022
 
@@ -84,6 +89,31 @@ def hash_of(*parts: str) -> str:
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part.encode())
     return digest.hexdigest()[:32]
+
+
+def package_files(root: Path) -> list[Path]:
+    """Every file of the package in ``root``, relative to it: sources and data, without bytecode.
+
+    A result that depends on the package depends on these; a selection would miss the next module
+    that something comes to import.
+    """
+    found: list[Path] = []
+    for folder, names, files in os.walk(root, followlinks=True):
+        # Copies of the examples, in an installed package, are the user's programs.
+        names[:] = [name for name in names if name not in ("__pycache__", "examples")]
+        found += [Path(folder, name).relative_to(root) for name in files]
+    return sorted(found)
+
+
+@cache
+def package_version() -> tuple[str, ...]:
+    """What results depend on besides their input: a digest of this package, and the versions of
+    the packages that compute with it."""
+    digest = hashlib.sha256()
+    for path in package_files(_PACKAGE):
+        contents = (_PACKAGE / path).read_bytes()
+        digest.update(f"{path} {len(contents)}\n".encode() + contents)
+    return (digest.hexdigest(), *(metadata.version(package) for package in _COMPUTES_WITH))
 
 
 def _make_private(folder: Path) -> None:

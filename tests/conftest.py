@@ -7,6 +7,7 @@ import gc
 import pytest
 from hypothesis import HealthCheck, settings
 
+import amaranth_vta  # noqa: F401 - before a test imports onnxruntime, whose telemetry it turns off
 from tests.support.golden import Golden
 
 # Designs and schedules are many small objects that live long: collecting garbage as often as Python

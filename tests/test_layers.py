@@ -49,6 +49,8 @@ def refused(name: str, module: str) -> str | None:
             return "what software shares with hardware is pure data"
         if within(module, "amaranth_vta") and not any(within(module, name) for name in SHARED):
             return "what software shares with hardware knows nothing else"
+    if folder in ("examples", "benchmarks") and within(module, "onnxruntime"):
+        return "sw.runtime.network.onnx_runtime turns its telemetry off before it is imported"
     if folder == "hw" and (within(module, "amaranth_vta.sw") or within(module, "amaranth_vta.sim")):
         return "hardware knows neither software nor simulators"
     if folder == "sw" and within(module, "amaranth_vta.sim"):
@@ -109,6 +111,8 @@ def test_no_source_crosses_a_border() -> None:
         ("hw/platform/x.py", "import amaranth_vta.sim.programs.image", "hardware knows neither"),
         ("hw/isa.py", "from amaranth.lib import data", "pure data"),
         ("hw/config.py", "from . import stream", "knows nothing else"),
+        ("examples/x.py", "from onnxruntime import InferenceSession", "telemetry"),
+        ("benchmarks/x.py", "def f():\n    import onnxruntime.quantization", "telemetry"),
         ("hw/__init__.py", "", "the lint rule would take"),
     ],
 )

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measurement:
-    """``bound_cycles`` are the least that a machine of the configuration can take; ``target`` is
-    the share of the bound to reach, or None. ``mismatches`` counts bytes that differ from the
-    functional model's, or for a whole network elements that differ from ONNX Runtime's. ``cycles``
-    is None on a device without a clock.
+    """``bound_cycles`` are the least that a machine of the configuration can take, None for a layer
+    that overlaps with others; ``target`` is the share of the bound to reach, or None.
+    ``mismatches`` counts bytes that differ from the functional model's, or for a whole network
+    elements that differ from ONNX Runtime's. ``cycles`` is None on a device without a clock.
     """
 
     name: str
     operator: str
     macs: int
     cycles: int | None
-    bound_cycles: int
+    bound_cycles: int | None
     target: float | None
     bytes_loaded: int
     bytes_stored: int
@@ -30,7 +30,9 @@ class Measurement:
 
     @property
     def of_bound(self) -> float | None:
-        return self.bound_cycles / self.cycles if self.cycles else None
+        if self.bound_cycles is None or not self.cycles:
+            return None
+        return self.bound_cycles / self.cycles
 
     @property
     def is_reached(self) -> bool:

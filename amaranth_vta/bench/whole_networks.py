@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from amaranth_vta.hw.config import Config
 from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
-from amaranth_vta.session.layers import LayerReport
+from amaranth_vta.session.layers import LaunchReport, LayerReport
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.runtime.counters import Spent
 
@@ -16,13 +16,36 @@ from .measurement import Measurement
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """A run of a network: all its ``layers``, ``measurements`` of those on the machine, and in
-    ``spent`` where the cycles of each launch went, empty without a clock. Elements that differ from
-    ONNX Runtime's count as mismatches of the last measurement."""
+    """A run of ``images`` of a network: all its ``layers`` and ``launches``, ``measurements`` of
+    the layers on the machine, and in ``spent`` where the cycles of each launch went, empty without
+    a clock. Elements that differ from ONNX Runtime's count as mismatches of the last
+    measurement."""
 
     layers: list[LayerReport]
+    launches: list[LaunchReport]
     measurements: list[Measurement]
     spent: list[Spent]
+    images: int
+
+    @property
+    def whole(self) -> Measurement:
+        """All layers on the machine as one."""
+        items = self.measurements
+        cycles = [launch.cycles for launch in self.launches if launch.cycles is not None]
+        return Measurement(
+            "",
+            "all",
+            sum(item.macs for item in items),
+            sum(cycles) if cycles else None,
+            sum(launch.bound_cycles for launch in self.launches),
+            None,
+            sum(item.bytes_loaded for item in items),
+            sum(item.bytes_stored for item in items),
+            sum(item.mismatches for item in items),
+            sum(item.device_seconds for item in items),
+            {},
+            any(item.estimated for item in items),
+        )
 
 
 def measure_network(
@@ -34,9 +57,11 @@ def measure_network(
     skip: str | None = None,
     timing_only: bool = False,
     launch: str = "network",
+    allow_rounding: bool = False,
 ) -> MeasuredNetwork:
     """Measure one run of ``name``, one of `NETWORKS`, and compare the results with ONNX Runtime's,
-    unless ``skip`` or ``timing_only`` make them wrong. ``launch`` as in `Session`.
+    unless ``skip`` or ``timing_only`` make them wrong. ``launch`` and ``allow_rounding`` as in
+    `Session`.
     """
     network = generate(name)
     with Session(
@@ -44,6 +69,7 @@ def measure_network(
         config,
         device_name,
         dram,
+        allow_rounding=allow_rounding,
         launch=launch,
         timeline=timeline,
         skip=skip,
@@ -73,4 +99,6 @@ def measure_network(
             )
             for number, layer in enumerate(layers, 1)
         ]
-        return MeasuredNetwork(session.layers, measurements, session.spent)
+        return MeasuredNetwork(
+            session.layers, session.launches, measurements, session.spent, session.images_per_run
+        )

@@ -37,6 +37,7 @@ from .programs.disasm import disasm
 from .programs.fuzz import fuzz
 from .programs.replay import replay
 from .run import run
+from .streams import prepare_streams
 from .verilog import verilog
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
@@ -86,6 +87,7 @@ for command in chain.from_iterable(_SECTIONS.values()):
 
 def main() -> None:
     """The entry point of the command ``vta``."""
+    prepare_streams()
     signal.signal(signal.SIGTERM, _end)
     if not sys.warnoptions:
         # Standard error is for messages to the user; PYTHONWARNINGS shows warnings nevertheless.
@@ -104,7 +106,7 @@ def invoke(arguments: Sequence[str]) -> int:
     With VTA_DEBUG set, exceptions propagate instead of becoming one line.
     """
     try:
-        with vta.make_context("vta", list(arguments)) as context:
+        with vta.make_context("vta", list(arguments), obj=tuple(arguments)) as context:
             code = vta.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as end:  # --help, --version

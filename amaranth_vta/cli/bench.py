@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,18 +16,25 @@ from amaranth_vta.networks import NETWORKS, generate
 from amaranth_vta.report.cycles_table import cycles_table
 from amaranth_vta.report.host_summary import share_on_machine
 from amaranth_vta.report.host_summary import summary as host_summary
-from amaranth_vta.report.layer_table import host_lines
+from amaranth_vta.report.layer_table import OVERLAP, host_lines, overlap
 from amaranth_vta.report.text_table import cut, text_table
 from amaranth_vta.sw.runtime.counters import Spent
 
-from .options import DeviceChoice, config_option, device_options, json_option, launch_option
+from .options import (
+    DeviceChoice,
+    config_option,
+    device_options,
+    json_option,
+    launch_option,
+    rounding_option,
+)
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
 from .timelines import reserve_trace, save_trace
 
 if TYPE_CHECKING:
     from amaranth_vta.bench.measurement import Measurement
-    from amaranth_vta.session.layers import LayerReport
+    from amaranth_vta.bench.whole_networks import MeasuredNetwork
     from amaranth_vta.sim.trace.perfetto import Timeline
 
 # As in bench.rates, which is imported when it is needed.
@@ -77,6 +86,7 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
     is_flag=True,
     help="Print the schedules that the compiler considers for resnet18-layers, without running.",
 )
+@rounding_option
 @launch_option
 @json_option
 def bench(
@@ -86,6 +96,7 @@ def bench(
     device: DeviceChoice,
     schedules: str,
     explain: bool,
+    allow_rounding: bool,
     launch: str | None,
     json_path: str | None,
 ) -> int:
@@ -102,8 +113,9 @@ def bench(
 
     if name != _LAYERS and (explain or schedules != "default"):
         raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
-    if name not in NETWORKS and launch is not None:
-        raise click.UsageError("--launch is for networks")
+    for option, given in (("--launch", launch), ("--allow-rounding", allow_rounding)):
+        if name not in NETWORKS and given:
+            raise click.UsageError(f"{option} is for networks")
     if schedules == "by-hand" and not has_knobs(config):
         raise click.UsageError("schedules were found by hand for pynq-extended alone")
     if save_path is not None:
@@ -114,27 +126,26 @@ def bench(
         return DONE
     started = time.perf_counter()
     found: list[Measurement] = []
-    layers: list[LayerReport] = []
-    launches: list[Spent] = []
+    networks: list[MeasuredNetwork] = []
     with Outputs() as outputs:
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, device.trace)
         width = outputs.text_width
         outputs.say(_line(width, "", *_COLUMNS))
+        whole = {"launch": launch or "network", "allow_rounding": allow_rounding}
         by_hand = schedules == "by-hand"
-        for item in _measure(name, config, device, timeline, by_hand, launch, layers, launches):
+        for item in _measure(name, config, device, timeline, by_hand, whole, networks):
             found.append(item)
             outputs.say(_row(width, item))
+        network = networks[0] if networks else None
+        if network is not None:
+            outputs.say(_row(width, network.whole))
+            if overlap(network.layers):
+                outputs.say(fill(OVERLAP, width))
         save_trace(outputs, device.trace, timeline)
         seconds = time.perf_counter() - started
-        outputs.save_json("--json", summary(found, config, device, seconds, layers))
-    if name not in NETWORKS:
-        launches = [
-            Spent(f"{item.operator} {item.name}", item.counters)
-            for item in found
-            if item.cycles is not None
-        ]
-    return _conclude(outputs, found, device, layers, launches)
+        outputs.save_json("--json", summary(found, config, device, seconds, network))
+    return _conclude(outputs, found, device, network)
 
 
 def _save(name: str, path: str) -> int:
@@ -153,12 +164,12 @@ def _measure(
     device: DeviceChoice,
     timeline: Timeline | None,
     by_hand: bool,
-    launch: str | None,
-    layers: list[LayerReport],
-    launches: list[Spent],
+    whole: dict[str, Any],
+    networks: list[MeasuredNetwork],
 ) -> Iterator[Measurement]:
-    """The measurements of ``name``. For a network, adds all its layers, including those of the
-    host, to ``layers``, and its launches to ``launches``."""
+    """The measurements of ``name``. A network is measured with the options ``whole`` of a
+    `Session`, and added to ``networks``.
+    """
     from amaranth_vta.bench.layers import measure_layers
     from amaranth_vta.bench.rates import measure_rates
 
@@ -169,9 +180,8 @@ def _measure(
         with explain_missing_extras():
             from amaranth_vta.bench.whole_networks import measure_network
 
-        network = measure_network(name, config, *common, launch or "network")
-        layers += network.layers
-        launches += network.spent
+        network = measure_network(name, config, *common, **whole)
+        networks.append(network)
         return iter(network.measurements)
     return measure_rates(name, config, *common)
 
@@ -180,11 +190,18 @@ def _conclude(
     outputs: Outputs,
     found: list[Measurement],
     device: DeviceChoice,
-    layers: list[LayerReport],
-    spent: list[Spent],
+    network: MeasuredNetwork | None,
 ) -> int:
-    """Prints where the cycles of ``spent`` went, which of a network's ``layers`` the host runs, and
-    whether the results are right; returns the exit code."""
+    """Prints where the cycles went, which layers of a ``network`` the host runs, and whether the
+    results are right; returns the exit code."""
+    spent = [
+        Spent(f"{item.operator} {item.name}", item.counters)
+        for item in found
+        if item.cycles is not None
+    ]
+    layers = []
+    if network is not None:
+        spent, layers = network.spent, network.layers
     if spent:
         estimated = any(item.estimated for item in found)
         table = cycles_table(spent, "per measurement", outputs.text_width, estimated)
@@ -210,20 +227,20 @@ _COLUMNS = {"MACs": 13, "cycles": 11, "bound": 11, "of bound": 10, "target": 9}
 _WIDEST_NAME = 46
 
 
-def _line(width: int | None, name: str, *cells: str) -> str:
+def _line(width: int, name: str, *cells: str) -> str:
     numbers = "".join(cell.rjust(size) for cell, size in zip(cells, _COLUMNS.values(), strict=True))
-    room = _WIDEST_NAME if width is None else min(_WIDEST_NAME, width - len(numbers))
+    room = min(_WIDEST_NAME, width - len(numbers))
     return cut(name, room).ljust(room) + numbers
 
 
-def _row(width: int | None, item: Measurement) -> str:
+def _row(width: int, item: Measurement) -> str:
     share = item.of_bound
     return _line(
         width,
         f"{item.operator} {item.name}",
         f"{item.macs:,}" if item.macs else "",
         "" if item.cycles is None else f"{item.cycles:,}",
-        f"{item.bound_cycles:,.0f}",
+        "" if item.bound_cycles is None else f"{item.bound_cycles:,}",
         "" if share is None else f"{share:.1%}",
         "" if item.target is None else f"{item.target:.0%}" + ("" if item.is_reached else " !"),
     )
@@ -234,28 +251,37 @@ def summary(
     config: Config,
     device: DeviceChoice,
     wall_seconds: float,
-    layers: list[LayerReport],
+    network: MeasuredNetwork | None,
 ) -> dict[str, Any]:
-    """The JSON of a benchmark: sums, each measurement as a layer, and for a network a summary of
-    which ``layers`` run where."""
+    """The JSON of a benchmark: sums, each measurement as a layer, and for a ``network`` its
+    launches and a summary of which layers run where."""
     known = [item.cycles for item in found if item.cycles is not None]
     cycles = sum(known) if known else None
     macs, peak = sum(item.macs for item in found), config.macs_per_cycle
     seconds = sum(item.device_seconds for item in found)
+    bounded = found if network is None else network.launches
     return {
         "cycles": cycles,
         "estimated": any(item.estimated for item in found),
         "macs": macs,
         "peak_macs_per_cycle": peak,
         "utilization": macs / cycles / peak if cycles else None,
-        "bound_cycles": sum(item.bound_cycles for item in found),
+        "bound_cycles": sum(item.bound_cycles or 0 for item in bounded),
         "wall_seconds": wall_seconds,
         "device_seconds": seconds,
         "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
         "mismatches": None if device.unchecked else sum(item.mismatches for item in found),
         "fault": None,
         "skipped": device.skip,
-        **({"summary": host_summary(layers)} if layers else {}),
+        **(
+            {
+                "images_per_run": network.images,
+                "summary": host_summary(network.layers),
+                "launches": [asdict(launch) for launch in network.launches],
+            }
+            if network
+            else {}
+        ),
         "layers": [
             {
                 "name": item.name,

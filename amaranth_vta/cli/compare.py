@@ -25,7 +25,8 @@ def compare(first: str, second: str, html_path: str | None, json_path: str | Non
 
     A.json and B.json are what --json of `vta run` or `vta bench` wrote, on a device that counts
     cycles. The runs may differ in configuration, in memory, or in the version of a network or
-    schedule. Layers are matched by name.
+    schedule. Layers are matched by name and operator. Totals count equal work alone; the share of
+    the host is printed above the table.
     """
     from amaranth_vta.report.changes import changes_json, changes_page, changes_table
     from amaranth_vta.report.measured import load_measured
@@ -35,6 +36,7 @@ def compare(first: str, second: str, html_path: str | None, json_path: str | Non
         outputs.reserve("--html", html_path)
         outputs.reserve("--json", json_path)
         outputs.say(changes_table(*measured, outputs.text_width))
-        outputs.save("--html", lambda file: file.write(changes_page(*measured).encode()))
+        page = changes_page(*measured).encode(errors="replace")
+        outputs.save("--html", lambda file: file.write(page))
         outputs.save_json("--json", changes_json(*measured))
     return DONE

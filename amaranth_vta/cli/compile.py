@@ -7,7 +7,7 @@ import click
 from amaranth_vta.hw.config import Config
 from amaranth_vta.report.counts import counted
 
-from .options import config_option, images_option, tuned_option
+from .options import config_option, images_option, rounding_option, tuned_option
 from .outputs import Outputs
 
 
@@ -19,8 +19,14 @@ from .outputs import Outputs
 @config_option
 @images_option
 @tuned_option
+@rounding_option
 def compile_model(
-    model: str, output: str, config: Config, images: int | None, tuned: str | None
+    model: str,
+    output: str,
+    config: Config,
+    images: int | None,
+    tuned: str | None,
+    allow_rounding: bool,
 ) -> None:
     """Compile the quantized network of MODEL.onnx for a machine.
 
@@ -32,7 +38,7 @@ def compile_model(
 
     with Outputs() as outputs:
         outputs.reserve("--output", output)
-        network = compile(model, config, images, tuned=tuned).program
+        network = compile(model, config, images, (), tuned, allow_rounding).program
         outputs.save("--output", lambda file: write_network(network, file))
     click.echo(
         f"{output}: {counted(network.layer_count, 'layer')} on the machine, "

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
     from amaranth_vta.sw.runtime.network.network_program import RunLayer
 
+# Of `_rounding`, in steps of a result.
+_WORTH_A_LINE = 1e-3
+
 
 def explanation(session: Session) -> Iterator[str]:
     """One paragraph per step, in order: why it is on the host, or the machine's loop nest.
@@ -27,12 +30,24 @@ def explanation(session: Session) -> Iterator[str]:
                 for item in step.operators:
                     yield f"{item.name} ({item.operator}): on the host: {item.reason}"
             case RunLayer():
-                yield _layer(step, layers[step.name], session.dram)
+                layer = layers[step.name]
+                yield _layer(step, layer, session.dram) + _rounding(session, layer)
             case ToMachine():
                 packing = f"{step.operand.packing}, " if step.operand.packing else ""
                 yield f"{step.operand.tensor}: {packing}cut into tiles, to the machine"
             case _:
                 yield f"{step.tensor}: joined from tiles, to the host"
+
+
+def _rounding(session: Session, layer: Layer) -> str:
+    """How far rounding of the constants of a layer moves its results, if that is worth a line."""
+    bounds = session.network.rounding.bounds
+    most = max((bounds.get(node.name, 0.0) for node in layer.nodes), default=0.0)
+    if most < _WORTH_A_LINE:
+        return ""
+    return (
+        f"\nrounding of its bias moves results by at most {most:.2g} steps before they are rounded"
+    )
 
 
 def _layer(step: RunLayer, layer: Layer, dram: str) -> str:
@@ -44,7 +59,7 @@ def _layer(step: RunLayer, layer: Layer, dram: str) -> str:
     sources = " and ".join(f"{item.tensor} {list(item.image)}" for item in layer.sources)
     return (
         f"{nodes}: on the machine, {sources} to {layer.result.tensor} {list(layer.result.image)}\n"
-        f"at least {bound:,} cycles: {work.gemm_uops:,} micro-ops of GEMM and "
+        f"by itself at least {bound:,} cycles: {work.gemm_uops:,} micro-ops of GEMM and "
         f"{work.alu_uops:,} of ALU, {work.bytes_loaded:,} bytes loaded and "
         f"{work.bytes_stored:,} stored\n"
         f"{str(layer.function.lowered).rstrip()}"

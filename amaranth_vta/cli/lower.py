@@ -14,7 +14,7 @@ import click
 
 from amaranth_vta.hw.config import Config
 
-from .options import config_option
+from .options import config_option, rounding_option
 
 if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.environment import Environment
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", metavar="FILE.py:FUNCTION|MODEL.onnx|NEST.txt")
 @config_option
+@rounding_option
 @click.option("--layer", metavar="NAME", help="Only this layer of the network.")
 @click.option(
     "--after",
@@ -41,7 +42,13 @@ if TYPE_CHECKING:
     "--origins", is_flag=True, help="Add to each line the tensor, axis and source line it is from."
 )
 def lower(
-    source: str, config: Config, layer: str | None, after: str | None, trace: bool, origins: bool
+    source: str,
+    config: Config,
+    allow_rounding: bool,
+    layer: str | None,
+    after: str | None,
+    trace: bool,
+    origins: bool,
 ) -> None:
     """Print what a schedule becomes: nest, instructions, micro-ops.
 
@@ -68,7 +75,9 @@ def lower(
         return
     with Environment(config) as env:
         found = (
-            _of_network(source, config, layer) if source.endswith(".onnx") else [_of_file(source)]
+            _of_network(source, config, layer, allow_rounding)
+            if source.endswith(".onnx")
+            else [_of_file(source)]
         )
         for number, (name, schedule, args) in enumerate(found):
             click.echo(
@@ -127,13 +136,15 @@ def _changes(steps: list[tuple[str, str]]) -> Iterator[str]:
         before = text
 
 
-def _of_network(path: str, config: Config, layer: str | None) -> list[Scheduled]:
+def _of_network(
+    path: str, config: Config, layer: str | None, allow_rounding: bool
+) -> list[Scheduled]:
     from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
     from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
     from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
     from amaranth_vta.sw.compiler.graph.plan.placement import place
 
-    network = canonical(load_network(read_model(path), config.batch))
+    network = canonical(load_network(read_model(path), config.batch), allow_rounding)
     items = place(network, config).items
     layers = {item.name: item.function for item in items if isinstance(item, Layer)}
     if not layers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -12,6 +13,11 @@ import click
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.sim.devices import DEVICES, PARTS
 from amaranth_vta.sim.machine.dram import DramError, memory_timing
+
+
+def command_line() -> str:
+    """The command as the user has typed it, for a shell."""
+    return shlex.join(("vta", *(click.get_current_context().obj or ())))
 
 
 class ConfigType(click.ParamType):
@@ -135,6 +141,12 @@ tuned_option = click.option(
     type=click.Path(),
     metavar="FILE",
     help="Better schedules of the network's layers, as `vta tune` writes them.",
+)
+rounding_option = click.option(
+    "--allow-rounding",
+    is_flag=True,
+    help="Let the machine requantize the results of products whose biases, rounded to steps of the "
+    "sums, can move them by more than half a step.",
 )
 launch_option = click.option(
     "--launch",

@@ -27,7 +27,8 @@ class Outputs:
 
     `reserve` opens a temporary file in the folder of each path, so that a path that cannot be
     written is found before the work and not after it; `save` fills the file and moves it into
-    place. What has not been saved when the block ends leaves nothing behind.
+    place. Folders on the way to an output are created. What has not been saved when the block ends
+    leaves nothing behind, and neither do created folders that are empty then.
 
     A path of ``-`` is standard output. Then `say` writes to standard error, to keep the output
     clean.
@@ -35,14 +36,15 @@ class Outputs:
 
     def __init__(self) -> None:
         self._files: dict[str, _Output | _StandardOutput | _Folder] = {}
+        # By option: the place of every output, saved or not, and whether it is a replaced folder.
+        self._places: dict[str, tuple[Path, bool]] = {}
+        self._created: list[Path] = []
         self._stdout_is_taken = False
 
     @property
-    def text_width(self) -> int | None:
-        """The columns of the terminal that `say` writes to, None if it does not write to a
-        terminal."""
-        stream = sys.stderr if self._stdout_is_taken else sys.stdout
-        return shutil.get_terminal_size().columns if stream.isatty() else None
+    def text_width(self) -> int:
+        """The columns of the terminal, or of the variable COLUMNS; 80 where neither says."""
+        return shutil.get_terminal_size().columns
 
     def say(self, text: str) -> None:
         """Prints a line for the user."""
@@ -59,22 +61,30 @@ class Outputs:
     ) -> None:
         for file in self._files.values():
             file.discard()
+        for folder in reversed(self._created):
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
 
     def reserve(self, option: str, path: str | None) -> Path | None:
         """Opens the file that ``option`` names; does nothing if it was not given.
 
         Returns its path until it is saved, for code that writes files itself. Raises `OutputError`
-        when it cannot be written, or is also the file of another option.
+        when it cannot be written, is also the file of another option, or lies in a folder that
+        another option replaces.
         """
         if path is None:
             return None
-        output = _StandardOutput(option) if path == _STDOUT else _Output(option, path)
-        for other in self._files.values():
-            if other.target == output.target:
-                output.discard()
-                raise OutputError(f"{other.option} and {option} name the same file, {path}")
-        self._files[option] = output
-        self._stdout_is_taken |= path == _STDOUT
+        if path == _STDOUT:
+            self._claim(option, path, Path(_STDOUT), replaced=False)
+            self._stdout_is_taken = True
+            self._files[option] = standard = _StandardOutput()
+            return standard.part
+        if path.endswith("/"):
+            raise _problem(option, path, "Is a directory")
+        target = Path(os.path.realpath(path))
+        self._claim(option, path, target, replaced=False)
+        self._create(option, path, target.parent)
+        self._files[option] = output = _Output(option, path, target)
         return output.part
 
     def save(self, option: str, write: Callable[[IO[bytes]], object] | None = None) -> None:
@@ -87,11 +97,44 @@ class Outputs:
     def reserve_folder(self, option: str, path: str | None, replaced: str) -> None:
         """Makes room for the folder that ``option`` names; does nothing if it was not given.
 
-        Raises `OutputError` when it cannot be written, or exists and may not be replaced: only an
-        empty folder, or one with a file named ``replaced``, may.
+        Raises `OutputError` when it cannot be written, when the output of another option lies in
+        it, or when it exists and may not be replaced: only an empty folder, or one with a file
+        named ``replaced``, may.
         """
         if path is not None:
-            self._files[option] = _Folder(option, path, replaced)
+            target = Path(os.path.realpath(path))
+            self._claim(option, path, target, replaced=True)
+            self._create(option, path, target.parent)
+            self._files[option] = _Folder(option, path, target, replaced)
+
+    def keep_folder(self, option: str, path: str) -> Path:
+        """The folder that ``option`` names, for files that a command adds to it; it is created, and
+        removed again if it stays empty. Raises `OutputError` when it cannot be."""
+        self._create(option, path, Path(os.path.realpath(path)))
+        return Path(path)
+
+    def _claim(self, option: str, path: str, target: Path, replaced: bool) -> None:
+        """Notes where the output of ``option`` is to be; raises `OutputError` if that of another
+        option would overwrite it, or be overwritten."""
+        for other, (place, is_folder) in self._places.items():
+            if place == target:
+                raise OutputError(f"{other} and {option} name the same file, {path}")
+            if is_folder and place in target.parents:
+                raise _problem(option, path, f"it lies in the folder of {other}, which is replaced")
+            if replaced and target in place.parents:
+                raise _problem(option, path, f"the file of {other} lies in it")
+        self._places[option] = target, replaced
+
+    def _create(self, option: str, path: str, folder: Path) -> None:
+        """Creates ``folder`` and those above it that do not exist."""
+        missing = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
+        try:
+            for place in reversed(missing):
+                # Another command may have created it in the meantime.
+                place.mkdir(exist_ok=True)
+                self._created.append(place)
+        except OSError as error:
+            raise _problem(option, path, error.strerror) from None
 
     def save_folder(self, option: str, files: Mapping[str, bytes]) -> None:
         """Fills the folder of ``option``, if that was given, with files by name."""
@@ -105,21 +148,20 @@ class Outputs:
 
 
 class _Output:
-    def __init__(self, option: str, path: str) -> None:
-        self.option, self._path = option, path
-        self.target = Path(os.path.realpath(path))
+    def __init__(self, option: str, path: str, target: Path) -> None:
+        self._option, self._path, self._target = option, path, target
         # /dev/stdout is written to and not replaced, even where it leads to a regular file.
-        special = path.startswith("/dev/") or (self.target.exists() and not self.target.is_file())
+        special = path.startswith("/dev/") or (target.exists() and not target.is_file())
         self._replaced = not special
         self.part = Path(path)
         if self._replaced:
-            if self.target.exists() and not os.access(self.target, os.W_OK):
-                raise self._problem("Permission denied")
-            self.part = self.target.with_name(f".{secrets.token_hex(6)}.part")
+            if target.exists() and not os.access(target, os.W_OK):
+                raise _problem(option, path, "Permission denied")
+            self.part = target.with_name(f".{secrets.token_hex(6)}.part")
         try:
             self._file = self.part.open("xb" if self._replaced else "ab")
         except OSError as error:
-            raise self._problem(error.strerror) from None
+            raise _problem(option, path, error.strerror) from None
 
     def save(self, write: Callable[[IO[bytes]], object] | None) -> None:
         try:
@@ -127,10 +169,10 @@ class _Output:
                 write(self._file)
             self._file.close()
             if self._replaced:
-                self.part.replace(self.target)
+                self.part.replace(self._target)
         except OSError as error:
             self.discard()
-            raise self._problem(error.strerror) from None
+            raise _problem(self._option, self._path, error.strerror) from None
 
     def discard(self) -> None:
         # Closing flushes, which fails on a full disk; the file is removed anyway.
@@ -139,14 +181,9 @@ class _Output:
         if self._replaced:
             self.part.unlink(missing_ok=True)
 
-    def _problem(self, reason: str | None) -> OutputError:
-        return OutputError(f"{self.option} {self._path} cannot be written: {reason}")
-
 
 class _StandardOutput:
-    def __init__(self, option: str) -> None:
-        self.option = option
-        self.target = Path(_STDOUT)
+    def __init__(self) -> None:
         # The path for code that writes its file itself.
         self.part = Path("/dev/stdout")
 
@@ -162,35 +199,35 @@ class _StandardOutput:
 
 
 class _Folder:
-    def __init__(self, option: str, path: str, replaced: str) -> None:
-        self.option, self._path = option, path
-        self.target = Path(os.path.realpath(path))
-        self._part = self.target.with_name(f".{secrets.token_hex(6)}.part")
-        if self.target.exists():
-            if not self.target.is_dir():
-                raise self._problem("it is a file")
-            if any(self.target.iterdir()) and not (self.target / replaced).exists():
-                raise self._problem(f"it holds other things and no {replaced}")
+    def __init__(self, option: str, path: str, target: Path, replaced: str) -> None:
+        self._option, self._path, self._target = option, path, target
+        self._part = target.with_name(f".{secrets.token_hex(6)}.part")
         try:
+            if target.exists():
+                if not target.is_dir():
+                    raise _problem(option, path, "it is a file")
+                if any(target.iterdir()) and not (target / replaced).exists():
+                    raise _problem(option, path, f"it holds other things and no {replaced}")
             self._part.mkdir()
         except OSError as error:
-            raise self._problem(error.strerror) from None
+            raise _problem(option, path, error.strerror) from None
 
     def save(self, files: Mapping[str, bytes]) -> None:
-        before = self.target.with_name(f".{secrets.token_hex(6)}.part")
+        before = self._target.with_name(f".{secrets.token_hex(6)}.part")
         try:
             for name, data in files.items():
                 (self._part / name).write_bytes(data)
-            if self.target.exists():
-                self.target.rename(before)
-            self._part.rename(self.target)
+            if self._target.exists():
+                self._target.rename(before)
+            self._part.rename(self._target)
         except OSError as error:
             self.discard()
-            raise self._problem(error.strerror) from None
+            raise _problem(self._option, self._path, error.strerror) from None
         shutil.rmtree(before, ignore_errors=True)
 
     def discard(self) -> None:
         shutil.rmtree(self._part, ignore_errors=True)
 
-    def _problem(self, reason: str | None) -> OutputError:
-        return OutputError(f"{self.option} {self._path} cannot be written: {reason}")
+
+def _problem(option: str, path: str, reason: str | None) -> OutputError:
+    return OutputError(f"{option} {path} cannot be written: {reason}")

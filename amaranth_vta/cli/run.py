@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +11,18 @@ import click
 
 from amaranth_vta.hw.config import Config
 
+from .comparison_text import comparison_lines
 from .explain import explanation
+from .labels import LABELS, read_labels
 from .options import (
     DeviceChoice,
+    command_line,
     config_option,
     device_options,
     images_option,
     json_option,
     launch_option,
+    rounding_option,
     tuned_option,
     waves_option,
 )
@@ -30,8 +35,6 @@ if TYPE_CHECKING:
     from amaranth_vta.sim.trace.perfetto import Timeline
 
 Arrays = dict[str, Any]
-# How many distinct differences a comparison lists.
-_MOST_FREQUENT = 8
 
 
 @click.command()
@@ -40,6 +43,7 @@ _MOST_FREQUENT = 8
 @device_options()
 @images_option
 @tuned_option
+@rounding_option
 @launch_option
 @click.option(
     "--inputs",
@@ -56,7 +60,25 @@ _MOST_FREQUENT = 8
     help="Write an .npz with an array for each output of the graph.",
 )
 @click.option(
-    "--check", is_flag=True, help="Compare with ONNX Runtime; a difference is exit code 1."
+    "--check",
+    is_flag=True,
+    help="Compare with ONNX Runtime: exit code 1 if an element differs from the network in "
+    "canonical form, or if results are further from the file than docs/networks.md allows.",
+)
+@click.option(
+    "--labels",
+    "labels_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Print top-1 and top-5 accuracy: an .npy or .npz, or text with an integer per line, one "
+    "per image. An array `labels` in --inputs does the same.",
+)
+@click.option(
+    "--float",
+    "float_path",
+    type=click.Path(),
+    metavar="FLOAT.onnx",
+    help="Also print the accuracy of the float model, and how often both agree.",
 )
 @click.option(
     "--explain",
@@ -85,10 +107,13 @@ def run(
     device: DeviceChoice,
     images: int | None,
     tuned: str | None,
+    allow_rounding: bool,
     launch: str | None,
     inputs_path: str | None,
     outputs_path: str | None,
     check: bool,
+    labels_path: str | None,
+    float_path: str | None,
     explain: bool,
     allow_host: bool,
     waves: str | None,
@@ -104,7 +129,9 @@ def run(
     from amaranth_vta.report import PAGE
     from amaranth_vta.session.random_inputs import random_inputs
 
-    _refuse_contradictions(model, images, tuned, check, explain, device)
+    _refuse_contradictions(model, images, tuned, allow_rounding, check, explain, device)
+    if labels_path is not None or float_path is not None:
+        _refuse_accuracy(labels_path, inputs_path, device)
     if device.timing_only and outputs_path is not None:
         raise click.UsageError("--outputs writes results, and --timing-only computes none")
     with Outputs() as outputs:
@@ -114,14 +141,25 @@ def run(
         timeline = _timeline(outputs, device, report_path)
         waves_part = outputs.reserve("--waves", waves)
         given = _load_arrays(inputs_path) if inputs_path is not None else None
+        labels = read_labels(labels_path) if labels_path is not None else None
         launch = launch or ("network" if report_path is None else "layer")
-        with _open(model, config, images, tuned, device, launch, waves_part, timeline) as session:
+        compiling = {"images": images, "tuned": tuned, "allow_rounding": allow_rounding}
+        with _open(model, config, compiling, device, launch, waves_part, timeline) as session:
             if not allow_host:
                 _refuse_host_alone(session, model)
             inputs = random_inputs(session) if given is None else given
-            checked = _run(session, inputs, check, outputs, device, timeline)
+            if LABELS in inputs and LABELS not in session.inputs:
+                among = inputs.pop(LABELS)
+                labels = among if labels is None else labels
+
+            def judge(results: Arrays) -> None:
+                computed = not device.timing_only and device.skip is None
+                if computed and (labels is not None or float_path is not None):
+                    session.accuracy(inputs, results, labels, float_path)
+
+            checked = _run(session, inputs, check, judge, outputs, device, timeline)
         if report_path is not None:
-            _save_report(outputs, session, model, device, timeline, report_path)
+            _save_report(outputs, session, model, device, timeline, report_path, checked)
     if explain:
         for paragraph in explanation(session):
             outputs.say(f"{paragraph}\n")
@@ -132,8 +170,11 @@ def run(
         outputs.say(device.unchecked)
     if given is None:
         outputs.say("Inputs were random; --inputs gives others.")
+    if session.label_accuracy is not None:
+        outputs.say(str(session.label_accuracy))
     if checked is not None:
-        outputs.say(_comparison(checked))
+        for line in comparison_lines(checked, explain):
+            outputs.say(line)
     return DONE if checked is None or checked.ok else WRONG_RESULT
 
 
@@ -141,6 +182,7 @@ def _refuse_contradictions(
     model: str,
     images: int | None,
     tuned: str | None,
+    allow_rounding: bool,
     check: bool,
     explain: bool,
     device: DeviceChoice,
@@ -156,9 +198,23 @@ def _refuse_contradictions(
     if check or explain:
         option = "--check" if check else "--explain"
         raise click.UsageError(f"{option} needs the network's ONNX file; {model} is compiled")
-    for option, value in (("--images", images), ("--tuned", tuned)):
+    rounding = allow_rounding or None
+    for option, value in (
+        ("--images", images),
+        ("--tuned", tuned),
+        ("--allow-rounding", rounding),
+    ):
         if value is not None:
             raise click.UsageError(f"{option} is for `vta compile`; {model} is compiled")
+
+
+def _refuse_accuracy(labels: str | None, inputs: str | None, device: DeviceChoice) -> None:
+    option = "--float" if labels is None else "--labels"
+    if device.unchecked:
+        wrong = "--timing-only" if device.timing_only else "--skip"
+        raise click.UsageError(f"{option} judges results, and {wrong} gives none that are right")
+    if labels is not None and inputs is None:
+        raise click.UsageError("--labels are of images, which --inputs gives")
 
 
 def _refuse_host_alone(session: Session, model: str) -> None:
@@ -187,8 +243,7 @@ def _timeline(outputs: Outputs, device: DeviceChoice, report_path: str | None) -
 def _open(
     model: str,
     config: Config,
-    images: int | None,
-    tuned: str | None,
+    compiling: dict[str, Any],
     device: DeviceChoice,
     launch: str,
     waves: Path | None,
@@ -208,18 +263,19 @@ def _open(
     }
     if is_archive(model):
         return Session.load(model, _asked_for(config), **options)
-    return Session(model, config, images=images, tuned=tuned, **options)
+    return Session(model, config, **compiling, **options)
 
 
 def _run(
     session: Session,
     inputs: Arrays,
     check: bool,
+    judge: Callable[[Arrays], None],
     outputs: Outputs,
     device: DeviceChoice,
     timeline: Timeline | None,
 ) -> CheckReport | None:
-    """Runs or checks, and saves the output files, also after a fault."""
+    """Runs or checks, judges the results, and saves the output files, also after a fault."""
     from amaranth_vta.sw.runtime.array_file import write_arrays
     from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
@@ -230,6 +286,7 @@ def _run(
             results = checked.outputs
         else:
             results = session.run(inputs)
+        judge(results)
     except RuntimeFault:
         outputs.save_json("--json", session.report())
         raise
@@ -249,13 +306,25 @@ def _save_report(
     device: DeviceChoice,
     timeline: Timeline | None,
     folder: str,
+    checked: CheckReport | None,
 ) -> None:
-    from amaranth_vta.report import report_files
+    from datetime import UTC, datetime
+
+    import amaranth_vta
+    from amaranth_vta.report import Provenance, report_files
 
     # The report links to the timeline of --trace.
     trace = None if device.trace is None else os.path.relpath(device.trace, folder)
     title = f"{Path(model).stem} on {device.name}"
-    outputs.save_folder("--report", report_files(session, title, device.dram, timeline, trace))
+    provenance = Provenance(
+        command=command_line(),
+        version=amaranth_vta.__version__,
+        date=datetime.now(UTC),
+        comparison="" if checked is None else "; ".join(comparison_lines(checked, explain=False)),
+        is_wrong=checked is not None and not checked.ok,
+    )
+    files = report_files(session, title, device.dram, provenance, timeline, trace)
+    outputs.save_folder("--report", files)
 
 
 def _show(outputs: Outputs, session: Session, explain: bool) -> None:
@@ -263,20 +332,6 @@ def _show(outputs: Outputs, session: Session, explain: bool) -> None:
     cycles = session.cycles_table(outputs.text_width)
     if cycles:
         outputs.say(f"\n{cycles}")
-
-
-def _comparison(checked: CheckReport) -> str:
-    text = f"ONNX Runtime: {checked.mismatches:,} of {checked.elements:,} output elements differ"
-    if checked.mismatches:
-        frequent = sorted(checked.histogram.items(), key=lambda item: -item[1])[:_MOST_FREQUENT]
-        rest = ", …" if len(checked.histogram) > _MOST_FREQUENT else ""
-        text += f" (by {', '.join(f'{by:+g}: {count:,}' for by, count in frequent)}{rest})"
-    if checked.differs_from_default is None:
-        return f"{text}; a default session cannot run the original model, which is not a failure"
-    return (
-        f"{text}; {checked.differs_from_default:,} differ from the original model in a default "
-        "session, which is not a failure"
-    )
 
 
 def _asked_for(config: Config) -> Config | None:

@@ -5,12 +5,10 @@ This code runs on workers, which need only the package and the bytes of the netw
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
-from importlib import metadata
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +17,15 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.session.batches import Batches
 from amaranth_vta.session.compilation import open_network
-from amaranth_vta.session.layers import layer_reports
+from amaranth_vta.session.layers import launch_reports, layer_reports
 from amaranth_vta.session.random_inputs import random_inputs
 from amaranth_vta.session.session import Session
-from amaranth_vta.sim.cache import ToolchainError, hash_of, kept
+from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
 from amaranth_vta.sim.devices import close_device, open_device
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import compile_network
 from amaranth_vta.sw.runtime.network.runner import Runner
 from amaranth_vta.sw.runtime.runtime import Runtime
-
-_PACKAGE = Path(__file__).resolve().parents[1]
-_SOURCES = ("hw", "sw", "sim", "explore")
-_COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class EvaluationTask:
     @property
     def key(self) -> str:
         """Cache name of the result: a hash of its inputs."""
-        return hash_of(self.network, self.config, self.memory, *sources())
+        return hash_of(self.network, self.config, self.memory, *package_version())
 
 
 @dataclass(frozen=True)
@@ -136,14 +130,15 @@ def _estimate(task: EvaluationTask, model: bytes) -> Cost:
         runner.run(
             {name: np.zeros(info.shape or (), info.dtype) for name, info in program.inputs.items()}
         )
-        layers = layer_reports(program, runner.measured, task.memory)
+        layers = layer_reports(runner, task.memory)
+        launches = launch_reports(runner, task.memory)
     finally:
         close_device(device)
     placed = [layer for layer in layers if layer.placed_on == "machine"]
     return Cost(
         images=Batches(program).images_per_run or 1,
         cycles=sum(layer.cycles or 0 for layer in placed),
-        bound_cycles=sum(layer.bound_cycles for layer in placed),
+        bound_cycles=sum(launch.bound_cycles for launch in launches),
         macs=sum(layer.macs for layer in placed),
         host_macs=sum(layer.host_macs for layer in layers),
         layers=tuple(
@@ -184,13 +179,3 @@ def _simulate(task: EvaluationTask, model: bytes) -> Simulated:
     with Session(model, config, "rtl", task.memory, progress=lambda _: None) as session:
         report = session.check(random_inputs(session))
         return Simulated(session.cycles or 0, report.mismatches)
-
-
-@cache
-def sources() -> tuple[str, ...]:
-    """What results depend on besides the task: a hash of the sources, and versions of packages."""
-    paths = [path for name in _SOURCES for path in (_PACKAGE / name).resolve().rglob("*.[pch]*")]
-    digest = hashlib.sha256()
-    for path in sorted(path for path in paths if path.suffix in (".py", ".cpp", ".hpp")):
-        digest.update(path.read_bytes())
-    return (digest.hexdigest(), *(metadata.version(package) for package in _COMPUTES_WITH))

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.cache import package_version
 
-from .evaluate import sources
 from .results import Known, Row, append_row, known_runs, table_text
 from .spec import Spec, SpecError
 
@@ -106,5 +106,9 @@ class Folder:
 
 def _state(spec: Spec, networks: Mapping[str, str]) -> str:
     values: dict[str, Any] = asdict(spec)
-    values |= {"base": spec.base.to_dict(), "networks": dict(networks), "version": sources()}
+    values |= {
+        "base": spec.base.to_dict(),
+        "networks": dict(networks),
+        "version": package_version(),
+    }
     return json.dumps(values, indent=2) + "\n"

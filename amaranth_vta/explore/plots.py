@@ -10,7 +10,7 @@ from math import ceil, floor, log10
 # In units of the SVG, which scales to the width of the page.
 _WIDTH, _HEIGHT = 480, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 42
-POINT, BEST, ROOF = "#a9cbe0", "#e07a5f", "#1f5f8b"
+POINT, BEST, ROOF = "#a9cbe0", "#e07a5f", "#2a78ad"
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def _svg(parts: Sequence[str]) -> str:
 
 STYLE = """\
 .plot { width: 100%; max-width: 720px; display: block; font-size: 12px; }
-.plot .grid { stroke: #ddd; }
+.plot text { fill: currentColor; }
+.plot .grid { stroke: var(--line); }
 .plot .middle { text-anchor: middle; }
 .plot .end { text-anchor: end; dominant-baseline: middle; }
 """

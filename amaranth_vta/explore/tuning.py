@@ -45,14 +45,17 @@ class Tried:
     refused: int
 
 
-def workloads_of(model: bytes, config: Config, images: int | None) -> list[Any]:
-    """The workloads of the layers that the machine runs, each once, in order."""
+def workloads_of(
+    model: bytes, config: Config, images: int | None, allow_rounding: bool = False
+) -> list[Any]:
+    """The workloads of the layers that the machine runs, each once, in order; the options are those
+    of `compile`."""
     found: dict[Any, None] = {}
 
     def note(workload: Any, _: Config) -> None:
         found[workload] = None
 
-    network, _ = open_network(model, images or config.batch)
+    network, _ = open_network(model, images or config.batch, allow_rounding)
     with knobs_from(note):
         place(network, config)
     return list(found)

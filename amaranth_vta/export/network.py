@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from math import prod
@@ -26,20 +25,12 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.program import PlacedProgram
 
+from .c_names import c_name, c_names
+
 _FOLDER = Path(__file__).parent
 _RUNTIME = ("vta_runtime.h", "vta_runtime.c")
 _C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t"}
 _BYTES_PER_LINE = 20
-# Names that a tensor cannot have in C: keywords, and names in network_run.
-_TAKEN = frozenset(
-    (
-        *("auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else"),
-        *("enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "register"),
-        *("restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch"),
-        *("typedef", "union", "unsigned", "void", "volatile", "while"),
-        *("port", "result", "streams", "segments", "machine"),
-    )
-)
 # The window of a tensor whose pixels are not packed.
 _PIXEL = Window((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
 # Runs of zeros of at least this length are left out: `vta_load` fills them in.
@@ -58,9 +49,9 @@ def export(network: NetworkProgram) -> dict[str, bytes]:
     """
     if network.constants:
         raise ExportError(f"tensor {next(iter(network.constants))} depends on no input")
-    writer = _Writer(network)
     files = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _RUNTIME}
     files["vta.h"] = header(network.config)
+    writer = _Writer(network, files["vta_runtime.h"] + files["vta.h"])
     files["network.h"] = writer.header()
     files["network.c"] = writer.source()
     return {name: text.encode() for name, text in files.items()}
@@ -77,7 +68,8 @@ class _Quantization:
 
 
 class _Writer:
-    def __init__(self, network: NetworkProgram) -> None:
+    def __init__(self, network: NetworkProgram, declared: str) -> None:
+        """``declared`` is the text of the headers that the network's files include."""
         self._network = network
         launched = network.launched("network")
         self._memory, self._placed = network.program.placed_at_zero(launched)
@@ -87,7 +79,7 @@ class _Writer:
         # By tensor of the host: its type, and the C expression that points to it.
         self._types: dict[str, TensorType] = dict(network.inputs)
         self._types |= network.outputs
-        self._names = _c_names([*network.inputs, *network.outputs])
+        self._names = c_names([*network.inputs, *network.outputs], declared)
         self._pointers = dict(self._names)
         self._statics: list[str] = []
         self._tables: list[str] = []
@@ -184,7 +176,7 @@ vta_result network_run(const vta_port *port, {self._arguments()})
     def _step(self, step: Step) -> list[str]:
         match step:
             case RunLayer():
-                first, count, name = step.streams.start, len(step.streams), _c_name(step.name)
+                first, count, name = step.streams.start, len(step.streams), c_name(step.name)
                 if (launch := self._launches.get(first)) is not None:
                     first, count, name = launch.stream, 1, f"{name} and {len(launch.ends) - 1} more"
                 elif first not in self._numbers:
@@ -308,22 +300,6 @@ def _bytes(values: npt.NDArray[np.uint8]) -> str:
 
 def _address(placed: PlacedProgram, buffer: str) -> int:
     return placed.buffer(buffer).address
-
-
-def _c_names(names: list[str]) -> dict[str, str]:
-    """A C identifier for each of ``names``, unique even in upper case."""
-    chosen: dict[str, str] = {}
-    for name in names:
-        text = _c_name(name)
-        taken = {other.upper() for other in chosen.values()}
-        if text.upper() in taken or text in _TAKEN or not text[:1].isalpha():
-            text = f"tensor_{text}_{len(chosen)}"
-        chosen[name] = text
-    return chosen
-
-
-def _c_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
 def _c_type(name: str, info: TensorType) -> str:

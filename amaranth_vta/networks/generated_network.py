@@ -35,7 +35,7 @@ def generated_network(name: str, generator: Generator, size: int, width: float) 
     model = net.model(*grow(net, size))
     rng = np.random.default_rng(seed)
     samples = [_inputs(model, rng) for _ in range(_SAMPLES)]
-    return GeneratedNetwork(quantize(model, samples, _options(generator.form)), samples[0])
+    return GeneratedNetwork(quantize(model, samples, _options(generator.form)).model, samples[0])
 
 
 def _options(form: Form) -> Options:

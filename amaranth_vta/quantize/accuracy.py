@@ -2,72 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, log10
 
 import numpy as np
-import onnx
-from onnx import helper
 
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
-_DEQUANTIZED = "_DequantizeLinear_Output"
+from .quantizer import QuantizedModel
+from .shown_tensors import showing
 
 
 @dataclass(frozen=True)
 class Accuracy:
     """The signal-to-noise ratio, in decibels, of the quantized model's tensor against ``name`` of
-    the float model, which ``operator`` makes; infinite if both are equal."""
+    the float model, which ``operator`` makes; infinite if both are equal. Without a signal, where
+    the tensor is zero in all samples, a ratio says nothing."""
 
     name: str
     operator: str
     decibels: float
     is_output: bool
+    has_signal: bool
 
 
 def accuracy(
-    model: onnx.ModelProto, quantized: onnx.ModelProto, samples: Sequence[Mapping[str, Array]]
+    quantized: QuantizedModel,
+    samples: Iterable[Mapping[str, Array]],
+    progress: Callable[[int], None] = lambda _: None,
 ) -> list[Accuracy]:
-    """The accuracy of all tensors that both models have, in the order of the float ``model``."""
+    """The accuracy of all float tensors that both models have, in the order of the float model.
+
+    ``progress`` is called with the number of samples done.
+    """
+    model, pairs = quantized.float_model, dict(quantized.pairs)
     outputs = {item.name for item in model.graph.output}
-    known = {name for node in quantized.graph.node for name in node.output}
-    pairs = {}
-    for node in model.graph.node:
-        for name in node.output:
-            if f"{name}{_DEQUANTIZED}" in known:
-                pairs[name] = (node.op_type, f"{name}{_DEQUANTIZED}")
-            elif name in outputs:
-                pairs[name] = (node.op_type, name)
     signal, noise = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0.0)
-    float_session = exact_session(_showing(model, pairs))
-    int_session = exact_session(_showing(quantized, [other for _, other in pairs.values()]))
-    for sample in samples:
+    float_session = exact_session(showing(model, pairs))
+    int_session = exact_session(showing(quantized.model, pairs.values()))
+
+    def measure(sample: Mapping[str, Array]) -> None:
+        # Its local variables are gone before the next sample runs.
         want = run_session(float_session, pairs, sample)
-        got = run_session(int_session, [other for _, other in pairs.values()], sample)
-        for name, (_, other) in pairs.items():
-            wanted = want[name].astype(np.float64)
-            signal[name] += float((wanted**2).sum())
-            noise[name] += float(((wanted - got[other]) ** 2).sum())
+        got = run_session(int_session, pairs.values(), sample)
+        for name, other in list(pairs.items()):
+            if want[name].dtype.kind != "f" or want[name].shape != got[other].shape:
+                del pairs[name]
+                continue
+            wanted, found = want[name].astype(np.float64), got[other].astype(np.float64)
+            # Infinities of masks and NaN are no signal, and where they are equal no noise.
+            finite = np.isfinite(wanted)
+            signal[name] += float((wanted[finite] ** 2).sum())
+            noise[name] += float(((wanted - found)[finite] ** 2).sum())
+
+    for done, sample in enumerate(samples, 1):
+        measure(sample)
+        progress(done)
+    operators = {name: node.op_type for node in model.graph.node for name in node.output}
     return [
-        Accuracy(name, operator, _decibels(signal[name], noise[name]), name in outputs)
-        for name, (operator, _) in pairs.items()
+        Accuracy(
+            name,
+            operators[name],
+            _decibels(signal[name], noise[name]),
+            name in outputs,
+            signal[name] > 0,
+        )
+        for name in pairs
     ]
-
-
-def _showing(model: onnx.ModelProto, names: Sequence[str] | Mapping[str, object]) -> bytes:
-    """The bytes of ``model`` with these tensors as outputs."""
-    shown = onnx.ModelProto()
-    shown.CopyFrom(model)
-    there = {item.name for item in shown.graph.output}
-    shown.graph.output.extend(
-        helper.make_empty_tensor_value_info(name) for name in names if name not in there
-    )
-    return shown.SerializeToString()
 
 
 def _decibels(signal: float, noise: float) -> float:
     if noise == 0:
         return inf
+    if not noise < inf:  # the quantized tensor has infinities or NaN
+        return -inf
     return 10 * log10(signal / noise) if signal > 0 else -inf

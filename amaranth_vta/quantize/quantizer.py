@@ -6,7 +6,7 @@ import io
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +17,22 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 from onnxruntime.quantization import (
-    CalibrationDataReader,
     CalibrationMethod,
     QuantFormat,
     QuantType,
     quantize_static,
 )
+from onnxruntime.quantization.calibrate import TensorsData, save_tensors_data
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
+
+from .calibration import calibrate
+from .float_parts import kept_in_float
+from .node_order import sort_nodes
+from .tensor_ranges import Range, tensor_ranges
+from .unique_names import UniqueNames
 
 Sample = Mapping[str, Array]
 
@@ -41,7 +47,8 @@ class Options:
     that are powers of two, for machines without REQUANTIZE, are per tensor and without zero points.
     The range of an activation covers ``percentile`` percent of its values, None for all. With
     ``operators`` the form is QOperator, else QDQ. Types are int8 if they are not ``unsigned``;
-    weights have zero points if they are not ``symmetric``."""
+    weights have zero points if they are not ``symmetric``. Operators that ``in_float`` names, or
+    whose result it names, are not quantized."""
 
     per_channel: bool = True
     power_of_two: bool = False
@@ -50,26 +57,97 @@ class Options:
     unsigned_activations: bool = False
     unsigned_weights: bool = False
     symmetric_weights: bool = True
+    in_float: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """A quantized ``model``, and the ``float_model`` that it was made from: the given one after
+    folding and fusion.
+
+    ``pairs`` maps tensor names of the float model to the corresponding, dequantized tensors of the
+    quantized model. ``zero`` lists the quantized tensors with only zeros in all samples.
+    """
+
+    model: onnx.ModelProto
+    float_model: onnx.ModelProto
+    pairs: dict[str, str]
+    zero: list[str]
 
 
 def quantize(
-    model: onnx.ModelProto, samples: Sequence[Sample], options: Options
-) -> onnx.ModelProto:
+    model: onnx.ModelProto,
+    samples: Sequence[Sample],
+    options: Options,
+    progress: Callable[[int], None] = lambda _: None,
+) -> QuantizedModel:
     """``model`` in the form of ``options``, calibrated with ``samples``.
 
-    Raises `ModelError` if the quantizer cannot do it.
+    ``progress`` is called with the number of samples done. Raises `ModelError` if the quantizer
+    cannot do it.
     """
     prepared = prepare(model)
+    names = UniqueNames(prepared)
+    unique = names.model
+    renamed = [{names.tensor(name): item for name, item in one.items()} for one in samples]
+    distributions = calibrate(unique, renamed, progress)
+    in_float = {
+        *kept_in_float(unique.graph, distributions),
+        *_reductions_of_features(unique.graph),
+        *_chosen(names, options.in_float),
+    }
+    ranges = tensor_ranges(unique.graph, distributions, options.percentile)
     try:
-        result = _quantized(prepared, samples, options, {})
+        result = _quantized(unique, ranges, in_float, options, {})
         if options.power_of_two:
-            overrides = _powers_of_two(prepared, result)
-            result = _quantized(prepared, samples, options, {"TensorQuantOverrides": overrides})
+            overrides = _powers_of_two(unique, result)
+            result = _quantized(unique, ranges, in_float, options, overrides)
     except ModelError:
         raise
     except Exception as error:  # the quantizer's exceptions have no other common base
-        raise ModelError(f"the model cannot be quantized: {str(error).splitlines()[0]}") from None
-    return result
+        reason = names.readable(str(error).splitlines()[0] if str(error) else repr(error))
+        raise ModelError(f"the model cannot be quantized: {reason}") from None
+    pairs = _pairs(unique, result)
+    quantized_names = {name for node in result.graph.node for name in node.output}
+    restored = names.restore(result)
+    return QuantizedModel(
+        result,
+        prepared,
+        {names.original(name): restored[other] for name, other in pairs.items()},
+        [
+            names.original(name)
+            for name in pairs
+            if f"{name}_QuantizeLinear_Output" in quantized_names and distributions[name].is_zero
+        ],
+    )
+
+
+def _chosen(names: UniqueNames, chosen: Collection[str]) -> Iterator[str]:
+    """The nodes that have a name or a result in ``chosen``; raises `ModelError` for a name that is
+    nowhere."""
+    left = set(chosen)
+    for node in names.model.graph.node:
+        found = {names.original(name) for name in (node.name, *node.output) if name}
+        if found.intersection(chosen):
+            left -= found
+            yield node.name
+    if left:
+        raise ModelError(f"there is no operator or tensor {min(left)} to leave in float")
+
+
+def _pairs(model: onnx.ModelProto, quantized: onnx.ModelProto) -> dict[str, str]:
+    """Map results of nodes of ``model``, in order, to the corresponding tensors of ``quantized``;
+    tensors that exist in only one of the two are left out."""
+    outputs = {item.name for item in model.graph.output}
+    known = {name for node in quantized.graph.node for name in node.output}
+    pairs = {}
+    for name in (name for node in model.graph.node for name in node.output):
+        dequantized = f"{name}_DequantizeLinear_Output"
+        if dequantized in known:
+            pairs[name] = dequantized
+        elif name in outputs:
+            pairs[name] = name
+    return pairs
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -111,46 +189,43 @@ def _flatten_biases(graph: onnx.GraphProto) -> None:
             del item.dims[0]
 
 
-class _Reader(CalibrationDataReader):
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self._left = iter(samples)
-
-    def get_next(self) -> Any:
-        sample = next(self._left, None)
-        return None if sample is None else dict(sample)
-
-
 def _quantized(
-    model: onnx.ModelProto, samples: Sequence[Sample], options: Options, extra: dict[str, Any]
+    model: onnx.ModelProto,
+    ranges: Mapping[str, Range],
+    in_float: Collection[str],
+    options: Options,
+    overrides: dict[str, Any],
 ) -> onnx.ModelProto:
-    method = CalibrationMethod.MinMax
-    if options.percentile is not None:
-        method, extra = (
-            CalibrationMethod.Percentile,
-            extra | {"CalibPercentile": options.percentile},
-        )
-    symmetric = {
+    """``model`` with scales for ``ranges``, without the nodes ``in_float``, with ``overrides`` of
+    the parameters of tensors."""
+    extra = {
         "WeightSymmetric": options.symmetric_weights,
         "ActivationSymmetric": options.power_of_two,
+        **({"TensorQuantOverrides": overrides} if overrides else {}),
     }
     types = {True: QuantType.QUInt8, False: QuantType.QInt8}
     with tempfile.TemporaryDirectory() as folder, _quiet():
-        source, result = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+        source, known, result = (
+            Path(folder) / name for name in ("float.onnx", "ranges.json", "int8.onnx")
+        )
         onnx.save(model, source)
+        save_tensors_data(TensorsData(CalibrationMethod.MinMax, dict(ranges)), known)
         quantize_static(
             source,
             result,
-            _Reader(samples),
+            None,
             quant_format=QuantFormat.QOperator if options.operators else QuantFormat.QDQ,
             activation_type=types[options.unsigned_activations],
             weight_type=types[options.unsigned_weights],
             per_channel=options.per_channel and not options.power_of_two,
-            calibrate_method=method,
             op_types_to_quantize=[*QDQRegistry, *QLinearOpsRegistry, *_OVER_PIXELS],
-            nodes_to_exclude=_reductions_of_features(model.graph),
-            extra_options=symmetric | extra,
+            nodes_to_exclude=sorted(in_float),
+            extra_options=extra,
+            calibration_cache_path=known,
         )
-        return onnx.load(result)
+        quantized = onnx.load(result)
+    sort_nodes(quantized.graph)
+    return quantized
 
 
 def _reductions_of_features(graph: onnx.GraphProto) -> list[str]:

@@ -93,8 +93,13 @@ def _of(file: Path, shapes: _Inputs) -> list[dict[str, Array]]:
     if missing := [name for name in shapes if name not in arrays]:
         raise ModelError(f"{file} has no array for the input {missing[0]}")
     parts = {name: _cut(file, name, arrays[name], *shapes[name]) for name in shapes}
-    count = min(len(part) for part in parts.values())
-    return [{name: part[index] for name, part in parts.items()} for index in range(count)]
+    # An array of rank 0, for an input of rank 0, is for all samples.
+    shared = {name for name in shapes if arrays[name].ndim == 0}
+    count = min((len(part) for name, part in parts.items() if name not in shared), default=1)
+    return [
+        {name: part[0 if name in shared else index] for name, part in parts.items()}
+        for index in range(count)
+    ]
 
 
 def _cut(
@@ -102,7 +107,8 @@ def _cut(
 ) -> list[Array]:
     """An array of many samples, cut into samples of ``shape``."""
     if not shape:
-        return list(array.astype(dtype).reshape(-1))
+        # Elements of an array are NumPy's scalars, which ONNX Runtime does not take.
+        return [element.reshape(()) for element in array.astype(dtype).reshape(-1, 1)]
     if array.ndim == len(shape) - 1:
         array = array[None]
     fits = array.ndim == len(shape) and len(array) >= shape[0]

@@ -6,7 +6,9 @@ import io
 import json
 from typing import TYPE_CHECKING
 
-from .page import page
+from .page import Provenance, page
+
+__all__ = ["PAGE", "Provenance", "report_files"]
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
@@ -18,9 +20,14 @@ _TIMELINE, _NUMBERS = "timeline.json.gz", "report.json"
 
 
 def report_files(
-    session: Session, title: str, dram: str, timeline: Timeline | None, trace: str | None
+    session: Session,
+    title: str,
+    dram: str,
+    provenance: Provenance,
+    timeline: Timeline | None,
+    trace: str | None,
 ) -> dict[str, bytes]:
-    """The files of the report, by name.
+    """The files of the report, by name; ``provenance`` names the command and its findings.
 
     ``trace`` is the path, relative to the report, of the ``timeline`` if that is written already;
     without it the timeline is one of the files.
@@ -33,4 +40,5 @@ def report_files(
             packed = io.BytesIO()
             timeline.write(packed, compressed=True)
             files[_TIMELINE] = packed.getvalue()
-    return {PAGE: page(session, title, dram, links).encode(), **files}
+    text = page(session, title, dram, provenance, links).encode(errors="replace")
+    return {PAGE: text, **files}

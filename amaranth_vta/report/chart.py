@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # What compute does in a cycle, and its color. GEMM is busy with the network's own MACs and with
 # zeros, which pad tiles and surround the diagonal of a depthwise layer; some layers also move
 # values through it.
-_USEFUL = ("GEMM, MACs of the network", "#1f5f8b")
+_USEFUL = ("GEMM, MACs of the network", "#2a78ad")
 _PADDED = ("GEMM, zeros in tiles and moves", "#a9cbe0")
 _OTHERS = (
     ("compute_load_busy", ("loads of UOP and ACC", "#8d6a9f")),

@@ -12,7 +12,7 @@ from .text_table import text_table
 _CAUSES = tuple(cause.name.lower() for cause in isa.Cause)
 
 
-def coverage_tables(covered: Mapping[Point, int]) -> Iterator[str]:
+def coverage_tables(covered: Mapping[Point, int], width: int | None = None) -> Iterator[str]:
     """For each kind of instruction how often it occurred, and with which aspects; and the faults
     that ended programs. A point that no program reached is a dot."""
     kinds = sorted({point.kind for point in covered if not point.kind.startswith(FAULTS)})
@@ -24,12 +24,12 @@ def coverage_tables(covered: Mapping[Point, int]) -> Iterator[str]:
         ]
         if rows:
             heads = ["instruction", TOTAL, *(aspect.replace(" ", "\n") for aspect in aspects)]
-            yield text_table(heads, rows, width=None)
+            yield text_table(heads, rows, width=width)
     modules = sorted({point.kind for point in covered if point.kind.startswith(FAULTS)})
     if modules:
         heads = ["program ends at a", *(cause.replace("_", "\n") for cause in _CAUSES)]
         rows = [[module, *_cells(covered, module, _CAUSES)] for module in modules]
-        yield text_table(heads, rows, width=None)
+        yield text_table(heads, rows, width=width)
 
 
 def _cells(covered: Mapping[Point, int], kind: str, aspects: tuple[str, ...]) -> list[str]:

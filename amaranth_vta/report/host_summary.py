@@ -19,6 +19,11 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
     (r"pixels as channels of one", "packing of pixels into channels, which saves cycles", ""),
     (r"second factors as ", "packing of second factors as weights", ""),
     (
+        r"--allow-rounding",
+        "biases whose rounding could move results by more than half a step",
+        "--allow-rounding rounds them nevertheless",
+    ),
+    (
         r"is in float: (its .* in float$|.*nothing quantizes)",
         "products in float, not between quantizations",
         _QUANTIZE,

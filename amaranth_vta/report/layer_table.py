@@ -13,9 +13,13 @@ from .host_summary import host_groups, share_on_machine
 from .text_table import text_table
 
 if TYPE_CHECKING:
-    from amaranth_vta.session.layers import LayerReport
+    from amaranth_vta.session.layers import LaunchReport, LayerReport
 
 HEADS = ("layer", "operator", "MACs", "cycles", "of bound", "utilization")
+OVERLAP = (
+    "Layers of one launch overlap, since weights are prefetched: only the launch as a whole has a "
+    "bound. `--launch layer` launches each layer by itself."
+)
 # The most host operators in succession that have a row each; more of them become one row.
 _MAX_HOST_ROWS = 2
 # The most reasons that are shown, so that they fit a screen.
@@ -31,16 +35,20 @@ def layer_row(layer: LayerReport) -> tuple[str, ...]:
         layer.operator,
         f"{layer.macs_per_run:,}",
         f"{layer.cycles / layer.runs:,.0f}" if layer.cycles else "",
-        f"{layer.bound_cycles / layer.cycles:.1%}" if layer.cycles else "",
+        f"{layer.bound_cycles / layer.cycles:.1%}"
+        if layer.cycles and layer.bound_cycles is not None
+        else "",
         "" if layer.utilization is None else f"{layer.utilization:.1%}",
     )
 
 
-def whole(layers: Sequence[LayerReport], peak: int) -> LayerReport:
+def whole(
+    layers: Sequence[LayerReport], launches: Sequence[LaunchReport], peak: int
+) -> LayerReport:
     """All layers on the machine, of which there must be some, as one; ``peak`` are the machine's
     MACs per cycle."""
     machine = [layer for layer in layers if layer.placed_on == "machine"]
-    cycles = sum(layer.cycles or 0 for layer in machine) or None
+    cycles = sum(launch.cycles or 0 for launch in launches) or None
     macs = sum(layer.macs for layer in machine)
     return replace(
         machine[0],
@@ -49,13 +57,14 @@ def whole(layers: Sequence[LayerReport], peak: int) -> LayerReport:
         macs_per_run=sum(layer.macs_per_run for layer in machine),
         macs=macs,
         cycles=cycles,
-        bound_cycles=sum(layer.bound_cycles for layer in machine),
+        bound_cycles=sum(launch.bound_cycles for launch in launches),
         utilization=macs / cycles / peak if cycles else None,
     )
 
 
 def layer_table(
     layers: Sequence[LayerReport],
+    launches: Sequence[LaunchReport],
     peak: int,
     images: int,
     *,
@@ -69,9 +78,10 @@ def layer_table(
     """
     rows = [row for group in _parts(layers, explain) for row in group]
     machine = [layer for layer in layers if layer.placed_on == "machine"]
-    total = layer_row(whole(layers, peak)) if machine else None
+    total = layer_row(whole(layers, launches, peak)) if machine else None
     # Without a clock there are only MACs.
-    columns = len(HEADS) if any(layer.cycles for layer in machine) else 3
+    timed = any(launch.cycles for launch in launches)
+    columns = len(HEADS) if timed else 3
     table = text_table(
         HEADS[:columns],
         [row[:columns] for row in rows],
@@ -79,7 +89,13 @@ def layer_table(
         texts=2,
         width=width,
     )
-    return "\n".join([per_run(images, layers), table, *host_lines(layers, width)])
+    notes = [fill(OVERLAP, width or 80)] if timed and overlap(layers) else []
+    return "\n".join([per_run(images, layers), table, *notes, *host_lines(layers, width)])
+
+
+def overlap(layers: Iterable[LayerReport]) -> bool:
+    """Whether layers share a launch, so that `OVERLAP` explains why they have no bound."""
+    return any(layer.placed_on == "machine" and layer.bound_cycles is None for layer in layers)
 
 
 def per_run(images: int, layers: Iterable[LayerReport] = ()) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from amaranth_vta.hw.config import unique_keys
@@ -32,15 +33,58 @@ class MeasuredLayer:
         """Cycles per run."""
         return self.counters["cycles"] / self.runs
 
+    @property
+    def macs_per_run(self) -> float:
+        return self.macs / self.runs
+
+
+@dataclass(frozen=True)
+class MeasuredHost:
+    """What the host does in one run of ``images``: its ``macs``, its ``operators`` by kind, without
+    conversions of layout, and their ``names`` as far as the file has them."""
+
+    images: int
+    macs: int
+    operators: Counter[str]
+    names: frozenset[str]
+
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """The contents of one file; ``peak`` are the MACs per cycle of its machine."""
+    """The contents of one file; ``peak`` are the MACs per cycle of its machine. ``host`` is None
+    for a file without a summary of the host."""
 
     path: str
     peak: int
     is_estimated: bool
     layers: tuple[MeasuredLayer, ...]
+    host: MeasuredHost | None = None
+
+    @property
+    def images(self) -> int:
+        """The images of one run."""
+        return self.host.images if self.host is not None else 1
+
+    @property
+    def machine_macs(self) -> float:
+        """The MACs of one run on the machine."""
+        return sum(layer.macs_per_run for layer in self.layers)
+
+    @property
+    def host_share(self) -> float | None:
+        """The host's share of the MACs; None if it is not known, or without MACs."""
+        if self.host is None:
+            return None
+        total = self.machine_macs + self.host.macs
+        return self.host.macs / total if total else None
+
+    def per_image(self) -> MeasuredRun:
+        """The same measurements for runs of one image; ``host`` then counts MACs of one image."""
+        if self.host is None or self.images == 1:
+            return self
+        layers = (replace(layer, runs=layer.runs * self.images) for layer in self.layers)
+        host = replace(self.host, images=1, macs=self.host.macs // self.images)
+        return replace(self, layers=tuple(layers), host=host)
 
 
 def load_measured(path: str) -> MeasuredRun:
@@ -52,14 +96,30 @@ def load_measured(path: str) -> MeasuredRun:
     try:
         layers = tuple(_layers(data["layers"]))
         peak, is_estimated = _count(data["peak_macs_per_cycle"]), bool(data["estimated"])
-    except (KeyError, TypeError, ValueError):
+        host = _host(data)
+    except (AttributeError, KeyError, TypeError, ValueError):
         wanted = "what --json of `vta run` or `vta bench` writes"
         raise MeasuredError(f"{path} is not {wanted}") from None
     if not layers:
+        if host is not None and not data["summary"].get("layers_on_machine"):
+            raise MeasuredError(f"{path} has no layer on the machine: there is nothing to compare")
         raise MeasuredError(
             f"{path} has no cycles: run on a device that counts them, such as --device estimate"
         )
-    return MeasuredRun(path, peak, is_estimated, layers)
+    return MeasuredRun(path, peak, is_estimated, layers, host)
+
+
+def _host(data: Mapping[str, Any]) -> MeasuredHost | None:
+    if "summary" not in data:
+        return None
+    summary = data["summary"]
+    operators: Counter[str] = Counter()
+    for group in summary["host"]:
+        operators += Counter({kind: _count(n) for kind, n in group["operators"].items()})
+    del operators["layout"]
+    names = frozenset(layer["name"] for layer in data["layers"] if layer["placed_on"] == "host")
+    images = _count(data.get("images_per_run", 1)) or 1
+    return MeasuredHost(images, _count(summary["macs_on_host"]), operators, names)
 
 
 def _layers(entries: list[dict[str, Any]]) -> list[MeasuredLayer]:

@@ -3,32 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING
 
 from amaranth_vta.sw.runtime.counters import Spent, summed
 
 from .chart import legend, stacked_bars
+from .counts import counted
 from .cycles_table import UNKNOWN
 from .html import html_page, html_table
-from .layer_table import HEADS, layer_row, per_run, whole
+from .layer_table import HEADS, OVERLAP, layer_row, overlap, per_run, whole
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
     from amaranth_vta.session.layers import LayerReport
 
 
-def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> str:
+# The columns of `HEADS` that are numbers, in the order in which the page has them.
+_NUMBERS = (3, 4, 5, 2)
+# The clock of the times on the page.
+_MHZ = 100
+NOT_COMPARED = "not compared; --check compares with ONNX Runtime"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a report comes from: the ``command``, the ``version`` of the software, the ``date``,
+    and in ``comparison`` how results compare with ONNX Runtime's, empty without ``--check``, with
+    ``is_wrong`` if they differ."""
+
+    command: str
+    version: str
+    date: datetime
+    comparison: str = ""
+    is_wrong: bool = False
+
+
+def page(
+    session: Session, title: str, dram: str, provenance: Provenance, links: Mapping[str, str]
+) -> str:
     """The page as HTML; ``links`` has files in the same folder with a description of each."""
     numbers, spent = session.report(), session.spent
     per = per_run(session.images_per_run, session.layers)
-    parts = [f"<h1>{escape(title)}</h1>", _summary(session, numbers, dram)]
+    parts = [f"<h1>{escape(title)}</h1>", _summary(session, dram, provenance)]
     if numbers["skipped"] is not None:
         parts.append(
             f'<p class="wrong">{numbers["skipped"]} only passed its tokens on: the results of '
             "this run are wrong.</p>"
         )
+    if session.label_accuracy is not None:
+        parts.append(f"<p>{escape(str(session.label_accuracy))}.</p>")
     if not all(item.is_known for item in spent):
         parts.append(f"<p>{escape(UNKNOWN)}</p>")
     elif spent:
@@ -40,7 +66,7 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
         ]
     parts += [
         "<h2>Layers</h2>",
-        f"<p>{per}.</p>",
+        f"<p>{per}.{f' {OVERLAP}' if overlap(session.layers) else ''}</p>",
         _layers(session),
         "<h2>Configuration</h2>",
         html_table(
@@ -71,17 +97,55 @@ def _bars(session: Session, timed: Sequence[LayerReport], per: str) -> list[str]
     ]
 
 
-def _summary(session: Session, numbers: Mapping[str, object], dram: str) -> str:
+def _summary(session: Session, dram: str, provenance: Provenance) -> str:
+    """Facts on the run by name; numbers are per run of the network."""
     config = session.config
-    macs = f"{config.batch}×{config.block_in}×{config.block_out} multiply-accumulates per cycle"
-    said = [f"{macs}, {8 * config.bus_bytes}-bit bus", f"device {session.device.name}"]
-    if session.cycles is not None:
-        said += [
-            f"memory {dram}",
-            f"{session.cycles:,} cycles",
-            f"{numbers['utilization']:.1%} of the machine's MACs per cycle",
-        ]
-    return f"<p>{escape('; '.join(said))}.</p>"
+    macs = f"{config.batch}×{config.block_in}×{config.block_out} MACs per cycle"
+    result = escape(provenance.comparison or NOT_COMPARED)
+    facts = {
+        "result": f'<span class="wrong">{result}</span>' if provenance.is_wrong else result,
+        **{name: escape(text) for name, text in _timing(session).items()},
+        "machine": escape(f"{macs}, {8 * config.bus_bytes}-bit bus"),
+        "device": escape(
+            session.device.name
+            if session.cycles is None
+            else f"{session.device.name}, memory {dram}"
+        ),
+        "command": f"<code>{escape(provenance.command)}</code>",
+        "made": escape(
+            f"{provenance.date:%Y-%m-%d %H:%M} UTC by amaranth-vta {provenance.version}"
+        ),
+    }
+    lines = [f"<dt>{name}</dt><dd>{text}</dd>" for name, text in facts.items()]
+    return "\n".join(["<dl>", *lines, "</dl>"])
+
+
+def _timing(session: Session) -> dict[str, str]:
+    """Cycles and time of a run on average, and the number of runs."""
+    launches, images = session.launches, session.images_per_run
+    runs = max((layer.runs for layer in session.layers), default=0)
+    of_images = f" of {images} images" if images > 1 else ""
+    found = {"runs": f"{counted(runs, 'run')}{of_images}"}
+    if len(launches) > 1 and all(launch.layers == 1 for launch in launches):
+        found["runs"] += ", with a launch per layer"
+    if not session.cycles or not runs:
+        return found
+    total, cycles = session.cycles, session.cycles / runs
+    bound = sum(launch.bound_cycles for launch in launches)
+    used = session.macs / total / session.config.macs_per_cycle
+    found["runs"] += f"; {total:,} cycles in all" if runs > 1 else ""
+    found["cycles"] = (
+        f"{cycles:,.0f} per run{', estimated' if session.estimated else ''}: {bound / total:.1%} "
+        f"of bound, {used:.1%} of the machine's MACs per cycle"
+    )
+    found["time"] = f"{_milliseconds(cycles)} per run at {_MHZ} MHz"
+    if images > 1:
+        found["time"] += f", {_milliseconds(cycles / images)} per image"
+    return found
+
+
+def _milliseconds(cycles: float) -> str:
+    return f"{cycles / (1000 * _MHZ):#,.3g} ms"
 
 
 def _shares(spent: Sequence[Spent]) -> str:
@@ -110,16 +174,18 @@ def _shares(spent: Sequence[Spent]) -> str:
 
 
 def _layers(session: Session) -> str:
-    layers = session.layers
-    rows = [
-        (
-            *(layer.name, layer.operator),
-            f"host: {layer.reason}" if layer.reason else layer.placed_on,
-            *(layer_row(layer)[2:] if layer.placed_on == "machine" else [""] * len(HEADS[2:])),
-        )
-        for layer in layers
-    ]
-    if any(layer.placed_on == "machine" for layer in layers):
-        total = layer_row(whole(layers, session.config.macs_per_cycle))
-        rows.append((*total[:2], "", *total[2:]))
-    return html_table((*HEADS[:2], "runs on", *HEADS[2:]), rows, words=3)
+    """The layers' table: cycles come first among the numbers, so that a phone shows them."""
+    heads = ("layer", *(HEADS[place] for place in _NUMBERS))
+    rows: list[tuple[object, ...]] = []
+    for layer in session.layers:
+        cells = layer_row(layer)
+        if layer.placed_on == "machine":
+            numbers = [cells[place] for place in _NUMBERS]
+            rows.append(((layer.name, layer.operator), *numbers))
+        else:
+            host = f"{layer.operator}, host: {layer.reason}"
+            rows.append(((layer.name, host), *[""] * len(_NUMBERS)))
+    if session.has_layers:
+        total = layer_row(whole(session.layers, session.launches, session.config.macs_per_cycle))
+        rows.append(("all", *(total[place] for place in _NUMBERS)))
+    return html_table(heads, rows)

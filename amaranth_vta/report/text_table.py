@@ -18,8 +18,9 @@ def text_table(
     """A table in lines of at most ``width`` characters, or of any length if it is None.
 
     The first ``texts`` columns are text, aligned left, and shortened in the middle where there is
-    no room; the others are numbers, aligned right and never shortened. A head may have two lines.
-    ``total`` is a last row, below a rule.
+    no room; the others are numbers, aligned right and never shortened: those for which there is no
+    room follow in a table below, which begins with the first column again. A head may have two
+    lines. ``total`` is a last row, below a rule.
     """
     lines_of_heads = max(head.count("\n") + 1 for head in heads)
     head_rows = zip(*(_lines(head, lines_of_heads) for head in heads), strict=True)
@@ -27,6 +28,20 @@ def text_table(
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     if width is not None:
         _narrow(widths, texts, width)
+        fitting = _fitting(widths, texts, width)
+        if fitting < len(widths):
+            begin, end = slice(fitting), slice(fitting, None)
+            parts = [
+                text_table(
+                    (*heads[:first], *heads[chosen]),
+                    [(*row[:first], *row[chosen]) for row in rows],
+                    None if total is None else (*total[:first], *total[chosen]),
+                    texts=count,
+                    width=width,
+                )
+                for first, chosen, count in ((0, begin, texts), (1, end, 1))
+            ]
+            return "\n\n".join(parts)
     lines = []
     for row in table:
         cells = [
@@ -54,6 +69,14 @@ def _narrow(widths: list[int], texts: int, width: int) -> None:
         if widths[widest] <= _LEAST_WIDTH:
             return
         widths[widest] -= 1
+
+
+def _fitting(widths: Sequence[int], texts: int, width: int) -> int:
+    """The number of columns that fit ``width``: the columns of text, and at least one more."""
+    count = min(texts + 1, len(widths))
+    while count < len(widths) and sum(widths[: count + 1]) + 2 * count <= width:
+        count += 1
+    return count
 
 
 def cut(text: str, size: int) -> str:

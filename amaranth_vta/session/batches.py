@@ -33,10 +33,12 @@ class Batches:
     def __init__(self, program: NetworkProgram) -> None:
         self._program = program
         self._types = {**program.inputs, **program.outputs}
-        shapes = [info.shape for info in self._types.values()]
+        # An input of rank 0 is for all images of a run.
+        per_image = [info.shape for info in program.inputs.values() if info.shape != ()]
+        shapes = [*per_image, *(info.shape for info in program.outputs.values())]
         sizes = {shape[0] if shape else 0 for shape in shapes}
         # The first dimension if all inputs and outputs have the same, else 0.
-        self.images_per_run = sizes.pop() if len(sizes) == 1 else 0
+        self.images_per_run = sizes.pop() if per_image and len(sizes) == 1 else 0
 
     def info(self, name: str) -> TensorInfo:
         """The type and shape of an input or output."""
@@ -60,6 +62,9 @@ class Batches:
         for start in range(0, images, batch):
             feeds = {}
             for name, array in inputs.items():
+                if self._types[name].shape == ():
+                    feeds[name] = self._single(name, array, start)
+                    continue
                 part = array[start : start + batch]
                 missing = batch - len(part)
                 feeds[name] = np.pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1))
@@ -72,7 +77,11 @@ class Batches:
     def _images(self, inputs: Mapping[str, Array]) -> int | None:
         """The number of images in ``inputs``; None if they are a single run as they stand."""
         self._check_names(inputs)
-        counts = {name: self._count(name, array) for name, array in inputs.items()}
+        counts = {
+            name: count
+            for name, array in inputs.items()
+            if (count := self._count(name, array)) is not None
+        }
         if all(array.shape == self._types[name].shape for name, array in inputs.items()):
             return None
         if len(set(counts.values())) > 1:
@@ -93,14 +102,29 @@ class Batches:
             what = f"input {missing[0]} is missing" if missing else f"{unknown[0]} is no input"
             raise InputError(f"{what}; the network's inputs are {', '.join(self._program.inputs)}")
 
-    def _count(self, name: str, array: Array) -> int:
-        """The number of images in one input; checks its type and shape."""
+    def _single(self, name: str, array: Array, start: int) -> Array:
+        """The value of an input of rank 0 in the run that begins with image ``start``."""
+        if not array.ndim:
+            return array
+        values = array[start : start + self.images_per_run]
+        if any(values != values[0]):
+            raise InputError(
+                f"input {name} is one value for all {self.images_per_run} images of a run, and "
+                f"those from {start} on have different ones"
+            )
+        return np.array(values[0])
+
+    def _count(self, name: str, array: Array) -> int | None:
+        """The number of images in one input, None for a single value of an input of rank 0; checks
+        its type and shape."""
         info = self._types[name]
         assert info.shape is not None
         if array.dtype != info.dtype:
             raise InputError(f"input {name} is {array.dtype}; the network takes {info.dtype}")
         if array.shape == info.shape:
-            return array.shape[0] if array.shape else 0
+            return array.shape[0] if array.shape else None
+        if info.shape == () and array.ndim == 1 and array.size:
+            return array.size
         divisor = 1 if self._program.open_batch else self.images_per_run
         if (
             not divisor

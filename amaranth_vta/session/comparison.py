@@ -1,11 +1,11 @@
-"""Comparison of results with those of ONNX Runtime."""
+"""Compare results with ONNX Runtime on the canonical form and on the file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,41 +13,59 @@ import numpy.typing as npt
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
+from .file_comparison import FileComparison, Run, compare_with_file
+
 if TYPE_CHECKING:
     import onnx
 
     from amaranth_vta.sw.compiler.graph.network import Network
 
-Run = Callable[[dict[str, Array]], Mapping[str, Array]]
-
 
 @dataclass(frozen=True)
 class CheckReport:
-    """How a result compares with that of ONNX Runtime on the canonical network.
+    """The result of comparing a network's outputs with ONNX Runtime.
 
-    ``histogram`` counts the non-zero differences by value, for a dequantized output in steps of its
-    scale. ``differs_from_default`` counts elements that differ from those of the original model in
-    a default session; None if that cannot run it. ``outputs`` is the result itself.
+    ``mismatches`` counts elements that differ from the canonical form; ``histogram`` counts these
+    by difference, for a dequantized output in steps of its scale. ``file`` compares
+    with the file as it stands, in a session without optimizations; None if that cannot run it.
+    ``differs_from_default`` counts elements that differ from the file in a default
+    session, which optimizes; None if that cannot run it. ``outputs`` are the results themselves.
     """
 
     elements: int
     mismatches: int
     histogram: dict[float, int]
     differs_from_default: int | None
+    file: FileComparison | None
     outputs: dict[str, Array]
 
     @property
     def ok(self) -> bool:
-        return self.mismatches == 0
+        """Whether no element differs from the canonical form, and none too far from the file."""
+        return self.mismatches == 0 and (self.file is None or self.file.ok)
+
+    @property
+    def file_figures(self) -> dict[str, Any] | None:
+        """The comparison with the file, for JSON; None if the file cannot be run."""
+        if self.file is None:
+            return None
+        return {
+            "outputs": {name: asdict(item) for name, item in self.file.outputs.items()},
+            "layers": {name: asdict(item) for name, item in self.file.layers.items()},
+            "ok": self.file.ok,
+            "differs_from_default": self.differs_from_default,
+        }
 
 
 def compare(
     outputs: dict[str, Array],
     network: Network,
     model: onnx.ModelProto,
+    images: int,
     in_batches: Callable[[Run], Mapping[str, Array]],
 ) -> CheckReport:
-    """Compares ``outputs`` with the canonical ``network`` and the ``model`` it was made from.
+    """Compares ``outputs`` with the canonical ``network`` and the ``model`` it was made from for
+    runs of ``images``.
 
     ``in_batches`` calls a run of either on the same inputs.
     """
@@ -64,6 +82,9 @@ def compare(
     with suppress(ModelError):  # its optimizations make some models invalid
         default = default_session(model.SerializeToString())
         untouched = in_batches(lambda feeds: run_session(default, names, feeds))
+    file: FileComparison | None = None
+    with suppress(ModelError):  # of an operator set that ONNX Runtime does not know
+        file = compare_with_file(outputs, network, model, images, in_batches, untouched)
     histogram: dict[float, int] = {}
     for name in names:
         different = _differences(outputs[name], expected[name], _step(network, name))
@@ -76,6 +97,7 @@ def compare(
         differs_from_default=None
         if untouched is None
         else sum(_differences(outputs[name], untouched[name], 1).size for name in names),
+        file=file,
         outputs=outputs,
     )
 

@@ -27,13 +27,16 @@ def compile(
     images: int | None = None,
     passes: Sequence[PlacedPass] = (),
     tuned: Records | str | Path | None = None,
+    allow_rounding: bool = False,
 ) -> CompiledNetwork:
     """``model`` compiled for the machine of ``config``, as `Session` takes them.
 
     ``passes`` are additional passes, each with its place as in `vta.build`, for the loop nest of
     each layer. ``tuned`` are records of better schedules, or a file of them that ``vta tune``
-    wrote. A model that has been compiled before comes from the cache folder, unless passes or
-    operators have been added. Raises `ModelError`, `ConfigError`, `RecordsError`, and
+    wrote. With ``allow_rounding`` the machine requantizes the results of products even where
+    rounding their biases to steps of the sums can move these by more than half a step. A model that
+    has been compiled before comes from the cache folder, unless passes or operators have been
+    added. Raises `ModelError`, `ConfigError`, `RecordsError`, and
     `LoweringError` for an unknown place.
     """
     model = read_model(model)
@@ -49,7 +52,7 @@ def compile(
     records = tuned if isinstance(tuned, Records) else Records.load(tuned) if tuned else Records()
 
     def find_network() -> Network:
-        return canonical(load_network(model, number))
+        return canonical(load_network(model, number), allow_rounding)
 
     def compile_it() -> CompiledNetwork:
         with knobs_from(records.knobs):
@@ -58,7 +61,7 @@ def compile(
     if passes or has_own_operators():
         # Their code is not part of the key in the cache.
         return compile_it()
-    found = kept_program(model, config, number, records, compile_it)
+    found = kept_program(model, config, number, records, allow_rounding, compile_it)
     if isinstance(found, CompiledNetwork):
         return found
 
@@ -78,8 +81,8 @@ def _first_shape(model: onnx.ModelProto) -> str:
     return ""
 
 
-def open_network(model: Source, images: int) -> tuple[Network, bool]:
+def open_network(model: Source, images: int, allow_rounding: bool = False) -> tuple[Network, bool]:
     """``model`` in canonical form, for runs of ``images`` if it leaves their number open, and
-    whether it does; raises `ModelError`."""
+    whether it does; raises `ModelError`. `compile` explains ``allow_rounding``."""
     read = read_model(model)
-    return canonical(load_network(read, images)), open_batch(read)
+    return canonical(load_network(read, images), allow_rounding), open_batch(read)

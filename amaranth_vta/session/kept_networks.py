@@ -1,30 +1,25 @@
 """Compiled networks in the cache folder: a model that has not changed is compiled once.
 
 An entry is the file that `Session.save` writes, named by a hash of the model, the configuration,
-the number of images, the records of tuned schedules, the compiler's sources and the versions of the
-packages that it computes with.
+the options of `compile`, this package's files and the versions of the packages that it computes
+with.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import onnx
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.cache import ToolchainError, hash_of, kept
+from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
 from amaranth_vta.sw.compiler.tuner.records import Records
 from amaranth_vta.sw.runtime.archive import ProgramError
 from amaranth_vta.sw.runtime.network.network_file import load_network, save_network
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
-
-_SHARED_WITH_HARDWARE = ("config.py", "isa.py", "registers.py")
-_COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
 
 
 def kept_program(
@@ -32,6 +27,7 @@ def kept_program(
     config: Config,
     images: int,
     records: Records,
+    allow_rounding: bool,
     compile_it: Callable[[], CompiledNetwork],
 ) -> CompiledNetwork | NetworkProgram:
     """The network that ``compile_it`` compiles and that is then kept; its program alone if it was
@@ -48,23 +44,16 @@ def kept_program(
         save_network(compiled.program, path)
 
     try:
-        path = kept("networks", f"{_key(model, config, images, records)}.vta", make)
+        path = kept("networks", f"{_key(model, config, images, records, allow_rounding)}.vta", make)
         return compiled or load_network(path, config)
     except (ToolchainError, ProgramError):
         return compiled or compile_it()
 
 
-def _key(model: onnx.ModelProto, config: Config, images: int, records: Records) -> str:
+def _key(
+    model: onnx.ModelProto, config: Config, images: int, records: Records, allow_rounding: bool
+) -> str:
     # The model includes weights that its file keeps in other files.
     contents = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return hash_of(contents, config.to_json(), str(images), records.digest, *_compiler())
-
-
-@cache
-def _compiler() -> tuple[str, ...]:
-    """What the result depends on besides its input: the compiler's sources and packages."""
-    root = Path(__file__).resolve().parents[1]
-    sources = [*(root / "sw").resolve().rglob("*.py")]
-    sources += [(root / "hw").resolve() / name for name in _SHARED_WITH_HARDWARE]
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(sources)]
-    return (*digests, *(metadata.version(package) for package in _COMPUTES_WITH))
+    options = str(images), records.digest, str(allow_rounding)
+    return hash_of(contents, config.to_json(), *options, *package_version())

@@ -1,15 +1,12 @@
-"""Measurements of each operator of a network: `LayerReport`."""
+"""Measurements of the operators and launches of a network: `LayerReport`, `LaunchReport`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from amaranth_vta.bounds import bound_cycles
-from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.network.network_program import (
-    NetworkProgram,
     OnHost,
     RunHost,
     RunLayer,
@@ -19,7 +16,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 if TYPE_CHECKING:
-    from amaranth_vta.sw.runtime.network.runner import StepTotals
+    from amaranth_vta.sw.runtime.network.runner import Runner, StepTotals
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,8 @@ class LayerReport:
     ``placed_on`` is ``machine`` or ``host``, with the ``reason`` for the latter. ``macs`` are those
     of the network, without padding of channels; ``cycles`` and ``utilization`` are None on devices
     without a clock. ``macs_per_run`` and ``host_macs``, the MACs that the host does, are for one
-    run. ``counters`` are those of `RunResult`, empty for the host.
+    run. ``counters`` are those of `RunResult`, empty for the host. ``bound_cycles`` is None for a
+    layer in a launch of several, which overlap: only the launch has a bound.
     """
 
     name: str
@@ -39,7 +37,7 @@ class LayerReport:
     macs_per_run: int
     macs: int
     cycles: int | None
-    bound_cycles: int
+    bound_cycles: int | None
     utilization: float | None
     bytes_loaded: int
     bytes_stored: int
@@ -48,22 +46,52 @@ class LayerReport:
     host_macs: int = 0
 
 
-def layer_reports(
-    program: NetworkProgram, measured: Sequence[StepTotals], dram: str
-) -> list[LayerReport]:
+@dataclass(frozen=True)
+class LaunchReport:
+    """A launch of the machine and its measurements over all ``runs``: ``layers`` is the number of
+    layers that it runs, ``cycles`` is None on a device without a clock, and ``bound_cycles`` are
+    the least cycles that a machine of the configuration can take."""
+
+    name: str
+    layers: int
+    runs: int
+    cycles: int | None
+    bound_cycles: int
+
+
+def launch_reports(runner: Runner, dram: str) -> list[LaunchReport]:
+    """The launches in order; ``dram`` is the memory model of the bounds."""
+    return [
+        LaunchReport(
+            name=launched.name,
+            layers=len(launched.layers),
+            runs=launched.measured.runs,
+            cycles=launched.measured.result.cycles if launched.measured.result else None,
+            bound_cycles=bound_cycles(launched.work, dram, launched.streams)
+            * launched.measured.runs,
+        )
+        for launched in runner.launched
+    ]
+
+
+def layer_reports(runner: Runner, dram: str) -> list[LayerReport]:
     """The operators in the order in which they run, including conversions of layout.
 
-    ``measured`` has one item per step of ``program``; ``dram`` is the memory model of the bounds.
+    ``dram`` is the memory model of the bounds.
     """
+    alone = {launched.first for launched in runner.launched if len(launched.layers) == 1}
     reports: list[LayerReport] = []
     # Tensors that the machine has made and the host has read back.
     stored: set[str] = set()
-    for step, spent in zip(program.steps, measured, strict=True):
+    for index, (step, spent) in enumerate(zip(runner.steps, runner.measured, strict=True)):
         match step:
             case RunHost():
                 reports += [_host_report(item, spent) for item in step.operators]
             case RunLayer():
-                reports.append(_machine_report(step, spent, program.config, dram))
+                bound = None
+                if index in alone:
+                    bound = bound_cycles(step.work, dram, len(step.streams)) * spent.runs
+                reports.append(_machine_report(step, spent, bound))
             case ToMachine():
                 reason = _conversion(step.operand, stored)
                 if reason:
@@ -74,7 +102,7 @@ def layer_reports(
     return reports
 
 
-def _machine_report(step: RunLayer, measured: StepTotals, config: Config, dram: str) -> LayerReport:
+def _machine_report(step: RunLayer, measured: StepTotals, bound: int | None) -> LayerReport:
     cycles = measured.result.cycles if measured.result else None
     macs = step.macs * measured.runs
     return LayerReport(
@@ -85,8 +113,8 @@ def _machine_report(step: RunLayer, measured: StepTotals, config: Config, dram: 
         macs_per_run=step.macs,
         macs=macs,
         cycles=cycles,
-        bound_cycles=bound_cycles(step.work, dram, len(step.streams)) * measured.runs,
-        utilization=macs / cycles / config.macs_per_cycle if cycles else None,
+        bound_cycles=bound,
+        utilization=macs / cycles / step.work.config.macs_per_cycle if cycles else None,
         bytes_loaded=step.work.bytes_loaded * measured.runs,
         bytes_stored=step.work.bytes_stored * measured.runs,
         runs=measured.runs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,9 +28,10 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 
+from .accuracy import LabelAccuracy, label_accuracy
 from .batches import Batches, TensorInfo
 from .comparison import CheckReport, compare
-from .layers import LayerReport, layer_reports
+from .layers import LaunchReport, LayerReport, launch_reports, layer_reports
 
 if TYPE_CHECKING:
     import onnx
@@ -47,12 +49,15 @@ class Session:
     ``model`` is the path or the bytes of an ONNX file, or an ``onnx.ModelProto``; ``config`` a
     `Config`, the name of a preset or the path of a file. ``images``, for a model that leaves their
     number open, is how many one run takes, so that weights are loaded once for all of them; by
-    default BATCH. ``passes`` and ``tuned`` are those of `compile`. ``launch`` is ``network``, which
-    joins consecutive layers in one launch, or ``layer``, which launches each layer by itself and so
-    has the counters of each.
+    default BATCH. ``passes``, ``tuned`` and ``allow_rounding`` are those of `compile`.
+    ``launch`` is ``network``, which joins consecutive layers in one launch, or ``layer``, which
+    launches each layer by itself and so has the counters of each.
 
     ``device`` is a device or the name of one; ``dram``, ``waves``, ``timeline``, ``skip``,
     ``timing_only`` and ``progress`` are options of `open_device` for a name.
+
+    Threads may share a session: `run`, `check`, `report` and `close` wait for one another, since
+    the machine and its memory run one program at a time. Sessions in parallel need a session each.
 
     Raises `ModelError`, `ConfigError`, `MissingExtra` if the packages of the extra ``networks`` are
     not installed, and what `open_device` raises.
@@ -68,6 +73,7 @@ class Session:
         images: int | None = None,
         passes: Sequence[PlacedPass] = (),
         tuned: Records | str | Path | None = None,
+        allow_rounding: bool = False,
         launch: str = "network",
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
@@ -82,7 +88,10 @@ class Session:
             from .compilation import compile
         self._name = _name(model)
         self._model: onnx.ModelProto | None = read_model(model)
-        self._compiled: CompiledNetwork | None = compile(self._model, config, images, passes, tuned)
+        self._images = images
+        self._compiled: CompiledNetwork | None = compile(
+            self._model, config, images, passes, tuned, allow_rounding
+        )
         self._open(
             self._compiled.program,
             device,
@@ -160,9 +169,12 @@ class Session:
         # collected.
         begins = (lambda _: None) if timeline is None else timeline.begin
         self._runner = Runner(program, Runtime(device), begins, launch)
+        # Held while the machine works, and again by `check` around its `run`.
+        self._lock = RLock()
         self._wall_seconds = 0.0
         self._fault: Fault | None = None
-        self._mismatches: int | None = None
+        self._checked: CheckReport | None = None
+        self.label_accuracy: LabelAccuracy | None = None
 
     def __repr__(self) -> str:
         machine = self.config
@@ -182,7 +194,8 @@ class Session:
 
     def close(self) -> None:
         """Closes the device; may be called again."""
-        close_device(self.device)
+        with self._lock:
+            close_device(self.device)
 
     def save(self, path: str | Path) -> None:
         """Writes the compiled network for `load`, completely or not at all; raises
@@ -210,26 +223,58 @@ class Session:
         If the first dimension of inputs is open, it is the number of images, which are cut into
         runs. Raises `InputError`, or `RuntimeFault` if the machine stops with a fault.
         """
-        start = perf_counter()
-        try:
-            return self._batches.run(inputs, self._runner.run)
-        except RuntimeFault as error:
-            self._fault = error.fault
-            raise
-        finally:
-            self._wall_seconds += perf_counter() - start
+        with self._lock:
+            start = perf_counter()
+            try:
+                return self._batches.run(inputs, self._runner.run)
+            except RuntimeFault as error:
+                self._fault = error.fault
+                raise
+            finally:
+                self._wall_seconds += perf_counter() - start
 
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:
-        """Runs the network, and compares the outputs with ONNX Runtime's.
+        """Runs the network, and compares the outputs with ONNX Runtime on the canonical form and
+        on the file.
 
         Raises as `run` does, and `ModelError` for a network that was loaded compiled.
         """
-        network, model = self.compiled.network, self._model
-        assert model is not None
-        outputs = self.run(inputs)
-        report = compare(outputs, network, model, lambda run: self._batches.run(inputs, run))
-        self._mismatches = report.mismatches
-        return report
+        with self._lock:
+            network, model = self.compiled.network, self._model
+            assert model is not None
+            outputs = self.run(inputs)
+            images = self._images or self.config.batch
+            report = compare(
+                outputs, network, model, images, lambda run: self._batches.run(inputs, run)
+            )
+            self._checked = report
+            return report
+
+    def accuracy(
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+        labels: Array | None = None,
+        float_model: Source | None = None,
+    ) -> LabelAccuracy:
+        """The accuracy of ``outputs``, which `run` has given for ``inputs``, against ``labels``, an
+        integer per image, and against the ``float_model``; `report` has it then, too.
+
+        Raises `InputError` if they do not fit, and `ModelError`.
+        """
+        wanted = None
+        if float_model is not None:
+            with explain_missing_extras():
+                from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
+                from amaranth_vta.sw.runtime.network.onnx_runtime import (
+                    default_session,
+                    run_session,
+                )
+            reference = default_session(read_model(float_model).SerializeToString())
+            names = [item.name for item in reference.get_outputs()]
+            wanted = self._batches.run(inputs, lambda feeds: run_session(reference, names, feeds))
+        self.label_accuracy = label_accuracy(outputs, labels, wanted)
+        return self.label_accuracy
 
     @property
     def compiled(self) -> CompiledNetwork:
@@ -278,7 +323,12 @@ class Session:
     @property
     def layers(self) -> list[LayerReport]:
         """The operators in the order in which they run, including conversions of layout."""
-        return layer_reports(self.program, self._runner.measured, self.dram)
+        return layer_reports(self._runner, self.dram)
+
+    @property
+    def launches(self) -> list[LaunchReport]:
+        """The launches of the machine in order, each of one layer or of several."""
+        return launch_reports(self._runner, self.dram)
 
     @property
     def cycles(self) -> int | None:
@@ -302,20 +352,26 @@ class Session:
     @property
     def _results(self) -> list[RunResult]:
         """The results of the launches of the machine."""
-        return [item.result for _, item in self._runner.launched if item.result is not None]
+        measured = [launched.measured for launched in self._runner.launched]
+        return [item.result for item in measured if item.result is not None]
 
     @property
     def spent(self) -> list[Spent]:
         """Where the cycles of each launch went; empty on a device without a clock."""
         return [
-            Spent(name, item.result.counters, item.runs)
-            for name, item in self._runner.launched
-            if item.result is not None and item.result.cycles is not None
+            Spent(launched.name, result.counters, launched.measured.runs)
+            for launched in self._runner.launched
+            if (result := launched.measured.result) is not None and result.cycles is not None
         ]
 
     def report(self) -> dict[str, Any]:
         """All numbers, for JSON; complete even after a fault."""
-        layers, cycles, seconds = self.layers, self.cycles, self.device_seconds
+        with self._lock:
+            return self._report()
+
+    def _report(self) -> dict[str, Any]:
+        layers, launches = self.layers, self.launches
+        cycles, seconds = self.cycles, self.device_seconds
         fault = self._fault
         return {
             "cycles": cycles,
@@ -323,11 +379,13 @@ class Session:
             "macs": self.macs,
             "peak_macs_per_cycle": self.config.macs_per_cycle,
             "utilization": self.macs / cycles / self.config.macs_per_cycle if cycles else None,
-            "bound_cycles": sum(layer.bound_cycles for layer in layers),
+            "bound_cycles": sum(launch.bound_cycles for launch in launches),
             "wall_seconds": self._wall_seconds,
             "device_seconds": seconds,
             "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
-            "mismatches": self._mismatches,
+            "mismatches": self._checked.mismatches if self._checked else None,
+            "file": self._checked.file_figures if self._checked else None,
+            "accuracy": asdict(self.label_accuracy) if self.label_accuracy else None,
             "fault": asdict(fault) if fault else None,
             "skipped": self._skip,
             "images_per_run": self.images_per_run,
@@ -335,6 +393,7 @@ class Session:
             "runs": max((layer.runs for layer in layers), default=0),
             "counters": total(self._results).counters,
             "layers": [asdict(layer) for layer in layers],
+            "launches": [asdict(launch) for launch in launches],
         }
 
     def plan_table(self, width: int | None = 80, explain: bool = False) -> str:
@@ -344,7 +403,7 @@ class Session:
         with ``explain`` it is one per operator.
         """
         peak, images = self.config.macs_per_cycle, self.images_per_run
-        table = layer_table(self.layers, peak, images, width=width, explain=explain)
+        table = layer_table(self.layers, self.launches, peak, images, width=width, explain=explain)
         return f"{table}\n{ESTIMATED}" if self.estimated else table
 
     def cycles_table(self, width: int | None = 80) -> str:

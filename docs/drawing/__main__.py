@@ -1,20 +1,22 @@
-"""``python -m docs.drawing [NAME ...]`` draws figures anew: ``make figures`` draws all.
+"""``python -m docs.drawing [--check] [NAME ...]`` draws figures anew: ``make figures`` draws all.
 
-Names are ``blocks``, ``bitfields``, ``pipeline``, ``layers`` and ``tutorials``; the last two run
-on the RTL, which takes some minutes when the simulator with a timeline is built first.
+Names are ``blocks``, ``bitfields``, ``pipeline``, ``exploration``, ``layers`` and ``tutorials``;
+the last two run on the RTL, which takes some minutes when the simulator with a timeline is built
+first. With ``--check`` nothing is written: files that differ are named, with exit code 1.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from amaranth_vta.bench.layers import measure_layers
 from amaranth_vta.hw.config import DEFAULT, PRESETS
 from amaranth_vta.sim.machine.dram import memory_timing
 
-from . import bitfields, blocks, pipeline, roofline, timeline, tutorials
-from .svg import write
+from . import bitfields, blocks, exploration, pipeline, roofline, timeline, tutorials
+from .svg import Draw, sources
 
 DRAM = "ddr"
 # A layer in its steady state, for the first screen: two tiles.
@@ -22,8 +24,24 @@ LAYER, BEGIN, END = "3x3 64-64", 200_000, 206_400
 # Around the end of a tile, for the tokens.
 TOKENS_BEGIN, TOKENS_END = 203_500, 205_000
 
+# The name of a figure, and what draws it.
+Figures = Iterator[tuple[str, Draw]]
 
-def _layers() -> None:
+
+def _blocks() -> Figures:
+    yield "blocks", blocks.draw
+
+
+def _pipeline() -> Figures:
+    yield "pipeline", pipeline.draw
+
+
+def _exploration() -> Figures:
+    found = exploration.points()
+    yield "exploration", lambda theme: exploration.draw(theme, found)
+
+
+def _layers() -> Figures:
     recorder, config = timeline.Recorder(), PRESETS[DEFAULT]
     measured = list(measure_layers(config, "rtl", DRAM, timeline=recorder))
     run = next(run for run in recorder.runs if run.label == LAYER)
@@ -33,41 +51,57 @@ def _layers() -> None:
         "next one, and the epilogue and the store of the one before finish"
     )
     note = "one color per tile; dotted: waits for a token"
-    write("timeline", lambda theme: timeline.draw(theme, [strip], 440, title, note))
+    yield "timeline", partial(timeline.draw, strips=[strip], width=440, title=title, note=note)
     detail = timeline.Strip(
         run, TOKENS_BEGIN, TOKENS_END, "where one tile ends and the next begins"
     )
     title = "Tokens between load, GEMM, epilogue and store where one tile ends and the next begins"
-    write("tokens", lambda theme: timeline.draw(theme, [detail], 760, title, tokens=True))
+    yield "tokens", partial(timeline.draw, strips=[detail], width=760, title=title, tokens=True)
     words = 1 << 20
     bus = config.bus_bytes * words / memory_timing(DRAM).least_cycles(words, 0)
     peak = config.macs_per_cycle
-    write("roofline", lambda theme: roofline.draw(theme, measured, peak, bus))
+    yield "roofline", lambda theme: roofline.draw(theme, measured, peak, bus)
 
 
-def _tutorials() -> None:
+def _tutorials() -> Figures:
     before, after = tutorials.runs("4_convolution", ["blocks", "threads"])
     strips = [
         timeline.Strip(before, 0, before.cycles, f"blocks: {before.cycles:,} cycles"),
         timeline.Strip(after, 0, after.cycles, f"virtual threads: {after.cycles:,} cycles"),
     ]
     title = "Timelines of the convolution of the tutorial, before and after virtual threads"
-    write("threads", lambda theme: timeline.draw(theme, strips, 760, title))
+    yield "threads", lambda theme: timeline.draw(theme, strips, 760, title)
 
 
-def _bitfields() -> None:
+def _bitfields() -> Figures:
     for name, title, fields, width in bitfields.words():
-        write(name, partial(bitfields.draw, title=title, fields=fields, width=width))
+        yield name, partial(bitfields.draw, title=title, fields=fields, width=width)
 
 
-FIGURES = {
-    "blocks": lambda: write("blocks", blocks.draw),
+FIGURES: dict[str, Callable[[], Figures]] = {
+    "blocks": _blocks,
     "bitfields": _bitfields,
-    "pipeline": lambda: write("pipeline", pipeline.draw),
+    "pipeline": _pipeline,
+    "exploration": _exploration,
     "layers": _layers,
     "tutorials": _tutorials,
 }
 
+
+def main(arguments: list[str]) -> int:
+    names = [name for name in arguments if name != "--check"]
+    stale = []
+    for name in names or FIGURES:
+        for figure, draw in FIGURES[name]():
+            for path, source in sources(figure, draw):
+                if "--check" not in arguments:
+                    path.write_text(source, encoding="utf-8")
+                elif not path.exists() or path.read_text(encoding="utf-8") != source:
+                    stale.append(path.name)
+    if stale:
+        print(f"stale, `make figures` draws them anew: {', '.join(stale)}")
+    return int(bool(stale))
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:] or FIGURES:
-        FIGURES[name]()
+    sys.exit(main(sys.argv[1:]))

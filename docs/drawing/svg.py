@@ -6,7 +6,7 @@ depends on the date or on a library's version, so that a figure changes only wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -152,12 +152,14 @@ class Drawing:
         return "\n".join([head, *self._shapes, "</svg>", ""])
 
 
-def write(name: str, draw: Callable[[Theme], Drawing]) -> None:
-    """Writes ``name``.svg for light pages and ``name``-dark.svg for dark ones."""
+# Draws a figure in the colours of a theme.
+Draw = Callable[[Theme], Drawing]
+
+
+def sources(name: str, draw: Draw) -> Iterator[tuple[Path, str]]:
+    """The files of a figure: ``name``.svg for light pages and ``name``-dark.svg for dark ones."""
     for theme, suffix in ((LIGHT, ""), (DARK, "-dark")):
-        path = FIGURES / f"{name}{suffix}.svg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(draw(theme).source(), encoding="utf-8")
+        yield FIGURES / f"{name}{suffix}.svg", draw(theme).source()
 
 
 def _n(value: float) -> str:

@@ -14,13 +14,13 @@ from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from amaranth_vta.hw.config import DEFAULT
 from amaranth_vta.session import Session
+from amaranth_vta.sw.runtime.network.onnx_runtime import default_session
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE / "digits.onnx"
@@ -106,8 +106,7 @@ def compare(
     console: Console, on_rtl: Logits, on_functional: Logits, images: Images, labels: Labels
 ) -> int:
     """Prints accuracies next to ONNX Runtime's; returns how many logits differ."""
-    reference = onnxruntime.InferenceSession(str(MODEL), providers=["CPUExecutionProvider"])
-    (expected,) = reference.run(None, {"image": images})
+    (expected,) = default_session(MODEL.read_bytes()).run(None, {"image": images})
     table = Table(title="Accuracy", title_justify="left")
     table.add_column("on")
     for heading in ("images", "correct", "ONNX Runtime", "logits that differ"):

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
 from network import Array, Conv, Dense, Network
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+from amaranth_vta.sw.runtime.network.onnx_runtime import default_session
 
 HERE = Path(__file__).resolve().parent
 SEED = 7
@@ -180,9 +181,7 @@ class _Graph:
 
 
 def accuracy(model: onnx.ModelProto, images: Array, labels: Labels) -> float:
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = default_session(model.SerializeToString())
     (logits,) = session.run(None, {"image": images})
     return float((logits.argmax(axis=1) == labels).mean())
 

@@ -104,11 +104,11 @@ class Loader(wiring.Component):
         # Data.
         beat = self.read.beat
         word, lanes, gathers = self._place(m, beats, beat)
-        use, put, fail = Signal(), Signal(), Signal()
+        use, put, fail, error = Signal(), Signal(), Signal(), beat.payload.error
         m.d.comb += [
-            use.eq(beat.valid & ~beat.payload.error & beats.valid & free & ~failed),
+            use.eq(beat.valid & ~error & beats.valid & free & ~failed),
             put.eq(use & ~gathers),
-            fail.eq(beat.valid & beat.payload.error & beats.valid & free & ~failed),
+            fail.eq(beat.valid & error & beats.valid & free & ~failed),
             beats.step.eq(use),
             beat.ready.eq((beats.valid & free & beats.release) | failed),
         ]

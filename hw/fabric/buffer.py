@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Array, Const, Module, Mux, Shape, Signal, Value, signed, unsigned
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Shape, Signal, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory, ReadPort, WritePort
 from amaranth.lib.wiring import In, Out
@@ -124,7 +124,7 @@ class Scratchpad(wiring.Component):
             """Row of ``bank`` for an access that starts at ``index``."""
             return ((index >> self._log_banks) + (first > bank))[:row_width]
 
-        write_first = self.write.index[: self._log_banks].as_unsigned()
+        write_first = _low_bits(self.write.index, self._log_banks)
         enables = _rotate(_padded(list(self.write.enable), banks), write_first)
         datas = _rotate(
             _padded([self.write.data[j] for j in range(len(self.write.enable))], banks), write_first
@@ -144,7 +144,7 @@ class Scratchpad(wiring.Component):
         shape = data.ArrayLayout(unsigned(lane_bits), self._lanes)
         for number, elements in enumerate(self._read_elements):
             port = getattr(self, f"read{number}")
-            first = port.index[: self._log_banks].as_unsigned()
+            first = _low_bits(port.index, self._log_banks)
             outputs = []
             for bank in range(banks):
                 memory = Memory(
@@ -184,6 +184,13 @@ class Scratchpad(wiring.Component):
 # Programs order reads and writes, and units forward what they write, so Yosys need not emulate
 # read-old-value collisions of a block RAM.
 _COLLISIONS_DO_NOT_MATTER = {"no_rw_check": 1}
+
+
+def _low_bits(index: Value, width: int) -> Value:
+    """The lowest ``width`` bits of the signed ``index``, sign-extended where it has fewer: a memory
+    may hold fewer elements than it has banks, one for each element of a beat."""
+    low = index[:width].as_unsigned()
+    return low if len(low) == width else Cat(low, index[-1].replicate(width - len(low)))
 
 
 def _padded(values: list[Value], count: int) -> list[Value]:

@@ -13,6 +13,7 @@ from amaranth_vta.hw.fetch import Fetch
 from amaranth_vta.hw.load import Load
 from amaranth_vta.hw.registers import COUNTER_WIDTH, COUNTERS
 from amaranth_vta.hw.store import Store
+from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .counting import counted
 
@@ -65,7 +66,7 @@ def events(
         ("read", read.request, read.beat.valid & read.beat.ready & read.beat.payload.last),
         ("write", write.request, write.response.valid & write.response.ready),
     ):
-        under_way = Signal(_BURSTS_WIDTH, name=f"{name}s_under_way")
+        under_way = Signal(range(BURSTS_IN_FLIGHT + 1), name=f"{name}s_under_way")
         begins = request.valid & request.ready
         m.d.sync += under_way.eq(Mux(held, 0, counted(under_way, begins, ends)))
         found[f"{name}_bursts"] = begins
@@ -75,10 +76,6 @@ def events(
 
 def _of(bits: Value, unit: Any) -> Value:
     return bits.bit_select(unit, 1)
-
-
-# Bits of the number of bursts in flight.
-_BURSTS_WIDTH = 4
 
 
 class CounterBank(wiring.Component):

@@ -77,8 +77,12 @@ def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
 
 
 def _origin(config: Config, chance: random.Random) -> int:
-    """Address 0, the highest that there can be, or one between, often near a power of two."""
+    """Address 0, the highest that there can be, or one between, often near a power of two.
+
+    Always 0 where DRAM is no larger than the memory that a case may need."""
     most = most_origin(config, _MEMORY)
+    if most <= 0:
+        return 0
     power = 1 << chance.randrange(12, max(most.bit_length(), 13))
     return chance.choice((0, 0, most, min(power, most), chance.randrange(most >> 12) << 12))
 

@@ -16,6 +16,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Alu, AluOp, Forward, Gemm, Instruction, Load, Memory, Store
 from amaranth_vta.hw.tiles import TileMemory
+from amaranth_vta.hw.timing import copied_sources
 from amaranth_vta.sim.model.observers.observer import Elements
 
 from .empty_instructions import X_PADS
@@ -24,9 +25,9 @@ from .ordered_stream import LoadedKernel, MemoryAccess, OrderedStream, kernel_ac
 from .random_data import REACH, random_data
 
 # Elements of a window. Programs use windows of a scratchpad: at both ends and, if there is room,
-# around the middle, the border of accumulator banks.
+# around borders within it.
 WINDOW = 24
-_ROOM_FOR_MIDDLE = 4 * WINDOW
+_ROOM_FOR_BORDERS = 4 * WINDOW
 
 
 class ProgramBuilder:
@@ -74,12 +75,19 @@ class ProgramBuilder:
     def windows(self, memory: TileMemory) -> list[range]:
         """The parts of a scratchpad that a program uses, in ascending order."""
         size, depth = min(memory.depth // 2, WINDOW), memory.depth
-        middle = range(depth // 2 - size // 2, depth // 2 + size // 2)
-        return [
-            range(size),
-            *([middle] if depth >= _ROOM_FOR_MIDDLE else []),
-            range(depth - size, depth),
-        ]
+        last = range(depth - size, depth)
+        return [range(size), *self._around_borders(memory, last.start), last]
+
+    def _around_borders(self, memory: TileMemory, end: int) -> list[range]:
+        """Windows below ``end``: around the middle, the border of accumulator banks, and where the
+        accumulators begin of which the ALU has a copy."""
+        if memory.depth < _ROOM_FOR_BORDERS:
+            return []
+        borders = [memory.depth // 2]
+        if memory.name == self.config.acc.name and self.config.overlap:
+            borders.append(memory.depth - copied_sources(self.config))
+        half = WINDOW // 2
+        return [range(border - half, min(border + half, end)) for border in borders]
 
     def window(self, memory: TileMemory) -> range:
         return self.chance.choice(self.windows(memory))

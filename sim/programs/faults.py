@@ -217,32 +217,31 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
         fields["alu_opcode"] = AluOp.ADD
     elif name == "dst":
         fields["reset"] = 1
-    out_of_range = make(uop_end=1, **fields)
-    extended = [
-        operation
-        for operation in isa.extended_alu_ops(config.extensions)
-        if config.alu_sources(operation) > 1
-    ]
-    if config.depthwise and chance.random() < 0.2:
+    kinds: list[Sequence[Instruction]] = [[make(uop_end=1, **fields)]]
+    if config.depthwise:
         # The last input is the first one past the depth.
         first = config.inp.depth - config.taps + 1
-        out_of_range = Depthwise(uop_end=1, iter_out=2, src_factor_out=first)
-    elif extended and chance.random() < 0.2:
-        # The last of the parameters, or of the table, is the first element past the depth.
-        operation = chance.choice(extended)
-        first = config.acc.depth - config.alu_sources(operation) + 1
-        beyond = {"iter_out": 2, "src_factor_out": first, "dst_factor_out": 1}
-        out_of_range = Alu(alu_opcode=operation, uop_end=1, **beyond)
-    elif config.multiply_add and chance.random() < 0.2:
-        first = config.acc.depth
-        factor = chance.choice((first, 0xFFFF, chance.randint(first, 0xFFFF)))
-        out_of_range = Alu(
-            alu_opcode=AluOp.MULTIPLY_ADD,
-            immediate=isa.factor_immediate(factor),
-            uop_end=1,
-            dst_factor_out=1,
-            iter_out=2,
+        kinds.append([Depthwise(uop_end=1, iter_out=2, src_factor_out=first)])
+    beyond = {"uop_end": 1, "iter_out": 2, "dst_factor_out": 1}
+    # The last of the parameters, or of the table, is the first element past the depth.
+    tables = [
+        Alu(alu_opcode=operation, src_factor_out=config.acc.depth - sources + 1, **beyond)
+        for operation in isa.extended_alu_ops(config.extensions)
+        if (sources := config.alu_sources(operation)) > 1
+    ]
+    if tables:
+        kinds.append(tables)
+    if config.multiply_add:
+        first, last = config.acc.depth, (1 << isa.IMMEDIATE_WIDTH) - 1
+        # Half of them are negative as an immediate.
+        factors = (first, last, last >> 1, (last >> 1) + 1, chance.randint(first, last))
+        kinds.append(
+            [
+                Alu(alu_opcode=AluOp.MULTIPLY_ADD, immediate=isa.factor_immediate(factor), **beyond)
+                for factor in factors
+            ]
         )
+    out_of_range = chance.choice(chance.choice(kinds))
     fault.insert(zero, out_of_range)
 
 

@@ -3,7 +3,7 @@
 `random_program` builds legal programs whose result is the same in every order, since tokens order
 everything that two modules share: the generator tracks the happens-before knowledge of each module
 and adds a token, or an instruction that only passes one on, where needed. Loads, work and stores
-proceed at both ends of every scratchpad and around its middle at once; tokens pile up; and the
+proceed at both ends of every scratchpad and around its inner borders at once; tokens pile up; the
 corners of the instruction set are covered: empty ranges and rows, unused indices and addresses, row
 overlaps, padding of every memory, shifts by any amount, dependent consecutive micro-ops,
 destinations half a scratchpad apart. All extensions of the configuration are used; instructions
@@ -316,6 +316,16 @@ class _Generator(ProgramBuilder):
         loops, begins = random_loops(chance), range(table.start, table.stop - size + 1)
         src, factors = random_operand(chance, "src", begins, loops, self._uop_count())
         self._with_table(AluOp.LOOKUP, table, loops, src, factors)
+        if chance.random() < 0.4:
+            self._change_table(table)
+
+    def _change_table(self, table: range) -> None:
+        """Loads a few elements of the table of the latest LOOKUP, which then runs again."""
+        kernel = self.kernels[-1]
+        count = self.chance.randint(1, 3)
+        first = self.chance.randrange(table.start, table.stop - count + 1)
+        self.fill(Memory.ACC, range(first, first + count))
+        self.emit(kernel.instruction, kernel.accesses)
 
     def _multiply_add(self) -> None:
         chance, windows = self.chance, self.windows(self.config.acc)

@@ -20,7 +20,7 @@ def random_relocation(image: ProgramImage, chance: random.Random) -> ProgramImag
     """`relocated`, to the end of DRAM or to anywhere else."""
     size = -(-image.dram.size // _ALIGNMENT) * _ALIGNMENT
     most = image.config.dram_bytes - size
-    powers = [1 << log for log in range(12, most.bit_length())]
+    powers = [1 << log for log in range(12, most.bit_length())] or [0]
     to = chance.choice((most, chance.choice(powers), chance.randrange(most // _ALIGNMENT + 1)))
     return relocated(image, to, chance)
 

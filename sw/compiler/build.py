@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class Function:
         self.lowered = lowered
         self._open_device = open_device
         self._runtime: Runtime | None = None
+        self._lock = Lock()  # held during a call
         code = HostCode(lowered.nest)
         self.source = code.source
         self._host = code.compile(issued)
@@ -93,14 +95,18 @@ class Function:
         """Runs on the device that the function was built with, and writes outputs into their
         arrays.
 
-        Returns the result of the run, with its cycles on a device with a clock. Raises `ValueError`
-        if an array does not have the shape or the dtype of its argument.
+        Returns the result of the run, with its cycles on a device with a clock. Calls from several
+        threads wait for one another. Raises `ValueError` if an array does not have the shape or the
+        dtype of its argument.
         """
         if len(arrays) != len(self.args):
             raise ValueError(f"{self.name} takes {len(self.args)} arrays, not {len(arrays)}")
         for index, array in enumerate(arrays):
             self._check_array(index, array)
-        runtime = self._device_runtime()
+        with self._lock:
+            return self._call(self._device_runtime(), arrays)
+
+    def _call(self, runtime: Runtime, arrays: Sequence[npt.NDArray[Any]]) -> RunResult:
         buffers = [runtime.allocate(self.nbytes(i), arg.name) for i, arg in enumerate(self.args)]
         try:
             for index, (buffer, array) in enumerate(zip(buffers, arrays, strict=True)):

@@ -7,7 +7,7 @@ from contextvars import ContextVar, Token
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from amaranth_vta.hw.config import PYNQ, Config, ConfigError
+from amaranth_vta.hw.config import DEFAULT, Config, ConfigError
 
 from .te.relations import TensorIntrinsic
 
@@ -66,14 +66,14 @@ class Environment:
 
 
 _current: ContextVar[Environment | None] = ContextVar("environment", default=None)
-_default = Environment(PYNQ)
+_default = Environment(DEFAULT)
 
 
 def get_env() -> Environment:
-    """The environment of the innermost ``with``, else that of the published machine, ``pynq``.
+    """The environment of the innermost ``with``, else the default machine's
+    (`amaranth_vta.hw.config.DEFAULT`), ``pynq-extended``.
 
-    Published programs are written for ``pynq``; everywhere else the default is ``pynq-extended``
-    (`amaranth_vta.hw.config.DEFAULT`), the same sizes with all extensions. What needs an extension,
-    such as `te.requantize`, begins with ``with vta.Environment("pynq-extended"):``.
+    ``with vta.Environment("pynq"):`` selects the published machine, of the same sizes without
+    extensions.
     """
     return _current.get() or _default

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -47,10 +48,16 @@ def save_arrays(path: str | Path, arrays: Arrays) -> None:
 
 
 def is_archive(path: str | Path) -> bool:
-    """Whether a file may be an archive, by its first bytes."""
+    """Whether a file may be an archive, by its first bytes and the names in it; a zip file whose
+    names cannot be read may be one that is damaged."""
     try:
         with Path(path).open("rb") as file:
-            return file.read(4) == _MAGIC
+            if file.read(4) != _MAGIC:
+                return False
+            try:
+                return "header.npy" in zipfile.ZipFile(file).namelist()
+            except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError):
+                return True
     except OSError:
         return False
 

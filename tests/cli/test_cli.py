@@ -108,6 +108,37 @@ def test_config_refuses_what_does_not_fit_in_one_line(vta: Vta, tmp_path: Path) 
     assert "LOG_UOP_BUFF_SIZE = 16 (at most 15 fits)" in line
 
 
+def test_config_sets_values_and_scales_scratchpads(vta: Vta) -> None:
+    call = vta("config", "pynq", "--set", "LOG_BLOCK=3", "--set", "log_bus_width=7")
+    values = json.loads(call.out)
+    assert call.code == 0
+    assert (values["LOG_BLOCK_IN"], values["LOG_BLOCK_OUT"], values["LOG_BUS_WIDTH"]) == (3, 3, 7)
+    assert "LOG_WGT_BUFF_SIZE is 16 and not 18" in call.err
+    assert vta("config", "pynq", "--set", "OVERLAP=1").err == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["LOG_BLOCK"], "this is not KEY=VALUE"),
+        (["LOG_BLOCK=three"], "this is not a whole number"),
+        (["LOG_BLOCK=3", "LOG_BLOCK=4"], "gives a key two values"),
+        (["LOG_BLOCKS=3"], "'LOG_BLOCKS' is not a configuration key"),
+        (["LOG_BLOCK=1000000"], "LOG_BLOCK_IN = 1000000 is not a whole number from 2 to 5"),
+        (["LOG_BLOCK=3", "LOG_BLOCK_IN=4"], "LOG_BLOCK = 3 contradicts LOG_BLOCK_IN = 4"),
+        (
+            [f"LOG_{name}" for name in ("BLOCK=3", "INP_BUFF_SIZE=15", "WGT_BUFF_SIZE=18")]
+            + ["LOG_ACC_BUFF_SIZE=17"],
+            "reduce LOG_ACC_BUFF_SIZE = 17 (at most 13 fits) or LOG_INP_BUFF_SIZE to 14, "
+            "LOG_WGT_BUFF_SIZE to 16 and LOG_ACC_BUFF_SIZE to 16 together",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_are_one_line(vta: Vta, settings: list[str], said: str) -> None:
+    options = [part for setting in settings for part in ("--set", setting)]
+    assert said in vta.refused("config", "pynq", *options)
+
+
 def test_config_loads_nothing_heavy() -> None:
     code = (
         "import sys; from amaranth_vta import cli; cli.invoke(['config']); "
@@ -288,7 +319,7 @@ def test_a_memory_that_does_not_exist_is_refused(vta: Vta, clears: Path, memory:
         (["juggle"], "No such command 'juggle'"),
         (["config", "absent.json"], "absent.json is neither a preset"),
         (["verilog", "--config", "absent.json"], "absent.json is neither a preset"),
-        (["verilog", "-o", "no/such/folder/x.v"], "x.v cannot be written: No such file"),
+        (["verilog", "-o", "/dev/null/x.v"], "x.v cannot be written: Not a directory"),
     ],
 )
 def test_a_wrong_call_is_one_line(vta: Vta, arguments: list[str], message: str) -> None:
@@ -302,8 +333,9 @@ def test_an_output_that_cannot_be_written_is_found_before_the_run(
         raise AssertionError("the run began")
 
     monkeypatch.setattr(devices, "open_device", open_device)
-    assert "no/x cannot be written" in vta.refused("replay", clears, "--outputs", "no/x")
-    assert "no/x cannot be written" in vta.refused("replay", clears, "--json", "no/x")
+    for option in ("--outputs", "--json"):
+        path = "/dev/null/x"
+        assert f"{path} cannot be written" in vta.refused("replay", clears, option, path)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("nought"), KeyError("one\ntwo")])

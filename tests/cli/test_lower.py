@@ -98,9 +98,9 @@ def test_what_the_machine_cannot_do_is_said_behind_what_it_could(
     )
     out = printed(capsys, f"{path}:plain")
     assert "b[i, j] = a[i, j] + 1" in out
-    assert out.splitlines()[-1].startswith("# not for the machine: b is not done by an instruct")
+    assert out.splitlines()[-1].startswith("# not for the machine: no instruction computes b: n")
     err = refused(capsys, f"{path}:plain", "--after", "insert_tokens")
-    assert "plain does not come as far as insert_tokens: b is not done" in err
+    assert "plain does not come as far as insert_tokens: no instruction computes b" in err
 
 
 @pytest.mark.parametrize("after", ["infer_bounds", "map_to_alu", "insert_tokens"])

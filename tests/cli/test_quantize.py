@@ -170,3 +170,115 @@ def test_what_is_quantized_already_is_refused(
     assert cli.invoke(["quantize", str(model), "-o", str(first)]) == 0
     assert cli.invoke(["quantize", str(first), "-o", str(second)]) == 2
     assert "is quantized already; give the float model" in capsys.readouterr().err
+
+
+def test_an_input_of_rank_0_takes_one_value_per_sample_or_one_for_all(tmp_path: Path) -> None:
+    model, result, samples = (str(tmp_path / name) for name in ("f.onnx", "q.onnx", "x.npz"))
+    scaled = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 2, 4, 4] x, int64 rate) => (float[1, 2, 4, 4] y)
+        <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
+            c = Conv(x, w) f = Cast <to = 1> (rate) m = Mul(c, f) y = Conv(m, w)
+        }
+    """)
+    onnx.save(scaled, model)
+    x = np.random.default_rng(1).normal(0, 1, (4, 2, 4, 4)).astype(np.float32)
+    for rate in (np.arange(1, 5), np.array(3), np.arange(1, 5).reshape(4, 1)):
+        np.savez(samples, x=x, rate=rate)
+        assert cli.invoke(["quantize", model, "-o", result, "--calibrate", samples]) == 0
+        if rate.ndim < 2:
+            assert cli.invoke(["run", result, "--inputs", samples, "--check"]) == 0
+    # The scale of the product covers every sample's.
+    np.savez(samples, x=x, rate=np.array([1, 1, 1, 50]))
+    assert cli.invoke(["quantize", model, "-o", result, "--calibrate", samples]) == 0
+    greatest = max(item.item() for item in scales(Path(result)) if item.size == 1)
+    np.savez(samples, x=x, rate=np.array(1))
+    assert cli.invoke(["quantize", model, "-o", result, "--calibrate", samples]) == 0
+    assert greatest > 20 * max(item.item() for item in scales(Path(result)) if item.size == 1)
+
+
+def cancelling(path: Path, offset: float) -> None:
+    """Write a network that adds ``offset`` and subtracts it again, which amplifies rounding."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> g (float[n, 2, 4, 4] x) => (float[n, 2, 4, 4] y)
+        <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
+            [first] c = Conv(x, w)
+            [second] s = Add(c, plus)
+            turned = Transpose <perm = [0, 1, 3, 2]> (s)
+            [third] t = Add(turned, minus)
+            [fourth] y = Conv(t, w)
+        }
+    """)
+    for name, sign in (("plus", 1), ("minus", -1)):
+        values = np.full((1, 2, 1, 1), sign * offset, np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    onnx.save(model, path)
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "decibels"), [(100, 0, "warn"), (20000, 1, "refuse"), (1, 0, "fine")]
+)
+def test_poor_accuracy_is_a_warning_and_noise_is_refused(
+    offset: float,
+    code: int,
+    decibels: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, result, samples = (tmp_path / name for name in ("f.onnx", "q.onnx", "x.npz"))
+    cancelling(model, offset)
+    x = np.random.default_rng(2).normal(0, 0.05, (8, 2, 4, 4)).astype(np.float32)
+    np.savez(samples, x=x)
+    arguments = ["quantize", str(model), "-o", str(result), "--calibrate", str(samples)]
+    assert cli.invoke(arguments) == code
+    out, err = capsys.readouterr()
+    assert result.exists() == (code == 0)
+    if decibels == "fine":
+        assert err == ""
+        return
+    assert "vta: warning: below 10 dB, in the order of the graph: t (Add, " in err
+    assert "--percentile 99.9" in err
+    assert "--in-float t" in err
+    assert "--calibrate" not in err
+    if code == 0:
+        return
+    assert f"{result} was not written" in err
+    assert "Next" not in out
+    assert cli.invoke([*arguments, "--force"]) == 0
+    assert result.exists()
+    capsys.readouterr()
+    assert cli.invoke([*arguments, "--in-float", "third", "--in-float", "s"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_zero_in_all_samples_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, result = str(tmp_path / "f.onnx"), str(tmp_path / "q.onnx")
+    dead = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> g (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)
+        <float[2, 2, 1, 1] w = {1, -2, 3, 4}, float[2] b = {-99, -99}> {
+            c = Conv(x, w, b) r = Relu(c) d = Conv(x, w) y = Add(r, d)
+        }
+    """)
+    onnx.save(dead, model)
+    assert cli.invoke(["quantize", model, "-o", result]) == 0
+    err = capsys.readouterr().err
+    assert err == (
+        "vta: warning: zero in all samples, so that the scale is a guess: r. What helps: samples "
+        "for which it is not zero\n"
+    )
+    assert cli.invoke(["run", result, "--check"]) == 0
+
+
+def test_names_of_the_model_that_the_quantizer_would_use_are_kept(tmp_path: Path) -> None:
+    """The quantizer calls the second copy of the bias b0."""
+    model, result = str(tmp_path / "f.onnx"), str(tmp_path / "q.onnx")
+    shared = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> g (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)
+        <float[2, 2, 1, 1] w = {1, -2, 3, 4}, float[2] b = {1, -1}>
+        { b0 = Conv(x, w, b) t = Sigmoid(b0) y = Conv(t, w, b) }
+    """)
+    onnx.save(shared, model)
+    assert cli.invoke(["quantize", model, "-o", result]) == 0
+    assert cli.invoke(["run", result, "--check"]) == 0

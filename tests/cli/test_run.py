@@ -287,6 +287,8 @@ def test_a_report_has_a_page_all_numbers_and_a_timeline(model: Path, tmp_path: P
     page = (folder / "report.html").read_text()
     ElementTree.fromstring(page.partition("\n")[2])
     for text in (
+        f"<code>vta run {model} --device rtl --report {folder} --config tiny</code>",
+        "not compared; --check compares with ONNX Runtime",
         "Where the cycles went",
         'class="bars"',
         "host: its result is not quantized to 8 bits",

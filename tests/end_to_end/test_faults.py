@@ -10,11 +10,23 @@ import pytest
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store, Uop
+from amaranth_vta.hw.isa import (
+    Alu,
+    AluOp,
+    Depthwise,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Store,
+    Uop,
+)
 from amaranth_vta.sim.devices import DeviceError, open_device
 from amaranth_vta.sw.runtime.device import Device, Fault
 
 CONFIG = PRESETS["tiny"]  # depths: 256 uops, 128 INP, 64 WGT, 128 ACC
+EXTENDED = PRESETS["tiny-extended"]  # the same, with all extensions
 MEMORY = 0x20000
 PROGRAM = 0x8000
 RESULT = 0x4000
@@ -58,10 +70,12 @@ class Machines:
     ) -> list[tuple[Fault | None, Device]]:
         """Runs a program on zeroed memory with ``uop_table`` at byte 0."""
         dram = np.zeros(MEMORY, np.uint8)
-        table = np.array([ISA.encode_uop(uop) for uop in uop_table], "<u4").view(np.uint8)
-        dram[: table.size] = table
+        instruction_set = isa.instruction_set(self.config)
+        encode = instruction_set.encode
+        table = np.array([instruction_set.encode_uop(uop) for uop in uop_table], "<u4")
+        dram[: table.nbytes] = table.view(np.uint8)
         stream = b"".join(
-            (item if isinstance(item, int) else ISA.encode(item)).to_bytes(16, "little")
+            (item if isinstance(item, int) else encode(item)).to_bytes(16, "little")
             for item in instructions
         )
         results = []
@@ -91,11 +105,20 @@ class Machines:
         return None if fault is None else f"{fault.module} {fault.instruction} {fault.cause}"
 
 
+def machines_of(device: str, config: Config) -> Machines:
+    if device == "functional":
+        return Machines(device, [Way(order=order) for order in ORDERS], config)
+    return Machines(device, [Way(dram=dram) for dram in ("ideal", "random:1")], config)
+
+
 @pytest.fixture(params=["functional", "rtl"])
 def machines(request: pytest.FixtureRequest) -> Machines:
-    if request.param == "functional":
-        return Machines("functional", [Way(order=order) for order in ORDERS])
-    return Machines("rtl", [Way(dram=dram) for dram in ("ideal", "random:1")])
+    return machines_of(request.param, CONFIG)
+
+
+@pytest.fixture(params=["functional", "rtl"])
+def extended(request: pytest.FixtureRequest) -> Machines:
+    return machines_of(request.param, EXTENDED)
 
 
 ILLEGAL: dict[str, tuple[Instruction | int, str]] = {
@@ -275,6 +298,38 @@ def test_only_the_uops_of_the_range_are_checked(machines: Machines) -> None:
         machines.fault_of(uops, Gemm(uop_begin=1, uop_end=3, **step), finish, uop_table=table)
         == "compute 1 index_out_of_range"
     )
+
+
+@pytest.mark.parametrize("operation", [AluOp.ADD, AluOp.REQUANTIZE, AluOp.LOOKUP])
+def test_all_elements_of_a_source_are_checked(extended: Machines, operation: AluOp) -> None:
+    last = EXTENDED.acc.depth - EXTENDED.alu_sources(operation)
+    moved = {"iter_out": 2, "src_factor_out": last, "dst_factor_out": 1}
+    for more, report in ((0, None), (1, "compute 1 index_out_of_range")):
+        further = {"iter_in": 1 + more, "src_factor_in": 1, "dst_factor_in": 2}
+        alu = Alu(alu_opcode=operation, uop_end=1, **moved, **further)
+        assert extended.fault_of(uops, alu, finish, uop_table=[Uop(0, 0, 0)]) == report
+
+
+def test_all_taps_of_a_depthwise_product_are_checked(extended: Machines) -> None:
+    last = EXTENDED.inp.depth - EXTENDED.taps
+    for first, report in ((last, None), (last + 1, "compute 1 index_out_of_range")):
+        depthwise = Depthwise(uop_end=1, iter_out=2, src_factor_out=first)
+        assert extended.fault_of(uops, depthwise, finish, uop_table=[Uop(0, 0, 0)]) == report
+
+
+def test_all_bits_of_a_factor_are_checked(extended: Machines) -> None:
+    """Those too that the index of an accumulator does not have, of which one is a sign."""
+
+    def outcome(factor: int) -> str | None:
+        immediate = isa.factor_immediate(factor)
+        alu = Alu(alu_opcode=AluOp.MULTIPLY_ADD, immediate=immediate, uop_end=1)
+        return extended.fault_of(uops, alu, finish, uop_table=[Uop(0, 0, 0)])
+
+    depth = EXTENDED.acc.depth
+    assert outcome(1) is outcome(depth - 1) is None
+    beyond = [1 << bit for bit in range(depth.bit_length() - 1, isa.IMMEDIATE_WIDTH)]
+    for factor in (*beyond, 0xFFFF, 0xFFFF - depth + 1, 0x8000 + depth - 1):
+        assert outcome(factor) == "compute 1 index_out_of_range", factor
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,44 @@ def test_cycles_of_layers_add_up_and_are_fewer_than_in_launches_of_their_own() -
         assert abs(counted - estimated) < 0.02 * counted + 20
 
 
+def launch_reports(config: str, device: str) -> dict[str, dict[str, Any]]:
+    """The numbers of the digits, by how they are launched."""
+    with np.load(DIGITS.with_name("images.npz")) as file:
+        inputs = {"image": file["image"][:8]}
+    reports = {}
+    for launch in ("layer", "network"):
+        with vta.Session(DIGITS, config, device, "ddr", launch=launch, images=8) as session:
+            session.run(inputs)
+            reports[launch] = session.report()
+    return reports
+
+
+@pytest.mark.parametrize(
+    ("config", "device"), [("tiny-extended", "rtl"), ("pynq-extended", "estimate")]
+)
+def test_no_bound_exceeds_the_cycles(config: str, device: str) -> None:
+    reports = launch_reports(config, device)
+    for report in reports.values():
+        for item in (report, *report["layers"], *report["launches"]):
+            if item["cycles"] is not None and item["bound_cycles"] is not None:
+                assert 0 < item["bound_cycles"] <= item["cycles"]
+        assert report["cycles"] == sum(item["cycles"] for item in report["launches"])
+        assert report["bound_cycles"] == sum(item["bound_cycles"] for item in report["launches"])
+    assert [item["layers"] for item in reports["layer"]["launches"]] == [1, 1, 1, 1]
+    assert [item["layers"] for item in reports["network"]["launches"]] == [4]
+
+
+def test_a_layer_whose_weights_are_prefetched_has_no_bound() -> None:
+    """The last layer takes fewer cycles than its weights need on the bus."""
+    reports = launch_reports("pynq-extended", "estimate")
+    (alone,), (joined,) = (
+        [layer for layer in report["layers"] if layer["name"] == "dense"]
+        for report in reports.values()
+    )
+    assert joined["cycles"] < alone["bound_cycles"]
+    assert joined["bound_cycles"] is None
+
+
 class FaultyDevice(FunctionalDevice):
     """Reports a fault at the instruction ``at``."""
 
@@ -256,5 +294,5 @@ def test_files_of_earlier_releases_run_with_a_launch_per_layer(tmp_path: Path) -
     ):
         for name, values in new.run(inputs).items():
             np.testing.assert_array_equal(old.run(inputs)[name], values)
-        assert [name for name, _ in old._runner.launched] != []
+        assert old._runner.launched != []
         assert len(old._runner.launched) > len(new._runner.launched) == 1

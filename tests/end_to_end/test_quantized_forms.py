@@ -11,6 +11,7 @@ from amaranth_vta.session.random_inputs import random_inputs
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 from tests.support.branching_forms import decided
 from tests.support.constant_forms import half_scales, moved_weights, small_weights
+from tests.support.few_bits import FewBits
 from tests.support.quantized_forms import FORMS
 
 # Forms that rules of the canonical form change before the comparison with it.
@@ -33,6 +34,7 @@ def test_a_form_is_on_the_machine_and_exact(name: str) -> None:
         report = session.check(random_inputs(session))
         layers = session.layers
     assert report.mismatches == 0
+    assert report.ok, report.file
     assert summary(layers)["share_on_machine"] == 1
     host = {layer.operator for layer in layers if layer.placed_on == "host"}
     assert host <= USUAL | form.host
@@ -50,6 +52,24 @@ def test_a_form_gives_what_the_file_does(name: str) -> None:
         assert got.shape == expected.shape
         assert np.unique(expected).size > 4
         assert np.mean(np.abs(got - expected) > 1e-5) < 0.05
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize(("weights", "activations"), [(2, 4), (4, 4), (3, 8)])
+def test_few_bits_give_the_classes_of_the_file(
+    weights: int, activations: int, normalized: bool, depthwise: bool
+) -> None:
+    form = FewBits(weights, activations, normalized, depthwise)
+    with Session(form.model(), "pynq-extended", images=8) as session:
+        report = session.check({"x": form.images(200)})
+        assert summary(session.layers)["share_on_machine"] == 1
+    assert report.ok, report.file
+    assert report.file is not None
+    (output,) = report.file.outputs.values()
+    assert output.samples == 200
+    assert (output.same_class or 0) >= 199
+    assert max(layer.bound for layer in report.file.layers.values()) < 1 / 64
 
 
 @pytest.mark.parametrize("name", ON_RTL)

@@ -16,6 +16,7 @@ import pytest
 
 from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
+from amaranth_vta.session.random_inputs import random_inputs
 from tests.support.random_networks import QuantizedNetwork, residual_network
 from tests.support.seeds import each_seed
 
@@ -50,8 +51,10 @@ def random_network(seed: int, form: str, dtype: Any, **options: bool) -> Quantiz
             network.convolution(channels, (3, 3), (1, 1), (1, 1, 1, 1), chance(0.5), groups)
             network.add(branch, deviation, chance(0.5))
         if min(network.shape[2:]) > 2 and chance(0.4):
-            pad = choose.randint(0, 1)
-            network.pooling(2, choose.randint(1, 2), (pad, 0, 0, pad))
+            kernel = choose.randint(1, 3), choose.randint(1, 3)
+            top, right = choose.randint(0, kernel[0] - 1), choose.randint(0, kernel[1] - 1)
+            strides = choose.randint(1, 3), choose.randint(1, 3)
+            network.pooling(kernel, strides, (top, 0, 0, right), chance(0.5))
     if chance(0.3):
         network.average()
     if chance(0.5):
@@ -114,6 +117,35 @@ def test_a_random_quantized_network_is_exact_on_the_extended_default(seed: int) 
 def test_a_random_quantized_network_is_exact_on_rtl(seed: int) -> None:
     dtype, form = [np.int8, np.uint8][seed % 2], ["qdq", "qoperator"][seed // 2 % 2]
     assert_exact(random_network(seed, form, dtype), "tiny-extended", "rtl", 2)
+
+
+def network_of_moves(seed: int, form: str, dtype: Any) -> QuantizedNetwork:
+    """Convolutions with operators between them that only move elements."""
+    choose = random.Random(seed)
+    size = choose.choice([(8, 6), (6, 10), (5, 12)])
+    network = QuantizedNetwork(seed, form, dtype, (choose.choice([3, 16]), *size))
+    for _ in range(choose.randint(1, 2)):
+        outputs = choose.choice([4, 8, 12, 16, 20, 32])
+        network.convolution(outputs, (1, 1), (1, 1), (0, 0, 0, 0), choose.random() < 0.5)
+        for _ in range(choose.randint(1, 3)):
+            network.move()
+    network.convolution(6, (1, 1), (1, 1), (0, 0, 0, 0), choose.random() < 0.5)
+    return network
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@each_seed(range(100, 107))
+def test_elements_of_a_random_network_move_on_the_machine(seed: int, form: str, dtype: Any) -> None:
+    assert_exact(network_of_moves(seed, form, dtype), "pynq-extended", "functional", 2)
+
+
+@each_seed(range(115, 118))
+def test_elements_of_a_random_network_move_on_rtl(seed: int) -> None:
+    dtype, form = [np.int8, np.uint8][seed % 2], ["qdq", "qoperator"][seed // 2 % 2]
+    model = network_of_moves(seed, form, dtype).model()
+    with Session(model, "tiny-extended", "rtl") as session:
+        assert session.check(random_inputs(session)).mismatches == 0
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])

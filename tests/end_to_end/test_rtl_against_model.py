@@ -17,15 +17,17 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import legal_program, most_origin, random_program
 from amaranth_vta.sim.programs.relocation import random_relocation
 from amaranth_vta.sw.runtime.device import RunResult
+from tests.support.corners import CORNERS
 from tests.support.golden import VECTORS
 from tests.support.seeds import each_seed
 
+EXTENDED = ("tiny-extended", "bus256-extended", "pynq-extended")
 # The configurations of the conformance vectors, whose simulators other tests build as well, and
 # those with extensions.
 CONFIGS = {
     path.stem.split("-")[0]: ProgramImage.load(path).config
     for path in sorted(VECTORS.glob("*-1.npz"))
-} | {name: PRESETS[name] for name in ("tiny-extended", "pynq-extended")}
+} | {name: (PRESETS | CORNERS)[name] for name in EXTENDED}
 DRAMS = ("ideal", "ddr", "random:1", "random:2")
 PROGRAMS = 10  # for each configuration and memory
 
@@ -66,7 +68,7 @@ def test_bounds_of_requantize_that_cross_give_the_upper_one(device: str) -> None
 
 
 @pytest.mark.parametrize("kind", [*FAULT_KINDS, "flipped_bits"])
-@pytest.mark.parametrize("name", ["tiny", "int4", "tiny-extended"])
+@pytest.mark.parametrize("name", ["tiny", "int4", "tiny-extended", "bus256-extended"])
 def test_faults_are_reported_and_contained_as_the_model_does(name: str, kind: str) -> None:
     """Memory and scratchpads, which the next program reveals, hold the model's contents."""
     config = CONFIGS[name]

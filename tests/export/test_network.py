@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 
 import amaranth_vta as vta
 from amaranth_vta.cli import invoke
+from amaranth_vta.export.c_names import c_names
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
@@ -73,11 +74,16 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = str(DIGITS / "digits.onnx")
     assert invoke(["compile", model, "--config", "tiny", "-o", network]) == 0
     assert invoke(["export", network, "-o", str(folder / "c")]) == 0
+    compile_c(folder)
+    return folder
+
+
+def compile_c(folder: Path) -> None:
+    """Compiles the sources in ``folder / "c"`` to ``network.so``, without a warning."""
     sources = [str(folder / "c" / name) for name in ("network.c", "vta_runtime.c")]
     strict = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
     library = str(folder / "network.so")
     subprocess.run(["gcc", *strict, "-shared", "-fPIC", *sources, "-lm", "-o", library], check=True)
-    return folder
 
 
 def test_an_exported_network_gives_what_the_session_gives(digits: Path) -> None:
@@ -98,6 +104,48 @@ def test_an_exported_network_gives_what_the_session_gives(digits: Path) -> None:
         )
         assert result == DONE
         np.testing.assert_array_equal(found, logits)
+
+
+@pytest.mark.parametrize("address", [(5 << 32) + PLACE, (1 << 32) - 4096])
+def test_memory_of_the_machine_may_be_above_4_gib(digits: Path, address: int) -> None:
+    """A bridge between processor and machine translates addresses. The second address is just below
+    4 GiB, and the network's memory crosses it."""
+    images = np.load(DIGITS / "images.npz")["image"][:1].astype(np.float32)
+    session = vta.Session.load(digits / "digits.vta", device="functional")
+    expected = session.run({"image": images})["logits"]
+    device = device_for(digits)
+    port = port_of(device)
+    low_half = {register.offset: 0 for register in REGISTERS.values() if register.width == 64}
+    seen = set()
+
+    def write(_: object, offset: int, value: int) -> None:
+        if offset in low_half:
+            low_half[offset] = value
+            return
+        if offset - 4 not in low_half:
+            device.machine.write_register(offset, value)
+            return
+        given = value << 32 | low_half[offset - 4]
+        seen.add(given)
+        moved = given - address + PLACE
+        assert 0 <= moved < device.memory.size
+        device.machine.write_register(offset - 4, moved & 0xFFFFFFFF)
+        device.machine.write_register(offset, moved >> 32)
+
+    port.address, port.write_register = address, _WRITE(write)
+    library = ctypes.CDLL(str(digits / "network.so"))
+    assert library.network_init(ctypes.byref(port), None) == DONE
+    found = np.zeros_like(expected)
+    given = np.ascontiguousarray(images)
+    result = library.network_run(
+        ctypes.byref(port),
+        given.ctypes.data_as(ctypes.c_void_p),
+        found.ctypes.data_as(ctypes.c_void_p),
+    )
+    assert result == DONE
+    np.testing.assert_array_equal(found, expected)
+    assert min(seen) == address
+    assert max(seen) >= 1 << 32
 
 
 def test_a_machine_with_other_parameters_is_named(digits: Path) -> None:
@@ -137,3 +185,66 @@ def test_what_the_host_would_compute_is_refused(
     assert invoke(["export", network, "-o", str(tmp_path / "c")]) == 2
     assert "Tanh curve runs on the host" in capsys.readouterr().err
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("image", "logits"),
+    [
+        ("vta_run", "vta_port"),
+        ("uint8_t", "int"),
+        ("tensor_0", "tensor_1"),  # as network.c calls its own tensors
+        ("layout_0", "segments"),
+        ("NULL", "VTA_DONE"),
+        ("class", "class_"),
+        ("int", "tensor_int_0"),
+        ("2nd input:0", "2nd_input_0"),
+    ],
+)
+def test_inputs_may_have_any_name(image: str, logits: str, tmp_path: Path) -> None:
+    model = onnx.load(DIGITS / "digits.onnx")
+    names = {model.graph.input[0].name: image, model.graph.output[0].name: logits}
+    for item in (*model.graph.input, *model.graph.output):
+        item.name = names[item.name]
+    for node in model.graph.node:
+        for places in (node.input, node.output):
+            places[:] = [names.get(name, name) for name in places]
+    onnx.save(model, tmp_path / "m.onnx")
+    network = str(tmp_path / "m.vta")
+    assert invoke(["compile", str(tmp_path / "m.onnx"), "--config", "tiny", "-o", network]) == 0
+    assert invoke(["export", network, "-o", str(tmp_path / "c")]) == 0
+    compile_c(tmp_path)
+    given = np.load(DIGITS / "images.npz")["image"][:1].astype(np.float32)
+    expected = vta.Session.load(network).run({image: given})[logits]
+    device = device_for(tmp_path)
+    port, found = port_of(device), np.zeros_like(expected)
+    library = ctypes.CDLL(str(tmp_path / "network.so"))
+    assert library.network_init(ctypes.byref(port), None) == DONE
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (given, found)]
+    assert library.network_run(ctypes.byref(port), *pointers) == DONE
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("standard", ["c99", "gnu17", "c++17"])
+def test_no_name_of_a_tensor_means_something_else(standard: str, tmp_path: Path) -> None:
+    """Each name that C, C++, their headers or the compiler define, as that of a parameter."""
+    language = "c++" if "+" in standard else "c"
+    headers = "#include <stddef.h>\n#include <stdint.h>\n"
+    command = ["gcc", f"-std={standard}", "-x", language, "-"]
+    macros = subprocess.run(
+        [*command, "-dM", "-E"], input=headers, capture_output=True, text=True, check=True
+    ).stdout
+    defined = re.findall(r"^#define ([A-Za-z]\w*)", macros, re.MULTILINE)
+    keywords = "int class new auto bool true typeof inline restrict alignas nullptr xor while"
+    types = "size_t ptrdiff_t uint8_t int_fast16_t uintptr_t wchar_t max_align_t"
+    names = [*defined, *keywords.split(), *types.split(), "vta_run", "data", "x", "vta_input"]
+    runtime = (Path(vta.__path__[0]) / "export" / "vta_runtime.h").read_text(encoding="utf-8")
+    chosen = c_names(names, runtime)
+    assert (chosen["data"], chosen["x"], chosen["vta_input"]) == ("data", "x", "vta_input")
+    text = (
+        headers
+        + runtime
+        + "".join(
+            f"void f{number}(const float *{name});\n" for number, name in enumerate(chosen.values())
+        )
+    )
+    subprocess.run([*command, "-fsyntax-only", "-Werror"], input=text, text=True, check=True)

@@ -157,6 +157,36 @@ def test_a_buffer_too_large_for_the_encoding_is_named_with_the_largest_that_fits
     assert replace(PYNQ, **{key: value - 1}) == PYNQ  # what the message says does fit
 
 
+@pytest.mark.parametrize(
+    ("base", "changes", "sizes"),
+    [
+        # Depths stay: a smaller block makes smaller elements.
+        ("pynq", {"LOG_BLOCK": 3}, (15, 14, 16, 16)),
+        ("pynq-extended", {"LOG_BLOCK": 3}, (15, 14, 16, 16)),
+        ("pynq", {"LOG_BLOCK": 5}, (15, 15, 18, 17)),  # the bytes fit as they are
+        ("tiny", {"LOG_BLOCK": 5}, (10, 9, 11, 11)),  # two elements at least
+        ("pynq", {"LOG_WGT_BUFF_SIZE": 20}, (15, 14, 20, 16)),
+    ],
+)
+def test_changed_machines_have_scratchpads_that_fit(
+    base: str, changes: dict[str, int], sizes: tuple[int, ...]
+) -> None:
+    values = PRESETS[base].changed(changes).to_dict()
+    assert tuple(values[f"LOG_{name}_BUFF_SIZE"] for name in ("UOP", "INP", "WGT", "ACC")) == sizes
+    assert values.items() >= {key: value for key, value in changes.items() if key in values}.items()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_block_and_batch_has_scratchpads_that_fit(name: str) -> None:
+    square = PRESETS[name].log_block_in == PRESETS[name].log_block_out
+    for block in range(2, 6):
+        for batch in range(5):
+            changed = PRESETS[name].changed({"LOG_BLOCK": block, "LOG_BATCH": batch})
+            assert (changed.block_in, changed.batch) == (1 << block, 1 << batch)
+            if square and (1 << block, 1 << batch) == (PRESETS[name].block_in, PRESETS[name].batch):
+                assert changed == PRESETS[name]
+
+
 def test_every_single_reduction_that_an_error_offers_does_fit() -> None:
     changes = {"log_inp_buff_size": 16}
     with pytest.raises(ConfigError) as error:

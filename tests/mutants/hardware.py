@@ -1,8 +1,9 @@
 """Bugs in the hardware, all in one simulator, and which layer of checks catches each.
 
 The layers, in this order: conformance vectors; legal random programs; faulty ones; the safety
-tests (resets, watchdog, interrupts, registers); cycles and counters, which golden files hold; and
-last the tests of the module, in Amaranth's simulator.
+tests (resets, watchdog, interrupts, registers, memory errors); cycles and counters, which golden
+files hold; all but the safety tests on a machine with a wide bus; and last the tests of the module,
+in Amaranth's simulator.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amaranth.hdl import Instance, Mux, Signal, Value, ValueCastable
 
-from .planting import Bug, Plants, Verdict, install, sample
+from .planting import Bug, Kind, Plants, Verdict, install, is_named, sample
 from .processes import judge_each
 from .software import module_tests
+
+if TYPE_CHECKING:
+    from amaranth_vta.hw.config import Config
 
 # The most bugs in each module of the hardware, in addition to the named ones.
 _PER_FILE = 6
@@ -75,7 +78,23 @@ NAMED = (
         for found in ("write.dst == item.indices.dst", "write.dst == item.indices.src")
         for place in (0, -1)
     ),
+    # A beat of several elements is taken for its first one.
+    ("compute.py", "load.index + element", "load.index"),
+    ("datapath/accumulators.py", "write.index + element", "write.index"),
+    # An error in a beat that is gathered is lost.
+    ("dma/loader.py", "beat.payload.error", "(beat.payload.error & ~gathers)"),
+    # As many bursts as can be in flight are counted as none.
+    (
+        "fabric/counters.py",
+        "counted(under_way, begins, ends)",
+        "counted(under_way, begins, ends)[:3]",
+    ),
     # Rules of extensions.
+    (
+        "datapath/alu.py",
+        "item.context.immediate[config.acc.index_width:]",
+        "item.context.immediate[config.acc.index_width:-1]",
+    ),
     ("fabric/structures.py", "bits & uncovered != 0", "0"),
 )
 # Shared with software, which would have the same bug.
@@ -87,37 +106,52 @@ def _is_hardware(module: str) -> bool:
 
 
 class Design:
-    """The machine of ``config`` with bugs, one of which `SELECT` enables."""
+    """Machines with bugs, one of which `SELECT` enables: a small one with all extensions, and the
+    same with a wide bus."""
 
-    def __init__(self, config_name: str, per_file: int = _PER_FILE) -> None:
+    def __init__(self, per_file: int = _PER_FILE) -> None:
         self._select = Signal(16, name="bug")
         self._live: set[int] = set()
         self._chosen: dict[int, int] = {}
         self.plants = Plants(self._apply, NAMED)
         install(_is_hardware, self.plants)
         from amaranth_vta.hw.config import PRESETS
+        from tests.support.corners import CORNERS
 
-        self.config = PRESETS[config_name]
-        self._elaborate()
+        self.configs = (PRESETS["tiny-extended"], CORNERS["bus256-extended"])
+        # The bugs of each machine.
+        self.live: list[set[int]] = []
+        for config in self.configs:
+            self._live = set()
+            self._elaborate(config)
+            self.live.append(self._live)
         self._chosen = {bug: at for at, bug in enumerate(self._choose(per_file), 1)}
-        self.bugs = [self.plants.bugs[number] for number in self._chosen]
-        self.verilog = self._elaborate()
+        self.verilog = [self._elaborate(config) for config in self.configs]
 
-    def library(self) -> Path:
-        from amaranth_vta.sim.machine.rtl.build import library
-
-        return library(self.verilog)
+    @property
+    def bugs(self) -> Iterator[tuple[int, Bug, list[bool]]]:
+        """Each bug with its number, and whether each machine has it."""
+        for number, at in self._chosen.items():
+            yield at, self.plants.bugs[number], [number in live for live in self.live]
 
     def _apply(self, number: int, original: Any, planted: Callable[[], Any]) -> Any:
-        is_constant = isinstance(original, int) and ".eq(" in self.plants.bugs[number].planted
+        bug = self.plants.bugs[number]
+        is_constant = isinstance(original, int) and ".eq(" in bug.planted
         if not is_constant and not isinstance(original, Value | ValueCastable):
             return original
+        if bug.kind in (Kind.INDEX, Kind.SIGN) and number not in self._live:
+            try:
+                Value.cast(planted())
+            except (IndexError, KeyError, TypeError):
+                return original  # it has no first element, or no lower bits
         self._live.add(number)
         if number not in self._chosen:
             return original
         value = Value.cast(original)
         width, shape = len(value), value.shape()
         chosen = Mux(self._select == self._chosen[number], planted(), value)
+        if bug.kind is Kind.STALE:
+            return chosen
         result: Any = (chosen if len(chosen) >= width else Value.cast(chosen))[:width]
         if shape.signed:
             result = result.as_signed()
@@ -126,20 +160,22 @@ class Design:
         return result
 
     def _choose(self, per_file: int) -> Iterator[int]:
-        """The named bugs, and ``per_file`` others of each module."""
-        files: dict[str, list[int]] = {}
-        named = {(original, planted) for _, original, planted in NAMED}
-        for number in sorted(self._live):
+        """The named bugs, and ``per_file`` others of each module, with some of other kinds; a third
+        as many of what only the second machine has."""
+        files: dict[tuple[int, str], list[int]] = {}
+        for number in sorted(set.union(*self.live)):
             bug = self.plants.bugs[number]
-            if (bug.original, bug.planted) in named:
+            if is_named(bug, NAMED):
                 yield number
             else:
-                files.setdefault(bug.file, []).append(number)
-        for numbers in files.values():
+                machine = 0 if number in self.live[0] else 1
+                files.setdefault((machine, bug.file), []).append(number)
+        for (machine, _), numbers in files.items():
             bugs = ((number, self.plants.bugs[number]) for number in numbers)
-            yield from (number for number, _ in sample(bugs, per_file))
+            count = -(-per_file // 3) if machine else per_file
+            yield from (number for number, _ in sample(bugs, count))
 
-    def _elaborate(self) -> str:
+    def _elaborate(self, config: Config) -> str:
         from amaranth_vta.hw.top import Top
         from amaranth_vta.sim.machine.elaborate import component_verilog
 
@@ -151,7 +187,7 @@ class Design:
                 m.submodules.bug = Instance("chosen_bug", o_number=select)
                 return m
 
-        return component_verilog(Planted(self.config), "vta") + _CHOOSER
+        return component_verilog(Planted(config), "vta") + _CHOOSER
 
 
 _CHOOSER = f"""
@@ -164,14 +200,16 @@ endmodule
 
 
 class Layers:
-    """The checks, on a simulator whose bug the environment chooses."""
+    """The checks, on a simulator of ``config`` from ``verilog`` whose bug the environment
+    chooses."""
 
-    def __init__(self, design: Design) -> None:
+    def __init__(self, config: Config, verilog: str, safety: bool) -> None:
         from amaranth_vta.sim.fuzz.reference import reference_of
+        from amaranth_vta.sim.machine.rtl.build import library
         from amaranth_vta.sim.programs.image import ProgramImage
         from tests.support.golden import VECTORS
 
-        self._config, self._library = design.config, design.library()
+        self._config, self._library, self._safety = config, library(verilog), safety
         vectors = [
             replace(ProgramImage.load(path), config=self._config)
             for path in sorted(VECTORS.glob("tiny-*.npz"))
@@ -229,7 +267,7 @@ class Layers:
                     found = [f"{type(error).__name__}: {error}"]
                 if found:
                     return layer, f"program {at}: {found[0]}"
-        for name, test in self._safety_tests():
+        for name, test in self._safety_tests() if self._safety else ():
             try:
                 test()
             except BaseException as error:
@@ -295,17 +333,22 @@ class Layers:
 
 def judge(design: Design, jobs: int, wanted: Callable[[Bug], bool]) -> Iterator[Verdict]:
     """The verdicts on the bugs of ``design`` that are ``wanted``."""
-    chosen = [(bug, (number,)) for number, bug in enumerate(design.bugs, 1) if wanted(bug)]
+    chosen = [(bug, (number, live)) for number, bug, live in design.bugs if wanted(bug)]
     if not chosen:
         return iter(())
     os.environ[_VARIABLE] = "0"
-    layers = Layers(design)
+    machines = [
+        (config.bus_bytes, Layers(config, verilog, safety=at == 0))
+        for at, (config, verilog) in enumerate(zip(design.configs, design.verilog, strict=True))
+    ]
 
-    def try_(bug: Bug, number: int) -> Verdict:
+    def try_(bug: Bug, number: int, live: Sequence[bool]) -> Verdict:
         os.environ[_VARIABLE] = str(number)
-        layer, what = layers.catches()
-        if layer is None:
-            return module_tests(bug, NAMED)
-        return Verdict(bug, layer, re.sub(r"\s+", " ", what)[:160])
+        for (bus_bytes, layers), is_live in zip(machines, live, strict=True):
+            layer, what = layers.catches() if is_live else (None, "")
+            if layer is not None:
+                what = f"{8 * bus_bytes} bits: {what}"
+                return Verdict(bug, layer, re.sub(r"\s+", " ", what)[:160])
+        return module_tests(bug, NAMED)
 
     return judge_each(try_, chosen, jobs, "fork")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import enum
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +29,16 @@ _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }
 
 
+class Kind(enum.Enum):
+    """What a bug is like."""
+
+    OPERATOR = "an operator or a condition is another one, or stuck"
+    LIMIT = "off by one, in a comparison"
+    INDEX = "the first of several elements or bits instead of another"
+    SIGN = "a sign, or the highest bit of a field, is ignored"
+    STALE = "a state is not cleared"
+
+
 @dataclass(frozen=True)
 class Bug:
     """In ``file``, the expression ``original`` becomes ``planted``; ``number`` tells equal ones in
@@ -38,6 +49,7 @@ class Bug:
     original: str
     planted: str
     number: int = 0
+    kind: Kind = Kind.OPERATOR
 
     @property
     def name(self) -> str:
@@ -66,16 +78,16 @@ class Plants:
 
     apply: Callable[[int, Any, Callable[[], Any]], Any]
     named: Sequence[tuple[str, str, str]] = ()
-    # Also replaces whole values and conditions by 0, and constants.
+    # Of hardware: also replaces whole values and conditions by 0, constants, indices and signs.
     stuck: bool = True
     bugs: list[Bug] = field(default_factory=list)
     _alike: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
-    def add(self, file: str, node: ast.expr, planted: str) -> int:
+    def add(self, file: str, node: ast.expr, planted: str, kind: Kind = Kind.OPERATOR) -> int:
         original = ast.unparse(node)
         again = self._alike[file, original, planted]
         self._alike[file, original, planted] += 1
-        self.bugs.append(Bug(file, node.lineno, original, planted, again))
+        self.bugs.append(Bug(file, node.lineno, original, planted, again, kind))
         return len(self.bugs) - 1
 
 
@@ -99,10 +111,22 @@ def bugs_in(
     return plants.bugs
 
 
+def is_named(bug: Bug, named: Sequence[tuple[str, str, str]]) -> bool:
+    """Whether ``bug`` is one of those: file, original, planted."""
+    return any(
+        bug.file.endswith(file) and (bug.original, bug.planted) == (original, planted)
+        for file, original, planted in named
+    )
+
+
 def sample(bugs: Iterable[tuple[int, Bug]], count: int) -> list[tuple[int, Bug]]:
-    """``count`` of numbered bugs, chosen by their names: whether a bug is chosen does not depend on
-    the code around it."""
-    return sorted(sorted(bugs, key=lambda item: crc32(item[1].name.encode()))[:count])
+    """``count`` of numbered bugs in operators, and a third as many of other kinds, chosen by their
+    names: whether a bug is chosen does not depend on the code around it."""
+    ordered = sorted(bugs, key=lambda item: crc32(item[1].name.encode()))
+    operators = [item for item in ordered if item[1].kind is Kind.OPERATOR]
+    others = [item for item in ordered if item[1].kind is not Kind.OPERATOR]
+    chosen = operators[:count] + others[: -(-count // 3)]
+    return sorted(chosen, key=lambda item: item[0])
 
 
 class _Finder:
@@ -140,11 +164,18 @@ class _Planter(ast.NodeTransformer):
     def __init__(self, file: str, plants: Plants) -> None:
         self._file, self._plants = file, plants
         self._in_function = False
+        self._in_sync = False
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         before, self._in_function = self._in_function, True
         node.body = [self.visit(item) for item in node.body]
         self._in_function = before
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        self._in_sync = ast.unparse(node.target) == "m.d.sync"
+        node.value = self.visit(node.value)
+        self._in_sync = False
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
@@ -173,21 +204,26 @@ class _Planter(ast.NodeTransformer):
         result: Any = super().generic_visit(copy.deepcopy(node)) if others else None
         if result is None:
             result = super().generic_visit(node)
-        for original, planted, text in others:
-            number = self._plants.add(self._file, original, text)
+        for original, planted, text, kind in others:
+            number = self._plants.add(self._file, original, text, kind)
             result = ast.copy_location(_choice(number, result, planted), original)
         return result
 
-    def _others(self, node: ast.expr) -> Iterator[tuple[ast.expr, ast.expr, str]]:
+    def _others(self, node: ast.expr) -> Iterator[tuple[ast.expr, ast.expr, str, Kind]]:
         """The replacements of an expression."""
         seen = set()
-        for planted in _operators(node):
+        found = [(Kind.OPERATOR, planted) for planted in _operators(node)]
+        found += [(Kind.LIMIT, planted) for planted in _limits(node)]
+        found += _misread(node) if self._plants.stuck else []
+        if isinstance(node, ast.Call) and ast.unparse(node).endswith(".clear()"):
+            found.append((Kind.STALE, ast.Constant(None)))
+        for kind, planted in found:
             seen.add(ast.unparse(planted))
-            yield node, copy.deepcopy(planted), ast.unparse(planted)
+            yield node, copy.deepcopy(planted), ast.unparse(planted), kind
         text = ast.unparse(node)
         for file, original, other in self._plants.named:
             if self._file.endswith(file) and text == original and other not in seen:
-                yield node, ast.parse(other, mode="eval").body, other
+                yield node, ast.parse(other, mode="eval").body, other, Kind.OPERATOR
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         written = copy.deepcopy(node)
@@ -198,17 +234,23 @@ class _Planter(ast.NodeTransformer):
             return result
         assert isinstance(call, ast.Attribute)
         argument = written.args[0]
-        planted = "0"
+        stuck = 0
         if isinstance(argument, ast.Constant):
             if argument.value not in (0, 1):
                 return result
-            planted = str(1 - argument.value)
-        number = self._plants.add(self._file, written, f"{ast.unparse(call)}({planted})")
+            stuck = int(not argument.value)
+        found: list[tuple[ast.expr, Kind]] = [(ast.Constant(stuck), Kind.OPERATOR)]
+        is_state = isinstance(call.value, ast.Name | ast.Attribute | ast.Subscript)
+        if stuck and self._in_sync and is_state:
+            found.append((copy.deepcopy(call.value), Kind.STALE))
         target = result
         while isinstance(target, ast.Call) and ast.unparse(target.func) == _PLANT:
             target = target.args[1]
         assert isinstance(target, ast.Call)
-        target.args[0] = _choice(number, target.args[0], ast.Constant(int(planted)))
+        for planted, kind in found:
+            text = f"{ast.unparse(call)}({ast.unparse(planted)})"
+            number = self._plants.add(self._file, written, text, kind)
+            target.args[0] = _choice(number, target.args[0], planted)
         return result
 
 
@@ -234,3 +276,38 @@ def _operators(node: ast.expr) -> Iterator[ast.expr]:
             yield ast.Compare(left, [_FLIPPED[type(operator)]()], [right])
         case ast.Call(ast.Name("Mux"), [condition, one, other]):
             yield ast.Call(ast.Name("Mux", ast.Load()), [condition, other, one], [])
+
+
+def _limits(node: ast.expr) -> Iterator[ast.expr]:
+    """Comparisons that are off by one: each way that `_operators` does not have."""
+    if not isinstance(node, ast.Compare):
+        return
+    for at, operator in enumerate(node.ops):
+        if type(operator) not in _FLIPPED:
+            continue
+        if len(node.ops) > 1:
+            flipped = copy.deepcopy(node)
+            flipped.ops[at] = _FLIPPED[type(operator)]()
+            yield flipped
+        more = {ast.LtE: ast.Add, ast.Gt: ast.Add, ast.Lt: ast.Sub, ast.GtE: ast.Sub}
+        if type(operator) in more:
+            moved = copy.deepcopy(node)
+            one = ast.Constant(1)
+            moved.comparators[at] = ast.BinOp(moved.comparators[at], more[type(operator)](), one)
+            yield moved
+
+
+def _misread(node: ast.expr) -> list[tuple[Kind, ast.expr]]:
+    """Reads of a wrong element of a value, or of one without its sign or its highest bit."""
+    match node:
+        case ast.Subscript(value, ast.Name()):
+            return [(Kind.INDEX, ast.Subscript(value, ast.Constant(0), ast.Load()))]
+        case ast.Subscript(value, ast.Slice(ast.expr() as lower, None, None)):
+            below = ast.Slice(lower, ast.Constant(-1))
+            return [(Kind.SIGN, ast.Subscript(value, below, ast.Load()))]
+        case ast.Call(ast.Attribute(_, "word_select" | "bit_select"), [first, width]):
+            if not isinstance(first, ast.Constant):
+                return [(Kind.INDEX, ast.Call(node.func, [ast.Constant(0), width], []))]
+        case ast.Call(ast.Attribute(value, "as_signed"), []):
+            return [(Kind.SIGN, value)]
+    return []

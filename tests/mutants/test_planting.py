@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from .hardware import NAMED
-from .planting import Bug, Plants, bugs_in, install
+from . import hardware, software
+from .planting import Bug, Kind, Plants, bugs_in, install
 
 _ROOT = Path(__file__).parents[2]
 SOURCE = """\
@@ -59,14 +59,49 @@ def test_each_bug_changes_one_expression(module: str, monkeypatch: pytest.Monkey
     assert (121, 6, 101) in results.values()
 
 
+@pytest.mark.parametrize(
+    ("source", "kind", "planted"),
+    [
+        (
+            "0 <= a < b",
+            Kind.LIMIT,
+            {"0 < a < b", "0 <= a <= b", "0 <= a + 1 < b", "0 <= a < b - 1"},
+        ),
+        ("a > b", Kind.LIMIT, {"a > b + 1"}),
+        ("a >= b", Kind.LIMIT, {"a >= b - 1"}),
+        ("a == b", Kind.LIMIT, set()),
+        ("enable[element]", Kind.INDEX, {"enable[0]"}),
+        ("word.word_select(place, 8)", Kind.INDEX, {"word.word_select(0, 8)"}),
+        ("word.bit_select(0, 8)", Kind.INDEX, set()),
+        ("field[width:]", Kind.SIGN, {"field[width:-1]"}),
+        ("field[:width]", Kind.SIGN, set()),
+        ("field.as_signed()", Kind.SIGN, {"field"}),
+        ("known.clear()", Kind.STALE, {"None"}),
+    ],
+)
+def test_there_are_bugs_of_all_kinds(source: str, kind: Kind, planted: set[str]) -> None:
+    bugs = bugs_in(f"def function():\n    return {source}\n", "hw/example.py", stuck=True)
+    assert {bug.planted for bug in bugs if bug.kind is kind} == planted
+
+
+def test_states_that_are_not_cleared_are_registers() -> None:
+    source = "def function(m):\n    m.d.sync += [known.eq(0), self.valid.eq(1)]\n"
+    bugs = bugs_in(source + "    m.d.comb += full.eq(0)\n", "hw/example.py", stuck=True)
+    stale = [(bug.original, bug.planted) for bug in bugs if bug.kind is Kind.STALE]
+    assert stale == [("known.eq(0)", "known.eq(known)")]
+
+
 def test_bugs_come_too_late_for_what_is_imported() -> None:
     with pytest.raises(RuntimeError, match="has been imported before"):
         install(lambda name: name == "importlib", Plants(lambda *_: None))
 
 
 def test_the_named_bugs_are_in_the_sources() -> None:
-    for file, original, planted in NAMED:
-        found = {(bug.original, bug.planted) for bug in _bugs(f"hw/{file}")}
+    files = [str(path.relative_to(_ROOT)) for path in (_ROOT / "hw").rglob("*.py")]
+    files += [str(path.relative_to(_ROOT)) for path in (_ROOT / "sw").rglob("*.py")]
+    for file, original, planted in (*hardware.NAMED, *software.NAMED):
+        (source,) = (name for name in files if name.endswith(f"/{file}"))
+        found = {(bug.original, bug.planted) for bug in _bugs(source)}
         assert (original, planted) in found, original
 
 
@@ -79,6 +114,7 @@ def test_what_is_argued_to_be_harmless_is_in_the_sources() -> None:
 
 @cache
 def _bugs(file: str) -> list[Bug]:
-    hardware = file.startswith("hw/")
+    is_hardware = file.startswith("hw/")
     source = (_ROOT / file).read_text(encoding="utf-8")
-    return bugs_in(source, file, NAMED if hardware else (), stuck=hardware)
+    named = hardware.NAMED if is_hardware else software.NAMED
+    return bugs_in(source, file, named, stuck=is_hardware)

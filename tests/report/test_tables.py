@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 
 from amaranth_vta.report.counts import counted
 from amaranth_vta.report.cycles_table import cycles_table
-from amaranth_vta.report.layer_table import layer_table
+from amaranth_vta.report.layer_table import OVERLAP, layer_table
 from amaranth_vta.report.text_table import text_table
-from amaranth_vta.session import LayerReport, Session
+from amaranth_vta.session import LaunchReport, LayerReport, Session
 from amaranth_vta.sw.runtime.counters import Spent
 
 DIGITS = Path(__file__).parents[2] / "examples/digits"
@@ -29,6 +30,10 @@ def on_machine(name: str, cycles: int | None = 400, runs: int = 1) -> LayerRepor
         name, "QLinearConv", "machine", "", 1600, 1600 * runs, cycles, 300 * runs, used, 0, 0,
         runs, {},
     )  # fmt: skip
+
+
+def launch(layers: int, cycles: int | None, bound: int, runs: int = 1) -> LaunchReport:
+    return LaunchReport("launch", layers, runs, cycles and cycles * runs, bound * runs)
 
 
 def on_host(name: str, operator: str, reason: str) -> LayerReport:
@@ -49,25 +54,55 @@ def test_text_is_cut_in_the_middle_and_numbers_never() -> None:
     assert "1,814,073,344" in text_table(("", "MACs"), rows, width=5)
 
 
+def test_columns_without_room_follow_below_with_the_first_one_again() -> None:
+    heads, rows = ("name", "two", "three", "four"), [("conv", "1,234,567", "2", "1,234,568")]
+    total = ("all", "7", "8", "9")
+    tables = text_table(heads, rows, total, width=24).split("\n\n")
+    assert [[line.split() for line in table.splitlines()] for table in tables] == [
+        [list(heads[:3]), ["─" * 22], ["conv", "1,234,567", "2"], ["─" * 22], ["all", "7", "8"]],
+        [["name", "four"], ["─" * 15], ["conv", "1,234,568"], ["─" * 15], ["all", "9"]],
+    ]
+    assert max(map(len, "\n".join(tables).splitlines())) <= 24
+    assert "\n\n" not in text_table(heads, rows, total, width=33)
+
+
 def test_each_layer_is_a_line_of_at_most_80_columns() -> None:
     layers = [
         on_machine("/model.22/cv3.0/cv3.0.0/conv/Conv_output_0_quantized", 123_456_789),
         on_host("x" * 60, "DequantizeLinear", "a reason that is long, " * 6),
     ]
-    for line in layer_table(layers, 16, 1).splitlines():
+    for line in layer_table(layers, [launch(1, 123_456_789, 300)], 16, 1).splitlines():
         assert len(line) <= 80
 
 
 def test_the_total_is_the_sum_of_the_rows_and_says_what_it_is_per() -> None:
-    text = layer_table([on_machine("a", 400, 3), on_machine("b", 100, 3)], 16, 8)
+    layers = [on_machine("a", 400, 3), on_machine("b", 300, 3)]
+    text = layer_table(layers, [launch(1, 400, 300, 3), launch(1, 300, 300, 3)], 16, 8)
     lines = text.splitlines()
     assert lines[0] == "Per run of 8 images, on average over 3 runs"
-    assert lines[-1].split() == ["all", "3,200", "500", "120.0%", "40.0%"]
-    assert lines[3].split()[2:4] == ["1,600", "400"]
+    assert lines[-1].split() == ["all", "3,200", "700", "85.7%", "28.6%"]
+    assert lines[3].split()[2:] == ["1,600", "400", "75.0%", "25.0%"]
+
+
+def test_layers_that_overlap_have_no_bound_and_their_launch_has_one() -> None:
+    layers = [replace(on_machine(name, cycles), bound_cycles=None) for name, cycles in
+              (("a", 900), ("b", 100))]  # fmt: skip
+    text = layer_table(layers, [launch(2, 1000, 800)], 16, 1)
+    lines = text.splitlines()
+    assert lines[3].split() == ["a", "QLinearConv", "1,600", "900", "11.1%"]
+    assert lines[6].split() == ["all", "3,200", "1,000", "80.0%", "20.0%"]
+    assert " ".join(lines[7:]) == OVERLAP
+
+
+def test_of_a_device_that_times_launches_alone_the_total_is_known() -> None:
+    layers = [replace(on_machine(name, None), bound_cycles=None) for name in "ab"]
+    lines = layer_table(layers, [launch(2, 1000, 800)], 16, 1).splitlines()
+    assert lines[3].split() == ["a", "QLinearConv", "1,600"]
+    assert lines[6].split() == ["all", "3,200", "1,000", "80.0%", "20.0%"]
 
 
 def test_without_a_clock_there_are_no_cycles() -> None:
-    lines = layer_table([on_machine("a", None)], 16, 1).splitlines()
+    lines = layer_table([on_machine("a", None)], [launch(1, None, 300)], 16, 1).splitlines()
     assert lines[0] == "Per image"
     assert lines[1].split() == ["layer", "operator", "MACs"]
 
@@ -76,7 +111,8 @@ def test_a_long_part_on_the_host_is_one_line_with_a_count_by_reason() -> None:
     names = [f"h{number}" for number in range(5)]
     layers = [on_machine("a"), *(on_host(name, "Neg", "no Neg here") for name in names)]
     layers += [on_host("last", "Softmax", "floats")]
-    text = layer_table(layers, 16, 1)
+    launches = [launch(1, 400, 300)]
+    text = layer_table(layers, launches, 16, 1)
     assert "h3" not in text
     assert "6 operators  Neg 5, Softmax 1   host" in text
     assert text.splitlines()[-3:] == [
@@ -84,7 +120,7 @@ def test_a_long_part_on_the_host_is_one_line_with_a_count_by_reason() -> None:
         "    5  no Neg here",
         "    1  floats",
     ]
-    explained = layer_table(layers, 16, 1, explain=True)
+    explained = layer_table(layers, launches, 16, 1, explain=True)
     assert all(name in explained for name in names)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import onnx
 import pytest
 
 import amaranth_vta as vta
+from amaranth_vta.sim.cache import package_files, package_version
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
 from amaranth_vta.sw.compiler.graph.plan import placement
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork, compile_network
@@ -80,7 +83,7 @@ def test_a_changed_compiler_makes_a_difference(
     compiled: list[CompiledNetwork], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vta.compile(MODEL, "tiny-extended")
-    monkeypatch.setattr("amaranth_vta.session.kept_networks._compiler", lambda: ("another",))
+    monkeypatch.setattr("amaranth_vta.session.kept_networks.package_version", lambda: ("another",))
     vta.compile(MODEL, "tiny-extended")
     assert len(compiled) == 2
 
@@ -138,3 +141,40 @@ def test_networks_with_added_passes_or_operators_are_not_kept(
     vta.compile(MODEL, "tiny-extended")
     assert len(compiled) == 2
     assert not cache.exists()
+
+
+def test_the_key_has_every_module_that_a_compilation_loads() -> None:
+    root = Path(vta.__path__[0])
+    script = (
+        "import sys, amaranth_vta as vta\n"
+        "from amaranth_vta.session import kept_networks\n"
+        "kept_networks.kept_program = lambda model, config, images, records, make: make()\n"
+        f"vta.compile({str(MODEL)!r}, 'tiny-extended')\n"
+        "for module in list(sys.modules.values()):\n"
+        "    print(getattr(module, '__file__', None) or '')\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = {Path(line).resolve() for line in done.stdout.splitlines() if line}
+    within = [root.resolve(), *((root / name).resolve() for name in ("hw", "sw", "sim"))]
+    ours = {path for path in loaded if any(folder in path.parents for folder in within)}
+    keyed = {(root / path).resolve() for path in package_files(root)}
+    assert {path.name for path in ours} >= {"timing.py", "tiles.py", "config.py", "compilation.py"}
+    assert ours <= keyed
+
+
+def test_a_change_of_any_file_of_the_package_makes_a_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "hw").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr("amaranth_vta.sim.cache._PACKAGE", tmp_path / "package")
+    versions = set()
+    for name in ("package/__init__.py", "elsewhere/timing.py", "elsewhere/model.json"):
+        for text in ("first", "second"):
+            (tmp_path / name).write_text(text)
+            package_version.cache_clear()
+            versions.add(package_version())
+    package_version.cache_clear()
+    assert len(versions) == 6

@@ -240,3 +240,36 @@ def test_an_output_that_is_a_constant_or_an_input_is_passed_on() -> None:
         outputs = session.run({"x": np.array([[3, 4]], np.float32)})
     assert outputs["y"].tolist() == [[-3, -4]]
     assert outputs["z"].tolist() == [1, 2]
+
+
+def test_an_input_of_rank_0_is_for_all_images_of_a_run() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 4, 2, 2] x, float rate) => (float[n, 4, 2, 2] y)
+        <float[4, 4, 1, 1] w = {1, 2, 3, 4, 4, 3, 2, 1, -1, 2, -3, 4, 1, -2, 3, -4},
+         float s = {0.25}, int8 z = {0}> {
+            quantized = QuantizeLinear(w, s, z)
+            weights = DequantizeLinear(quantized, s, z)
+            a = Mul(x, rate)
+            b = QuantizeLinear(a, s, z)
+            c = DequantizeLinear(b, s, z)
+            d = Conv(c, weights)
+            e = QuantizeLinear(d, s, z)
+            y = DequantizeLinear(e, s, z)
+        }
+    """)
+    x = np.random.default_rng(4).normal(0, 1, (4, 4, 2, 2)).astype(np.float32)
+    rates = np.array([1, 1, 3, 3], np.float32)
+    with Session(model, "tiny-extended", images=2) as session:
+        assert session.images_per_run == 2
+        one = session.check({"x": x, "rate": rates[0].reshape(())})
+        each = session.check({"x": x, "rate": rates})
+        assert one.ok
+        assert each.ok
+        assert one.outputs["y"].shape == (4, 4, 2, 2)
+        np.testing.assert_array_equal(one.outputs["y"][:2], each.outputs["y"][:2])
+        assert (one.outputs["y"][2:] != each.outputs["y"][2:]).any()
+        with pytest.raises(InputError, match="rate is one value for all 2 images of a run, and"):
+            session.run({"x": x, "rate": rates[[0, 2, 0, 0]]})
+        with pytest.raises(InputError, match="different numbers of images: x 4, rate 3"):
+            session.run({"x": x, "rate": rates[:3]})

@@ -6,7 +6,9 @@ For tests, in addition to the presets: each is small enough for simulation in Py
 
 from __future__ import annotations
 
-from amaranth_vta.hw.config import Config
+from dataclasses import replace
+
+from amaranth_vta.hw.config import PRESETS, Config
 
 CORNERS: dict[str, Config] = {
     # Scratchpads of two elements, the fewest possible.
@@ -72,4 +74,7 @@ CORNERS: dict[str, Config] = {
         log_acc_buff_size=12,
         log_bus_width=9,
     ),
+    # All extensions, and beats of two accumulators: what is written in one cycle may lie in both
+    # banks, or partly in a table or a copy.
+    "bus256-extended": replace(PRESETS["tiny-extended"], log_bus_width=8),
 }

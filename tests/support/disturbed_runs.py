@@ -49,9 +49,9 @@ _GOOD_PROGRAMS = 8
 
 @dataclass(frozen=True)
 class Disturbed:
-    """A program, the memory that it meets, and what happens: ``stop`` is the cycle in which the run
-    is stopped, if it is, and ``by_line`` whether by the reset line; ``memory`` are the addresses
-    there are; ``timeout`` is the watchdog's time."""
+    """A program, its memory and its disturbance: ``stop`` is the cycle in which the run is stopped,
+    None for never, and ``by_line`` says whether by the reset line; ``memory`` is the range of valid
+    addresses, except those in ``gap``; ``timeout`` is the watchdog's time."""
 
     kind: str
     image: ProgramImage
@@ -60,6 +60,7 @@ class Disturbed:
     timeout: int
     stop: int | None = None
     by_line: bool = False
+    gap: range = range(0)
 
 
 @dataclass
@@ -87,6 +88,7 @@ def run(disturbed: Disturbed, chance: random.Random) -> Outcome:
     bench = RegisterBench(image.config, len(memory), disturbed.timing, memory.start)
     try:
         _fill(bench, image)
+        bench.machine.leave_out(disturbed.gap)
         before = bench.memory.copy()
         may_write = _written_by(bench, image)
         outcome.end = _run(bench, disturbed, outcome)
@@ -95,6 +97,7 @@ def run(disturbed: Disturbed, chance: random.Random) -> Outcome:
         if outside.size:
             at = bench.origin + int(outside[0])
             outcome.wrong.append(f"{outside.size} bytes are written outside, the first at {at:#x}")
+        bench.machine.leave_out(range(0))
         outcome.wrong += _next_program(bench, chance)
     except (ProtocolError, StuckError) as error:
         outcome.wrong.append(str(error))
@@ -131,6 +134,8 @@ def _run(bench: RegisterBench, disturbed: Disturbed, outcome: Outcome) -> str:
         outcome.wrong.append(f"the run does not end; STATUS is {sorted(bench.status)}")
         return "no end"
     silent, fault = bench.machine.silent_cycles, bench.fault
+    if fault is None and not by_stop and bench.machine.errors:
+        outcome.wrong.append("memory answers with an error, and no fault is reported")
     if fault is not None and fault.cause == "timeout":
         # A stop is a write to a register, from which the host counts anew.
         least = 0 if by_stop else disturbed.timeout
@@ -270,6 +275,22 @@ def _ends(chance: random.Random, config: Config) -> Disturbed:
     return Disturbed("end of memory", image, _timing(chance), memory, 10_000)
 
 
+def _gap(chance: random.Random, config: Config) -> Disturbed:
+    """A memory without one bus word, which may be any beat of a burst or of an element that the
+    program loads or stores."""
+    image = _program(chance, config)
+    transfers = [transfer_of(config, bits) for bits in image.instruction_bits()]
+    transfer = chance.choice([item for item in transfers if item is not None])
+    memory = isa.Memory(transfer.memory)
+    size = config.memory(memory).element_bytes
+    row, column = chance.randrange(transfer.y_size), chance.randrange(transfer.x_size)
+    element = transfer.dram_base + row * transfer.x_stride + column
+    base = image.bases.get(isa.limited_as(memory), 0)
+    word = (base + element * size + chance.randrange(size)) // config.bus_bytes * config.bus_bytes
+    gap = range(word, word + config.bus_bytes)
+    return Disturbed("missing word", image, _timing(chance), _around(image), 10_000, gap=gap)
+
+
 def _flip(chance: random.Random, config: Config) -> Disturbed:
     """Up to eight flipped bits in instructions, micro-ops and the rest behind the data."""
     image = _program(chance, config)
@@ -314,6 +335,7 @@ _MAKERS: dict[str, Callable[[random.Random, Config], Disturbed]] = {
     "reset": _reset,
     "stuck memory": _stuck,
     "end of memory": _ends,
+    "missing word": _gap,
     "flipped bits": _flip,
     "garbage": _garbage,
 }

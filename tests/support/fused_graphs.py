@@ -28,7 +28,8 @@ def fused_graph(seed: int) -> QuantizedNetwork:
         if min(network.shape[2:]) > 3 and choose.random() < 0.6:
             size = choose.randint(2, 3)
             pads = (choose.randint(0, size // 2),) * 4
-            network.pooling(size, choose.randint(size - 1, size + 1), pads)
+            stride = choose.randint(size - 1, size + 1)
+            network.pooling((size, size), (stride, stride), pads)
     if choose.random() < 0.4:
         _inverted_residual(network, choose)
     if choose.random() < 0.5:

@@ -315,16 +315,21 @@ class _Network:
         return kernel, strides, pads
 
     def _pool(self, operator: str, **attributes: Any) -> None:
-        window = self._window()
-        if window is None:
+        if not self.spatial or min(self.shape[2:]) < 3:
             return
-        kernel, strides, pads = window
-        self.then(operator, kernel_shape=kernel, strides=strides, pads=pads, **attributes)
-        sizes = (
-            (n + 2 * pads[0] - k) // s + 1
-            for n, k, s in zip(self.shape[2:], kernel, strides, strict=True)
-        )
-        self.shape = (*self.shape[:2], *sizes)
+        kernel = self.rng.integers(1, 4, self.spatial)
+        strides = self.rng.integers(1, 4, self.spatial)
+        begins, ends = self.rng.integers(0, kernel, (2, self.spatial))
+        rounded_up = bool(self.rng.integers(0, 2)) and self.case.opset >= 10
+        pads = np.concatenate([begins, ends])
+        attributes |= {"kernel_shape": kernel.tolist(), "strides": strides.tolist()}
+        attributes |= {"pads": pads.tolist()}
+        self.then(operator, **attributes, **({"ceil_mode": 1} if rounded_up else {}))
+        rest = np.array(self.shape[2:]) + begins + ends - kernel
+        sizes = (-(-rest // strides) if rounded_up else rest // strides) + 1
+        # No window begins behind the image.
+        sizes -= (sizes - 1) * strides >= np.array(self.shape[2:]) + begins
+        self.shape = (*self.shape[:2], *(int(size) for size in sizes))
 
     def max_pool(self) -> None:
         self._pool("MaxPool")

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper, parser
 
+from .few_bits import FewBits, small_channel
 from .quantized_files import quantized
 
 Array = npt.NDArray[Any]
@@ -218,6 +219,14 @@ def _dimensions() -> dict[str, Form]:
     lines: dict[str, tuple[str, Shape]] = {
         "Conv1d": ("y = Conv<pads=[1,1]>(x, w(12,8,3), v(12))", line),
         "Conv1d, dilated and grouped": ("y = Conv<group=2,dilations=[2]>(x, w(6,4,3))", line),
+        "Conv1d, taps far apart": (
+            "a = Conv(x, w(8,8,1)) y = Conv<dilations=[1024],pads=[2048,0]>(a, w(8,8,3), v(8))",
+            (1, 8, 3000),
+        ),
+        "Conv1d, depthwise, taps far apart": (
+            "a = Conv(x, w(8,8,1)) y = Conv<dilations=[2048],pads=[2048,0],group=8>(a, w(8,1,2))",
+            (1, 8, 4096),
+        ),
         "poolings of sequences": (
             "a = MaxPool<kernel_shape=[2],strides=[2]>(x) b = Conv(a, w(8,8,3), v(8))"
             "y = AveragePool<kernel_shape=[3]>(b)",
@@ -249,6 +258,8 @@ def _elements() -> dict[str, Form]:
         "border averages": "y = AveragePool<kernel_shape=[3,3],pads=[1,1,1,1]>(a)",
         "border averages, rounded up": "y = AveragePool<kernel_shape=[3,3],strides=[2,2],"
         "ceil_mode=1>(a)",
+        "border averages, rounded up, of padding too": "y = AveragePool<kernel_shape=[3,3],"
+        "strides=[2,3],pads=[1,1,0,1],ceil_mode=1,count_include_pad=1>(a)",
     }
     return {name: Form(partial(static, _between(text))) for name, text in lines.items()}
 
@@ -283,6 +294,29 @@ def _moves() -> dict[str, Form]:
         '"nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(a, , r)',
     }
     return {name: Form(partial(static, text)) for name, text in lines.items()}
+
+
+def _matrices() -> dict[str, Form]:
+    """Products of matrices in other spellings, which the quantizer leaves in float."""
+    einsum = 'b = Einsum<equation="{}">(a, {})' + qdq("y", "b", 0.2)
+    matrices, stack = (2, 5, 24), (2, 3, 5, 24)
+    lines: dict[str, tuple[str, Shape]] = {
+        "Einsum by a matrix": (
+            matrix("m", "k(24,8)") + einsum.format("bij,jk->bik", "m"),
+            matrices,
+        ),
+        "Einsum of heads": (einsum.format("bhid,bhjd->bhij", "a"), stack),
+        "Gemm of two tensors": ("b = Gemm<transB=1>(a, a)" + qdq("y", "b", 0.2), (6, 24)),
+        "a stack of constant matrices": (
+            matrix("m", "k(3,24,8)") + "b = MatMul(a, m)" + qdq("y", "b", 0.2),
+            stack,
+        ),
+    }
+    forms = {}
+    for name, (text, shape) in lines.items():
+        make = partial(floats, qdq("a", "x", 0.03) + text, shape)
+        forms[name] = Form(make, frozenset({"Transpose"}))
+    return forms
 
 
 def _functions() -> dict[str, Form]:
@@ -425,11 +459,31 @@ def _opsets() -> dict[str, Form]:
     return forms
 
 
+def _few_bits() -> dict[str, Form]:
+    """Integers of few bits, as quantization-aware training writes them, and a channel with a scale
+    that is too small for its sums."""
+    kinds = {
+        "weights of 2 bits": FewBits(2, 4),
+        "weights of 4 bits": FewBits(4, 4),
+        "weights of 3 bits": FewBits(3, 8),
+        "a bias behind weights of 4 bits": FewBits(4, 4, normalized=False, per_channel=True),
+        "a bias behind weights of 2 bits": FewBits(2, 4, normalized=False),
+        "depthwise weights of 4 bits": FewBits(4, 4, depthwise=True),
+        "weights of 4 bits, powers of two": FewBits(4, 4, normalized=False, shifts=True),
+    }
+    forms = {name: Form(kind.model, frozenset({"Clip"})) for name, kind in kinds.items()}
+    forms["a channel of scale 1e-6"] = Form(small_channel)
+    forms["a column of scale 1e-6"] = Form(partial(small_channel, convolves=False))
+    return forms
+
+
 FORMS: dict[str, Form] = {
     **_weights(),
+    **_few_bits(),
     **_dimensions(),
     **_elements(),
     **_moves(),
+    **_matrices(),
     **_functions(),
     **_attention(),
     **_operators(),

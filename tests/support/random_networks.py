@@ -226,11 +226,24 @@ class QuantizedNetwork:
         self.in_float("GlobalAveragePool", self.dequantized(), relu=False)
         self.shape = (*self.shape[:2], 1, 1)
 
-    def pooling(self, size: int, stride: int, pads: tuple[int, int, int, int]) -> None:
-        kernel, strides = (size, size), (stride, stride)
+    def pooling(
+        self,
+        kernel: tuple[int, int],
+        strides: tuple[int, int],
+        pads: tuple[int, int, int, int],
+        rounded_up: bool = False,
+    ) -> None:
+        """A MaxPool. If ``rounded_up``, its last windows reach beyond the padding, unless they
+        would begin there or behind the image."""
         attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads}
-        self.value = self.node("MaxPool", self.value, **attributes)  # type: ignore[arg-type]
-        self.shape = (1, self.shape[1], *self.size(kernel, strides, pads))
+        self.value = self.node("MaxPool", self.value, **attributes, ceil_mode=int(rounded_up))  # type: ignore[arg-type]
+        sizes = self.size(kernel, strides, pads)
+        for axis, extent in enumerate(self.shape[2:]):
+            next_window = sizes[axis] * strides[axis]
+            padded = extent + pads[axis] + pads[2 + axis]
+            rest = next_window - strides[axis] + kernel[axis] < padded
+            sizes[axis] += rounded_up and rest and next_window < extent + pads[axis]
+        self.shape = (1, self.shape[1], *sizes)
 
     def matrix_product(self, outputs: int, relu: bool) -> None:
         features = int(np.prod(self.shape[1:]))
@@ -246,6 +259,111 @@ class QuantizedNetwork:
         y = self.parameters("y", self.scale, self.zero)
         w_name = self.constant("weight", np.ascontiguousarray(weights.T))
         self.value = self.node("QLinearMatMul", self.value, *x, w_name, *w, *y)
+
+    # Operators that only move elements.
+
+    def move(self) -> None:
+        """One of these operators, of integers or, in a QDQ file, perhaps of floats."""
+        kinds = [self._slice, self._flip, self._pad, self._wrap, self._gather]
+        channels, height, width = self.shape[1:]
+        if channels % 4 == 0:
+            kinds += [self._depth_to_space, self._pixel_shuffle]
+        if height % 2 == 0 and width % 2 == 0:
+            kinds += [self._space_to_depth, self._focus]
+        in_float = self.form == "qdq" and self.choose.random() < 0.5
+        if in_float:
+            self.value = self.dequantized()
+        self.choose.choice(kinds)()
+        if in_float:
+            x = self.parameters("x", self.scale, self.zero)
+            self.value = self.node("QuantizeLinear", self.value, *x)
+
+    def _moved(
+        self, shape: tuple[int, ...], operator: str, *inputs: str, **attributes: Any
+    ) -> None:
+        self.value = self.node(operator, self.value, *inputs, **attributes)
+        self.shape = shape
+
+    def _integers(self, *values: Any) -> list[str]:
+        return [self.constant("i", value, np.int64) for value in values]
+
+    def _sliced(self, axis: int, start: int, end: int, step: int) -> None:
+        bounds = self._integers(*([value] for value in (start, end, axis, step)))
+        shape = list(self.shape)
+        shape[axis] = len(range(shape[axis])[start:end:step])
+        self._moved(tuple(shape), "Slice", *bounds)
+
+    def _slice(self) -> None:
+        axis = self.choose.choice([1, 2, 3])
+        size, step = self.shape[axis], self.choose.choice([1, 2, 3, -1, -2])
+        low = self.choose.randrange(max(size // 2, 1))
+        start, end = (low, 10**6) if step > 0 else (size - 1 - low, -(10**6))
+        self._sliced(axis, start, end, step)
+
+    def _flip(self) -> None:
+        self._sliced(self.choose.choice([2, 3]), -1, -(10**6), -1)
+
+    def _pad(self) -> None:
+        mode = self.choose.choice(["reflect", "edge", "constant"])
+        room = min(2, *(extent - 1 for extent in self.shape[2:]))
+        least = -1 if min(self.shape[2:]) > 3 else 0
+        amounts = [self.choose.randint(least, max(room, 0)) for _ in range(4)]
+        pads = [0, 0, *amounts[:2], 0, 0, *amounts[2:]]
+        top, left, bottom, right = amounts
+        shape = *self.shape[:2], self.shape[2] + top + bottom, self.shape[3] + left + right
+        value = [self.constant("v", 0, np.float32)] if self._is_float() else []
+        value = value or [self.constant("v", self.zero, self.dtype)]
+        given = value if mode == "constant" else []
+        self._moved(shape, "Pad", *self._integers(pads), *given, mode=mode)
+
+    def _is_float(self) -> bool:
+        return self.nodes[-1].op_type == "DequantizeLinear"
+
+    def _wrap(self) -> None:
+        """Circular padding, written as Slice and Concat."""
+        axis, whole = self.choose.choice([2, 3]), (self.value, self.shape)
+        count = self.choose.randint(1, self.shape[axis])
+        self._sliced(axis, -count, 10**6, 1)
+        before = self.value
+        self.value, self.shape = whole
+        self._sliced(axis, 0, 1, 1)
+        after = self.value
+        self.value, self.shape = before, whole[1]
+        shape = list(self.shape)
+        shape[axis] += count + 1
+        self._moved(tuple(shape), "Concat", whole[0], after, axis=axis)
+
+    def _gather(self) -> None:
+        axis = self.choose.choice([1, 2, 3])
+        chosen = [self.choose.randrange(self.shape[axis]) for _ in range(self.choose.randint(1, 6))]
+        shape = list(self.shape)
+        shape[axis] = len(chosen)
+        self._moved(tuple(shape), "Gather", *self._integers(chosen), axis=axis)
+
+    def _depth_to_space(self) -> None:
+        _, c, h, w = self.shape
+        mode = self.choose.choice(["DCR", "CRD"])
+        self._moved((1, c // 4, 2 * h, 2 * w), "DepthToSpace", blocksize=2, mode=mode)
+
+    def _space_to_depth(self) -> None:
+        _, c, h, w = self.shape
+        self._moved((1, 4 * c, h // 2, w // 2), "SpaceToDepth", blocksize=2)
+
+    def _pixel_shuffle(self) -> None:
+        _, c, h, w = self.shape
+        before, after = self._integers([0, c // 4, 2, 2, h, w], [0, c // 4, 2 * h, 2 * w])
+        self.value = self.node("Reshape", self.value, before)
+        self.value = self.node("Transpose", self.value, perm=[0, 1, 4, 2, 5, 3])
+        self._moved((1, c // 4, 2 * h, 2 * w), "Reshape", after)
+
+    def _focus(self) -> None:
+        _, c, h, w = self.shape
+        image, parts = self.value, []
+        for row, column in self.choose.sample([(0, 0), (0, 1), (1, 0), (1, 1)], 4):
+            bounds = self._integers([row, column], [10**6, 10**6], [2, 3], [2, 2])
+            parts.append(self.node("Slice", image, *bounds))
+        self.value = parts[0]
+        self._moved((1, 4 * c, h // 2, w // 2), "Concat", *parts[1:], axis=1)
 
     def model(self) -> onnx.ModelProto:
         """Ends the network."""
@@ -286,7 +404,7 @@ def residual_network(
 def _stem(network: QuantizedNetwork, channels: int) -> QuantizedNetwork:
     """The beginning of a ResNet."""
     network.layer(Layer(channels, 7, 2))
-    network.pooling(3, 2, (1, 1, 1, 1))
+    network.pooling((3, 3), (2, 2), (1, 1, 1, 1))
     return network
 
 

@@ -46,7 +46,7 @@ def estimate_area(machine: Config, json_path: str | None) -> None:
     with Outputs() as outputs:
         outputs.reserve("--json", json_path)
         heads = ("family", "fits", "LUT", "FF", "DSP", "BRAM36")
-        outputs.say(text_table(heads, rows, texts=2, width=None))
+        outputs.say(text_table(heads, rows, texts=2, width=outputs.text_width))
         for line in lacking:
             outputs.say(line)
         for family in FAMILIES:

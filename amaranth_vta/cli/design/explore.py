@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 import click
@@ -61,7 +62,7 @@ def explore(
 
             exploration.run(folder, workers, progress)
         _conclude(exploration, folder)
-    click.echo(_summary(exploration, output))
+    click.echo(_summary(exploration, output, get_terminal_size().columns))
     if not exploration.best:
         return WRONG_RESULT
     wrong = any(row.rtl and row.rtl.mismatches for row in exploration.rows)
@@ -86,7 +87,7 @@ def _progress(exploration: Exploration) -> str:
     )
 
 
-def _summary(exploration: Exploration, output: str) -> str:
+def _summary(exploration: Exploration, output: str, width: int) -> str:
     from amaranth_vta.explore.page import front_table
     from amaranth_vta.report.text_table import text_table
 
@@ -96,6 +97,6 @@ def _summary(exploration: Exploration, output: str) -> str:
             lines.append(f"{count:>7,}  {status}: {reason}")
     if exploration.best:
         heads, rows = front_table(exploration)
-        lines.append(text_table(heads, rows, texts=1, width=None))
+        lines.append(text_table(heads, rows, texts=1, width=width))
     lines += exploration.notes
     return "\n".join([*lines, f"{Path(output) / 'report.html'} shows all of it"])

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from amaranth_vta.cli.options import DramType, config_option, images_option, json_option
+from amaranth_vta.cli.options import (
+    DramType,
+    config_option,
+    images_option,
+    json_option,
+    rounding_option,
+)
 from amaranth_vta.cli.outputs import Outputs
 from amaranth_vta.cli.problems import DONE, WRONG_RESULT
 from amaranth_vta.hw.config import Config
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 )
 @config_option
 @images_option
+@rounding_option
 @click.option(
     "--dram",
     type=DramType(),
@@ -66,6 +73,7 @@ def tune(
     output: str | None,
     config: Config,
     images: int | None,
+    allow_rounding: bool,
     dram: str,
     candidates: int,
     device: str,
@@ -91,11 +99,12 @@ def tune(
     with Outputs() as outputs:
         outputs.reserve("--output", path)
         outputs.reserve("--json", json_path)
-        workloads = workloads_of(source, config, images)
+        workloads = workloads_of(source, config, images, allow_rounding)
         found = _tune(workloads, config, dram, candidates, jobs, scheduler, outputs)
         records = records_of(found, workloads, config, dram)
-        default, _ = _run(source, config, images, dram, device, None)
-        tuned, checked = _run(source, config, images, dram, device, records)
+        compiling = {"images": images, "allow_rounding": allow_rounding}
+        default, _ = _run(source, config, compiling, dram, device, None)
+        tuned, checked = _run(source, config, compiling, dram, device, records)
         before, after = default["cycles"], tuned["cycles"]
         better = after < before
         if better:
@@ -162,7 +171,7 @@ def _tune(
 def _run(
     source: bytes,
     config: Config,
-    images: int | None,
+    compiling: dict[str, Any],
     dram: str,
     device: str,
     records: Records | None,
@@ -171,7 +180,7 @@ def _run(
     from amaranth_vta.session import Session
     from amaranth_vta.session.random_inputs import random_inputs
 
-    with Session(source, config, device, dram, images=images, tuned=records) as session:
+    with Session(source, config, device, dram, tuned=records, **compiling) as session:
         checked = session.check(random_inputs(session))
         return session.report(), checked
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from amaranth_vta.cli.options import config_option, images_option
+from amaranth_vta.cli.options import config_option, images_option, rounding_option
 from amaranth_vta.cli.outputs import Outputs
 from amaranth_vta.hw.config import Config
 
@@ -24,13 +24,20 @@ STEPS = ("loaded", "canonical", "placed", "planned")
 @click.argument("model", type=click.Path(), metavar="MODEL.onnx")
 @config_option
 @images_option
+@rounding_option
 @click.option(
     "--after",
     type=click.Choice(STEPS),
     multiple=True,
     help="Only the graph after this step; may be given more than once.",
 )
-def show(model: str, config: Config, images: int | None, after: tuple[str, ...]) -> None:
+def show(
+    model: str,
+    config: Config,
+    images: int | None,
+    allow_rounding: bool,
+    after: tuple[str, ...],
+) -> None:
     """Print the graph of MODEL.onnx after each step of compilation.
 
     loaded: shapes fixed, constants folded. canonical: operators on integers wherever they compute
@@ -42,7 +49,7 @@ def show(model: str, config: Config, images: int | None, after: tuple[str, ...])
     from amaranth_vta.sw.compiler.graph.load.opsets import conversion
 
     read = read_model(model)
-    compiled = compile(read, config, images)
+    compiled = compile(read, config, images, allow_rounding=allow_rounding)
     texts = {
         "loaded": lambda: _nodes(load_network(read, images or config.batch)),
         "canonical": lambda: _nodes(compiled.network),

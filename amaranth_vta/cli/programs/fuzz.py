@@ -109,8 +109,7 @@ def fuzz(
     machines = (given or {name: PRESETS[name] for name in CONFIGS}) | drawn(seed, random_configs)
     with Outputs() as outputs, ExitStack() as stack:
         outputs.reserve("--json", json_path)
-        folder = Path(keep)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = outputs.keep_folder("--keep", keep)
         progress = _progress(stack, programs)
         work = stack.enter_context(_work(jobs, scheduler))
         findings = run(seed, programs, machines, devices, work, progress)
@@ -118,7 +117,7 @@ def fuzz(
         for failure in findings.failures:
             failure.image.save(_path(folder, seed, failure))
         outputs.save_json("--json", _report(findings, seed, machines, devices, folder))
-        for table in coverage_tables(findings.covered):
+        for table in coverage_tables(findings.covered, outputs.text_width):
             outputs.say(f"{table}\n")
         outputs.say(_summary(findings, devices, len(machines)))
         for failure in findings.failures:

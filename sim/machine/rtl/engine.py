@@ -178,6 +178,16 @@ class CompiledMachine:
         count = self._functions.vta_writes_reached(self._machine, ctypes.byref(first))
         return first[:count] if count else []
 
+    def leave_out(self, addresses: range) -> None:
+        """Memory answers accesses to the bus words at ``addresses`` with errors; an empty range
+        undoes that."""
+        self._functions.vta_leave_out(self._machine, addresses.start, addresses.stop)
+
+    @property
+    def errors(self) -> int:
+        """Read words, and writes, that memory has answered with an error."""
+        return int(self._functions.vta_errors(self._machine))
+
     def close(self) -> None:
         """Ends the simulation and completes its wave file."""
         if self._machine is not None:
@@ -228,6 +238,8 @@ def _load(library: Path) -> ctypes.CDLL:
         ("writes_reached", u64, [machine, ctypes.POINTER(ctypes.POINTER(u64))]),
         ("moments", u64, [machine, ctypes.POINTER(machine)]),
         ("forget_moments", None, [machine]),
+        ("leave_out", None, [machine, u64, u64]),
+        ("errors", u64, [machine]),
         ("problem", ctypes.c_char_p, [machine]),
     ):
         function = getattr(functions, f"vta_{name}")

@@ -220,6 +220,8 @@ class Machine {
     uint64_t start = 0;       // when the last register write was taken
     uint64_t rose = 0;        // when the interrupt line last rose
     uint64_t last_moved = 0;  // when anything last moved on the memory bus
+    uint64_t gap_first = 0, gap_end = 0;  // addresses without memory, whole words
+    uint64_t errors = 0;  // read words, and writes, that were answered with an error
     std::string problem;
     std::vector<uint64_t> awaited;  // addresses of bytes
     std::vector<uint64_t> reached;  // the cycles in which they were written, in this order
@@ -350,10 +352,12 @@ class Machine {
         if (w_taken) words.push_back(word);
         if (r_taken) {
             answer.rvalid = 0;
+            errors += is_error;
             if (answer.rlast) reads.pop_front();
         }
         if (b_taken) {
             answer.bvalid = 0;
+            errors += response != OKAY;
             if (response != OKAY) refuse(true);
             writes.pop_front();
             filling--;
@@ -386,7 +390,8 @@ class Machine {
             std::memcpy(&top->next_m_axi_rdata, word, BUS_BYTES);
         else
             std::memset(&top->next_m_axi_rdata, 0, BUS_BYTES);
-        top->next_m_axi_rresp = word ? OKAY : error(read.address);
+        is_error = !word;
+        top->next_m_axi_rresp = is_error ? error(read.address) : OKAY;
         answer.rlast = --read.beats == 0;
         answer.rvalid = 1;
         read.address += BUS_BYTES;
@@ -438,6 +443,7 @@ class Machine {
 
     // The word at an address; null if there is no memory.
     uint8_t* find(uint64_t address) const {
+        if (gap_first <= address && address < gap_end) return nullptr;
         const uint64_t place = address - origin;
         return address >= origin && place < bytes && bytes - place >= BUS_BYTES ? memory + place : nullptr;
     }
@@ -476,6 +482,7 @@ class Machine {
     std::deque<Word> words;
     size_t filling = 0;  // writes that have all their words
     unsigned response = OKAY;
+    bool is_error = false;  // the word that is shown
     bool refused = false;
     unsigned written_after_error = 0;
     bool write_turn = false;
@@ -530,4 +537,9 @@ EXPORT uint64_t vta_moments(const Machine* machine, const Moment** moments) {
     return machine->moments.size();
 }
 EXPORT void vta_forget_moments(Machine* machine) { machine->moments.clear(); }
+EXPORT void vta_leave_out(Machine* machine, uint64_t first, uint64_t end) {
+    machine->gap_first = first;
+    machine->gap_end = end;
+}
+EXPORT uint64_t vta_errors(const Machine* machine) { return machine->errors; }
 EXPORT const char* vta_problem(const Machine* machine) { return machine->problem.c_str(); }

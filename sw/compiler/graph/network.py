@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,33 @@ from .nodes import Node, Nodes, renamed
 
 Array = npt.NDArray[Any]
 
+# The bound of `Rounding`, in steps of a result.
+MOST_MOVED = 0.5
 # The type of results of operators that neither ONNX nor ONNX Runtime defines.
 _UNKNOWN = TensorType(np.dtype(np.void), None)
+
+
+@dataclass
+class Rounding:
+    """Bounds on how far the rounding of constants moves the results of products, by product name,
+    in steps of the result before it is rounded.
+
+    ``bounds`` has the products in integer form. ``refused`` has the products that stay in float
+    because their bound exceeds half a step; empty where rounding is ``allowed``.
+    """
+
+    allowed: bool = False
+    bounds: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, float] = field(default_factory=dict)
+
+    def takes(self, name: str, bound: float) -> bool:
+        """Notes the ``bound`` of a product; whether it may have its integer form."""
+        if bound > MOST_MOVED and not self.allowed:
+            self.refused[name] = bound
+            return False
+        self.bounds[name] = bound
+        self.refused.pop(name, None)
+        return True
 
 
 @dataclass
@@ -38,6 +63,7 @@ class Network:
     types: dict[str, TensorType]
     opsets: dict[str, int]
     ir_version: int
+    rounding: Rounding = field(default_factory=Rounding)
 
     @classmethod
     def from_onnx(cls, model: onnx.ModelProto) -> Network:

@@ -5,12 +5,18 @@ from __future__ import annotations
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.tiles import TileMemory
 
-from .ir import NestBuffer
+from .ir import LoweringError, NestBuffer
 
 
 def scratchpad(config: Config, scope: str) -> TileMemory:
     """The geometry of the scratchpad that ``scope`` (inp, wgt or acc) names."""
     return {"inp": config.inp, "wgt": config.wgt, "acc": config.acc}[scope]
+
+
+def scope_name(scope: str) -> str:
+    """``scope`` as schedules write it: ``inp_scope``, an attribute of the environment; or
+    ``dram``."""
+    return scope if scope == "dram" else f"{scope}_scope"
 
 
 def tile_scalars(config: Config, scope: str) -> int:
@@ -26,3 +32,18 @@ def copy_elements(buffer: NestBuffer, config: Config) -> int:
 
 def scope_dtype(config: Config, scope: str) -> str:
     return f"int{scratchpad(config, scope).scalar_width}"
+
+
+def require_scope(stage: str, buffer: NestBuffer, config: Config, scope: str, what: str) -> None:
+    """Raises `LoweringError` unless ``buffer``, which is ``what`` of ``stage``, is in ``scope``
+    with the dtype of that scratchpad."""
+    name = scope_name(scope)
+    if buffer.scope != scope:
+        raise LoweringError(
+            f"{stage}: {buffer.name} is in {scope_name(buffer.scope)}; {what} has to be in {name}"
+        )
+    if buffer.dtype != scope_dtype(config, scope):
+        raise LoweringError(
+            f"{stage}: {buffer.name} is {buffer.dtype}; {what}, in {name}, has to be "
+            f"{scope_dtype(config, scope)}"
+        )

@@ -27,7 +27,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     rebuild,
     seq,
 )
-from amaranth_vta.sw.compiler.nest.scopes import scope_dtype, tile_scalars
+from amaranth_vta.sw.compiler.nest.scopes import scope_dtype, scope_name, tile_scalars
 from amaranth_vta.sw.compiler.te.dtypes import Interval, wrap
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, AllOf, Cast, Const, Expr, Select, Var
 from amaranth_vta.sw.compiler.te.functions import all_of, if_then_else, maximum, minimum
@@ -46,7 +46,7 @@ def copy_by_dma(nest: LoopNest, config: Config) -> LoopNest:
     affine.
     """
     body = _widen(nest.body)
-    return replace(nest, body=_Copies(config, loop_ranges(body)).visit(body))
+    return replace(nest, body=_Copies(config, loop_ranges(body), nest.args).visit(body))
 
 
 def _widen(stmt: Stmt) -> Stmt:
@@ -88,9 +88,12 @@ class _Tiles:
 
 
 class _Copies:
-    def __init__(self, config: Config, ranges: dict[Var, Interval]) -> None:
+    def __init__(
+        self, config: Config, ranges: dict[Var, Interval], args: Sequence[NestBuffer]
+    ) -> None:
         self.config = config
         self.ranges = ranges
+        self.args = args
 
     def visit(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Region) and stmt.kind == "dma_copy":
@@ -100,7 +103,7 @@ class _Copies:
     def copy(self, loops: Sequence[For], assign: Assign) -> Stmt:
         loops, assign = merged_loops(loops, assign)
         stage = assign.label.stage
-        copied = _copied(assign)
+        copied = _copied(self.with_source(assign))
         if copied.pad_value and not self.config.pad_value:
             raise LoweringError(
                 f"{stage} is padded with {copied.pad_value}; a machine without the extension "
@@ -145,6 +148,23 @@ class _Copies:
             guards,
         )
 
+    def with_source(self, assign: Assign) -> Assign:
+        """``assign``, with a constant value replaced by a LOAD of padding alone, nominally from
+        the first suitable argument."""
+        number, inner = _constant(assign.value, []), assign.value
+        while isinstance(inner, Cast):
+            inner = inner.value
+        dtype = f"int{self.config.out_width}"
+        sources = [arg for arg in self.args if arg.scope == "dram" and arg.dtype == dtype]
+        if number is None or assign.buffer.scope != "acc" or not sources:
+            return assign
+        source = sources[0]
+        outer = len(source.shape) - 2
+        tile = Access(source, (*[Affine({})] * outer, *assign.indices[-2:]))
+        never = Affine({}, -1) >= 0
+        padded = Select(never, tile, Const(number, dtype))
+        return replace(assign, value=Cast(padded, assign.buffer.dtype))
+
     def tiles(self, memory: Memory, loops: Sequence[For], assign: Assign, source: Access) -> _Tiles:
         """The elements that ``loops`` walk through. Raises `LoweringError` unless they are whole
         tiles on both sides."""
@@ -177,14 +197,12 @@ class _Copies:
             return Memory.OUT
         forwards = (source.scope, target.scope) == ("acc", "inp") and self.config.forward
         if target.scope == "dram" or (source.scope != "dram" and not forwards):
-            also = ", and from acc to inp" if self.config.forward else ""
-            raise LoweringError(
-                f"{stage}: no DMA copies from {source.name} in {source.scope} to {target.scope}; "
-                f"it copies from dram to a scratchpad and from acc to dram{also}"
-            )
+            raise LoweringError(f"{stage}: {self.misplaced(target, source)}")
         dtype = scope_dtype(self.config, target.scope)
         if target.dtype != dtype:
-            raise LoweringError(f"{stage} is {target.dtype}; {target.scope} holds {dtype}")
+            raise LoweringError(
+                f"{stage} is {target.dtype}; {scope_name(target.scope)} holds {dtype}"
+            )
         if forwards:
             return Memory.INP
         if target.scope == "acc" and source.dtype == out and (narrowed or out == dtype):
@@ -192,10 +210,24 @@ class _Copies:
         if source.dtype != dtype:
             also = f" or {out}" if target.scope == "acc" else ""
             raise LoweringError(
-                f"{stage}: {source.name} is {source.dtype}; a load of {target.scope} takes "
-                f"{dtype}{also}"
+                f"{stage}: {source.name} is {source.dtype}; a load into "
+                f"{scope_name(target.scope)} takes {dtype}{also}"
             )
         return {"inp": Memory.INP, "wgt": Memory.WGT, "acc": Memory.ACC}[target.scope]
+
+    def misplaced(self, target: NestBuffer, source: NestBuffer) -> str:
+        """Which of the two is in a scope that no transfer has there."""
+        if target.scope != "dram":
+            also = " or, into inp_scope, acc_scope" if self.config.forward else ""
+            here = scope_name(source.scope)
+            return f"{source.name} is in {here}; what dma_copy loads has to be in dram{also}"
+        if source.scope != "dram":
+            here = scope_name(source.scope)
+            return f"{source.name} is in {here}; what dma_copy stores has to be in acc_scope"
+        return (
+            f"both {source.name} and {target.name} are in dram; dma_copy loads into inp_scope, "
+            "wgt_scope or acc_scope, which set_scope chooses, and stores from acc_scope"
+        )
 
     # Conditions: which iterations are data.
 

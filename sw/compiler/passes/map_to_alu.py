@@ -23,7 +23,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     rebuild,
     seq,
 )
-from amaranth_vta.sw.compiler.nest.scopes import scope_dtype, tile_scalars
+from amaranth_vta.sw.compiler.nest.scopes import require_scope, tile_scalars
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
 
 from .support.alu_chain import Step, chain, constant
@@ -54,12 +54,8 @@ class _Arithmetic:
         self.stage = assign.label.stage
         self.config = config
         self.scalars = tile_scalars(config, "acc")
-        buffer, dtype = assign.buffer, scope_dtype(config, "acc")
-        if buffer.scope != "acc" or buffer.dtype != dtype:
-            raise LoweringError(
-                f"{self.stage}: the ALU works on {dtype} in acc, not on {buffer.dtype} in "
-                f"{buffer.scope}"
-            )
+        buffer = assign.buffer
+        require_scope(self.stage, buffer, config, "acc", "what the ALU computes")
         index = flat_index(buffer, assign.indices, self.stage)
         tile = tile_loops(loops, index, self.scalars)
         dst = None if tile is None else element_index(index, tile, self.scalars)
@@ -173,11 +169,7 @@ class _Arithmetic:
 
     def operand(self, access: Access) -> Element:
         source = access.source
-        if source.scope != "acc" or source.dtype != self.assign.buffer.dtype:
-            raise LoweringError(
-                f"{self.stage}: the ALU reads {self.assign.buffer.dtype} in acc; {source.name} is "
-                f"{source.dtype} in {source.scope}"
-            )
+        require_scope(self.stage, source, self.config, "acc", "what the ALU reads")
         form = flat_index(source, access.indices, self.stage)
         index = element_index(form, self.tile, self.scalars)
         if index is None:

@@ -11,7 +11,7 @@ def require_instructions(nest: LoopNest, _: Config) -> LoopNest:
     for part in walk(nest.body):
         if isinstance(part, Assign):
             raise LoweringError(
-                f"{part.label.stage} is not done by an instruction: it has neither "
-                "dma_copy nor alu nor gemm"
+                f"no instruction computes {part.label.stage}: none of its axes has the pragma "
+                "dma_copy or alu, or is tensorized by gemm"
             )
     return nest

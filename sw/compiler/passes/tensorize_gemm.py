@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     rebuild,
     seq,
 )
-from amaranth_vta.sw.compiler.nest.scopes import scope_dtype, tile_scalars
+from amaranth_vta.sw.compiler.nest.scopes import require_scope, tile_scalars
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Cast, Const, Expr, Var
 
 from .support.tiled_indices import assignments, element_index, flat_index, tile_loops
@@ -60,18 +60,14 @@ def _tensorize(
     loops: Sequence[For], assign: Assign, config: Config, overwrite: bool = False
 ) -> Stmt:
     stage = assign.label.stage
-    if assign.buffer.scope != "acc" or assign.buffer.dtype != scope_dtype(config, "acc"):
-        raise LoweringError(
-            f"{stage}: gemm accumulates {scope_dtype(config, 'acc')} in acc, not "
-            f"{assign.buffer.dtype} in {assign.buffer.scope}"
-        )
+    require_scope(stage, assign.buffer, config, "acc", "what gemm accumulates")
     index = flat_index(assign.buffer, assign.indices, stage)
     scalars = tile_scalars(config, "acc")
     outputs = tile_loops(loops, index, scalars)
     dst = None if outputs is None else element_index(index, outputs, scalars)
     if outputs is None or dst is None:
         raise LoweringError(
-            f"{stage}: the loops within gemm do not walk through a tile of {config.batch} x "
+            f"{stage}: {_extents(loops)}; they have to walk through a tile of {config.batch} x "
             f"{config.block_out} accumulators ({assign.buffer.name}: {index})"
         )
     if not assign.updates:
@@ -81,16 +77,15 @@ def _tensorize(
             )
         uop = NestUop(Element(assign.buffer, dst), assign.label, reset=True)
         return _around([loop for loop in loops if loop.var not in outputs], uop)
-    inp, wgt = _factors(assign, config)
-    inp_index, wgt_index = (flat_index(a.source, a.indices, stage) for a in (inp, wgt))
     rows = [var for var, factor in outputs.items() if factor >= config.block_out]
     columns = [var for var, factor in outputs.items() if factor < config.block_out]
+    inp, wgt = _factors(assign, columns, config)
+    inp_index, wgt_index = (flat_index(a.source, a.indices, stage) for a in (inp, wgt))
     taps = _taps(loops, index, config) if len(columns) == 2 else []
     tiles = _tiles(columns, _reduced_loop(loops, index, inp_index, config.block_in), taps, config)
     if tiles is None or len(rows) != (config.batch > 1):
-        extents = ", ".join(f"{loop.var} ({loop.extent})" for loop in loops)
         raise LoweringError(
-            f"{stage}: the loops within gemm are {extents}; they must be {config.batch} rows, "
+            f"{stage}: {_extents(loops)}; they have to be {config.batch} rows, "
             f"{config.block_out} outputs and {config.block_in} inputs"
         )
     inp_tile = {**tiles[0], **dict.fromkeys(rows, config.block_in)}
@@ -162,24 +157,44 @@ def _taps(loops: Sequence[For], output: Affine, config: Config) -> list[Var]:
     return [loop.var for loop in summed] if suits else []
 
 
-def _factors(assign: Assign, config: Config) -> tuple[Access, Access]:
-    """The input and the weight that are multiplied."""
-    value = assign.value
+def _extents(loops: Sequence[For]) -> str:
+    loop = ", ".join(f"{loop.var} ({loop.extent})" for loop in loops)
+    return f"the loops from the axis that gemm tensorizes inward are {loop or 'none'}"
+
+
+def _factors(assign: Assign, columns: Sequence[Var], config: Config) -> tuple[Access, Access]:
+    """The input and the weight that are multiplied; ``columns`` are the loops over the outputs of a
+    tile. Raises `LoweringError` if one is in another scope or of another dtype."""
+    value, stage = assign.value, assign.label.stage
     if isinstance(value, Binary) and value.op == "+":
         value = value.right
+    accesses = []
     if isinstance(value, Binary) and value.op == "*":
         inner = [_uncast(value.left), _uncast(value.right)]
         accesses = [item for item in inner if isinstance(item, Access)]
-        scopes = {item.source.scope: item for item in accesses}
-        if set(scopes) == {"inp", "wgt"} and all(
-            item.source.dtype == scope_dtype(config, scope) for scope, item in scopes.items()
-        ):
-            return scopes["inp"], scopes["wgt"]
-    raise LoweringError(
-        f"{assign.label.stage}: {assign.value} is not the sum of products of "
-        f"{scope_dtype(config, 'inp')} in inp and {scope_dtype(config, 'wgt')} in wgt, as "
-        f"{scope_dtype(config, 'acc')}"
-    )
+    if len(accesses) != 2:
+        raise LoweringError(f"{stage}: {value} is not a product of two tensors, which gemm sums up")
+    scopes = {item.source.scope: item for item in accesses}
+    if set(scopes) == {"inp", "wgt"}:
+        inp, wgt = scopes["inp"], scopes["wgt"]
+        if _reads(inp, columns) and not _reads(wgt, columns):
+            raise LoweringError(
+                f"{stage}: {inp.source.name} is in inp_scope and {wgt.source.name} in wgt_scope; "
+                f"gemm needs the factor with the axis {columns[0]} of the outputs, "
+                f"{inp.source.name}, in wgt_scope and the other in inp_scope"
+            )
+    else:
+        # The factor that the loops over outputs walk through has to be the weight.
+        inp, wgt = sorted(accesses, key=lambda item: _reads(item, columns))
+    for access, scope in ((inp, "inp"), (wgt, "wgt")):
+        require_scope(stage, access.source, config, scope, "a factor of gemm")
+    return inp, wgt
+
+
+def _reads(access: Access, loops: Sequence[Var]) -> bool:
+    """Whether an index of ``access`` depends on one of ``loops``."""
+    forms = (Affine.of(index) for index in access.indices)
+    return any(var in form.terms for form in forms if form is not None for var in loops)
 
 
 def _uncast(value: Expr) -> Expr:

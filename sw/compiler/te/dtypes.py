@@ -15,12 +15,17 @@ class ExpressionError(ValueError):
     """The shapes, dtypes or indices of an expression do not fit together."""
 
 
+def is_dtype(name: object) -> bool:
+    """Whether ``name`` names an integer dtype."""
+    return isinstance(name, str) and name in _BITS
+
+
 @cache
 def dtype_interval(dtype: str) -> Interval:
     """The least and the greatest value of an integer ``dtype``."""
     if dtype == "bool":
         return 0, 1
-    if dtype not in _BITS:
+    if not is_dtype(dtype):
         raise ExpressionError(f"{dtype!r} is not a dtype; the dtypes are {', '.join(_BITS)}")
     bits = _BITS[dtype]
     return (0, (1 << bits) - 1) if dtype[0] == "u" else (-1 << bits - 1, (1 << bits - 1) - 1)

@@ -211,8 +211,9 @@ class Stage:
         """Makes the loops from ``axis`` inward DMA copies or ALU operations; ``name`` says
         which."""
         if name not in PRAGMAS:
+            also = "; env.gemm is for tensorize" if isinstance(name, TensorIntrinsic) else ""
             raise ScheduleError(
-                f"pragma of {self.name}: {name!r} is not one of {', '.join(PRAGMAS)}"
+                f"pragma of {self.name}: {name!r} is not one of {', '.join(PRAGMAS)}{also}"
             )
         self._position(axis, "pragma")
         self._check_kind(axis, f"pragma {name}")

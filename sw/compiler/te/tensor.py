@@ -11,7 +11,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from .dtypes import INDEX_DTYPE, ExpressionError, Interval, dtype_interval, whole_number
+from .dtypes import (
+    INDEX_DTYPE,
+    ExpressionError,
+    Interval,
+    dtype_interval,
+    is_dtype,
+    whole_number,
+)
 from .expr import Access, Affine, Expr, IterVar, Reduce, Scalar, Select, Var, const
 from .functions import all_of, if_then_else
 from .origin import caller
@@ -110,7 +117,18 @@ def _whole_numbers(what: str, values: Iterable[int]) -> tuple[int, ...]:
 
 
 def placeholder(shape: Sequence[int], name: str = "placeholder", dtype: str = "int32") -> Tensor:
-    """An input of ``shape`` and ``dtype``."""
+    """An input of ``shape`` and ``dtype``. Raises `ExpressionError`, also for a ``name`` that is a
+    dtype: others have the two in another order."""
+    order = "te.placeholder(shape, name, dtype)"
+    if isinstance(shape, str):
+        raise ExpressionError(f"{order}: {shape!r} is given as its shape")
+    if not isinstance(name, str) or is_dtype(name):
+        raise ExpressionError(
+            f"{order}: {name!r} is given as its name"
+            + (f" and {dtype!r} as its dtype" if dtype != "int32" else "")
+        )
+    if not isinstance(dtype, str):
+        raise ExpressionError(f"{order}: {dtype!r} is given as its dtype")
     dtype_interval(dtype)
     return Operation(name, _checked_shape(name, shape), [], None, dtype).tensor
 
@@ -121,6 +139,8 @@ def compute(shape: Sequence[int], function: Callable[..., Scalar], name: str = "
     Raises `ExpressionError` if an index can leave its tensor (outside of `if_then_else`) or if a
     reduction is not the whole expression.
     """
+    if not callable(function):
+        raise ExpressionError(f"te.compute(shape, function, name): {function!r} is no function")
     extents = _checked_shape(name, shape)
     axis = [
         IterVar(label, extent, "spatial")

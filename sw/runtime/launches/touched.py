@@ -57,15 +57,22 @@ class MicroOps:
         self.element_bytes = {place: config.memory(place).element_bytes for place in Memory}
         instructions = isa.instruction_set(config)
         self.layouts = instructions.layouts
+        self._decode = instructions.decode
         self._uop = instructions.uop_layout
         self.taps = config.taps
         self._buffer = np.zeros(config.uop.depth, np.uint32)
         # By range of the buffer, the `spans` of its present contents.
         self._known: dict[tuple[int, int], tuple[Interval, ...]] = {}
 
-    def load(self, here: Interval, moved: Interval) -> None:
-        """Loads the bytes ``moved`` of device memory to the elements ``here``."""
-        self._buffer[slice(*here)] = self._memory[slice(*moved)].view(np.uint32)
+    def load(self, bits: int) -> None:
+        """Executes the LOAD of micro-ops that ``bits`` encode; they are padded with zeros."""
+        load = self._decode(bits)
+        assert isinstance(load, isa.Load)
+        block = np.zeros((load.y_pad_0 + load.y_size + load.y_pad_1, load.row_elements), np.uint32)
+        rows = load.dram_base + np.arange(load.y_size)[:, np.newaxis] * load.x_stride
+        inside = block[load.y_pad_0 :, load.x_pad_0 :][: load.y_size, : load.x_size]
+        inside[:] = self._memory.view(np.uint32)[rows + np.arange(load.x_size)]
+        self._buffer[load.sram_base :][: load.elements] = block.reshape(-1)[: load.elements]
         self._known.clear()
 
     def spans(self, begin: int, end: int) -> tuple[Interval, ...]:
@@ -90,7 +97,7 @@ class Followed:
     """
 
     def __init__(self, micro_ops: MicroOps, words: Words) -> None:
-        self._micro_ops = micro_ops
+        self._micro_ops, self._words = micro_ops, words
         layouts = micro_ops.layouts
         opcodes = field_of(words, layouts[isa.Opcode.FINISH]["opcode"])
         self.memories = field_of(words, layouts[isa.Opcode.LOAD]["memory"])
@@ -116,10 +123,8 @@ class Followed:
     def load_before(self, number: int) -> None:
         """Loads the micro-ops that instructions before ``number`` load."""
         while self._loads and self._loads[-1] < number:
-            _, sram, dram, count, reach = self._transfers[self._loads.pop()].tolist()
-            if reach:
-                size = self._micro_ops.element_bytes[Memory.UOP]
-                self._micro_ops.load((sram, sram + count), (dram * size, (dram + reach) * size))
+            low, high = self._words[self._loads.pop()].tolist()
+            self._micro_ops.load(high << isa.WORD_WIDTH | low)
 
     @staticmethod
     def _all_transfers(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from time import perf_counter
@@ -12,11 +13,12 @@ import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.sw.runtime.device import RunResult, total
-from amaranth_vta.sw.runtime.instruction_words import field_of
+from amaranth_vta.sw.runtime.instruction_words import Words, field_of
 from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
+from amaranth_vta.sw.runtime.work import Work, work
 
 from .model_error import ModelError
-from .network_program import Launch, NetworkProgram, RunHost, RunLayer, ToHost, ToMachine
+from .network_program import Launch, NetworkProgram, RunHost, RunLayer, Step, ToHost, ToMachine
 from .onnx_runtime import exact_session, run_session
 from .tile_layout import Array
 from .tiled_tensor import Bytes, TiledTensor
@@ -38,17 +40,36 @@ class StepTotals:
 
 
 @dataclass(frozen=True)
-class _Joined:
-    """The layers of one launch, the last STORE of each, and the time and counters of the launch."""
+class Launched:
+    """The launch that starts with the step ``first``: its ``layers``, the ``work`` of one run, and
+    the ``measured`` time and counters of all runs. A layer with several ``streams`` counts as one
+    launch."""
 
-    launch: Launch
+    first: int
     layers: tuple[RunLayer, ...]
-    stores: tuple[int, ...]
+    work: Work
+    streams: int
     measured: StepTotals
 
     @property
     def name(self) -> str:
-        return f"{self.layers[0].name} to {self.layers[-1].name}"
+        return _launch_name(self.layers)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """The layers of one launch, the last STORE of each, its instruction ``words``, and the time and
+    counters of the launch."""
+
+    launch: Launch
+    layers: tuple[RunLayer, ...]
+    stores: tuple[int, ...]
+    words: Words
+    measured: StepTotals
+
+    @cached_property
+    def work(self) -> Work:
+        return work(self.layers[0].work.config, self.words)
 
 
 class Runner:
@@ -56,8 +77,8 @@ class Runner:
 
     ``launch`` is one of `LAUNCHES`. ``measured`` has one item per step of the network, in order. In
     a launch of several layers, a layer has no counters, and its cycles go from the last STORE of
-    the layer before it to its own, if the device can tell. ``begins`` is called with the name of
-    each launch before the machine runs it.
+    the layer before it to its own, if the device can tell, with GEMM's cycles for it among them.
+    ``begins`` is called with the name of each launch before the machine runs it.
     """
 
     def __init__(
@@ -79,21 +100,24 @@ class Runner:
         self.measured = [StepTotals() for _ in network.steps]
 
     @property
-    def launched(self) -> list[tuple[str, StepTotals]]:
-        """The name, and the time and counters, of each launch in order."""
+    def launched(self) -> list[Launched]:
+        """The launches in order, with the time and counters of each."""
         found = []
-        steps = iter(range(len(self.measured)))
-        for index in steps:
+        steps = iter(enumerate(self._network.steps))
+        for index, step in steps:
             if index in self._joined:
                 joined = self._joined[index]
-                found.append((joined.name, joined.measured))
+                found.append(Launched(index, joined.layers, joined.work, 1, joined.measured))
                 for _ in joined.layers[1:]:
                     next(steps)
-                continue
-            step = self._network.steps[index]
-            if isinstance(step, RunLayer):
-                found.append((step.name, self.measured[index]))
+            elif isinstance(step, RunLayer):
+                streams = len(step.streams)
+                found.append(Launched(index, (step,), step.work, streams, self.measured[index]))
         return found
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self._network.steps
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The network's outputs for one batch. Raises `RuntimeFault`."""
@@ -132,7 +156,7 @@ class Runner:
     def _run_joined(self, index: int) -> None:
         """Runs several layers, from the step ``index`` on."""
         joined, start = self._joined[index], perf_counter()
-        self._begins(joined.name)
+        self._begins(_launch_name(joined.layers))
         try:
             result = self._placed.run_one(joined.launch.stream, joined.stores)
         except RuntimeFault as error:
@@ -144,8 +168,9 @@ class Runner:
         cycles: list[int | None] = [None] * len(joined.layers)
         if result.cycles is not None and len(result.reached) == len(joined.stores):
             # The last layer ends with the run.
-            borders = (0, *result.reached[:-1], result.cycles)
-            cycles = [end - begin for begin, end in pairwise(borders)]
+            reached = (*result.reached[:-1], result.cycles)
+            products = [step.work.gemm_uops for step in joined.layers]
+            cycles = [*_attributed(reached, products)]
         for step, count in enumerate(cycles, index):
             layer_result = RunResult(count, seconds=result.seconds / len(cycles))
             layer_result.estimated = result.estimated
@@ -166,7 +191,24 @@ def _joined(network: NetworkProgram) -> Iterator[tuple[int, _Joined]]:
         (stores,) = np.nonzero(field_of(words, opcode) == isa.Opcode.STORE)
         last = stores[np.searchsorted(stores, launch.ends) - 1]
         steps = tuple(step for _, step in found)
-        yield found[0][0], _Joined(launch, steps, tuple(last.tolist()), StepTotals())
+        yield found[0][0], _Joined(launch, steps, tuple(last.tolist()), words, StepTotals())
+
+
+def _attributed(ends: Sequence[int], products: Sequence[int]) -> list[int]:
+    """The cycles of each layer of a launch, from the cycles in which its last result is in memory.
+
+    A layer begins where its predecessor ends, or earlier if GEMM needs more than that for its
+    ``products``, one per cycle: then it has started while the last results were stored.
+    """
+    borders = [ends[-1]]
+    for end, needed in zip((*ends[-2::-1], 0), reversed(products), strict=True):
+        borders.append(max(0, min(end, borders[-1] - needed)))
+    return [end - begin for begin, end in pairwise(reversed(borders))]
+
+
+def _launch_name(layers: Sequence[RunLayer]) -> str:
+    first, *others = layers
+    return f"{first.name} to {others[-1].name}" if others else first.name
 
 
 def _named(error: RuntimeFault, step: RunLayer) -> RuntimeFault:

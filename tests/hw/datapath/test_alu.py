@@ -333,10 +333,11 @@ def test_alu_unit_stalls_two_cycles_for_a_factor() -> None:
     assert cycles == 16 + 2
 
 
-def test_a_factor_past_the_depth_is_an_error() -> None:
+@pytest.mark.parametrize("beyond", [EXTENDED.acc.depth, -1])
+def test_a_factor_past_the_depth_is_an_error(beyond: int) -> None:
     items = [
         micro_op(1, operation=AluOp.MULTIPLY_ADD, factor=EXTENDED.acc.depth - 1, last=1),
-        micro_op(2, operation=AluOp.MULTIPLY_ADD, factor=EXTENDED.acc.depth, last=1),
+        micro_op(2, operation=AluOp.MULTIPLY_ADD, factor=beyond, last=1),
     ]
     accumulators = np.ones((EXTENDED.acc.depth, EXTENDED.acc.rows, EXTENDED.acc.columns), int)
     ports = {"dst_read": accumulators, "src_read": accumulators}

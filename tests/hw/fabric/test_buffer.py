@@ -19,6 +19,9 @@ from amaranth_vta.sim.testbench.amaranth import simulate
         (4, 2, (2, 1, 4), 32),
         (1, 4, (8,), 16),
         (8, 1, (1,), 4),
+        (8, 1, (1,), 2),
+        (16, 1, (16, 1), 4),
+        (1, 2, (8, 1), 2),
     ],
 )
 def test_reads_give_what_was_written_at_any_alignment(

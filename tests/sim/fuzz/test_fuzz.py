@@ -238,3 +238,25 @@ def test_the_command_refuses_devices_that_cannot_be_compared(
 ) -> None:
     assert invoke(["fuzz", "--devices", "estimate"]) == 2
     assert "not one that is compared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("log_size", [17, 18, 20, 24, 25])
+def test_machines_that_address_little_memory_are_compared_too(log_size: int) -> None:
+    config = replace(PRESETS["tiny-extended"], log_dram_size=log_size)
+    with processes(1) as work:
+        findings = fuzz(2, 6, {"small": config}, ["functional"], work)
+    assert findings.failures == []
+    assert findings.programs == 6
+
+
+@pytest.mark.parametrize("log_size", [12, 16])
+def test_too_little_memory_for_programs_is_one_sentence(
+    log_size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "small.json"
+    path.write_text(replace(PRESETS["tiny"], log_dram_size=log_size).to_json())
+    options = ["--programs", "3", "--devices", "functional", "--keep", str(tmp_path)]
+    assert invoke(["fuzz", "--config", str(path), *options]) == 2
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1
+    assert f"a machine with LOG_DRAM_SIZE = {log_size} can address" in text

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from amaranth.hdl import Fragment
 
-from amaranth_vta.hw.config import PRESETS, BusAttributes, ConfigError
+from amaranth_vta.hw.config import PRESETS, BusAttributes, Config, ConfigError
+from amaranth_vta.hw.top import Top
 from amaranth_vta.sim.machine.elaborate import split_verilog, verilog
 from amaranth_vta.sim.machine.rtl.build import verilator_root
+from tests.support.seeds import each_seed
 
 TINY = PRESETS["tiny"]
 
@@ -124,3 +129,53 @@ def test_a_file_for_each_module_is_the_same_machine(tiny_file: Path, tmp_path: P
     assert all(files[name].count("\nendmodule") == 1 for name in names)
     (tmp_path / "vta.core.counters.v").unlink()
     assert "vta.core.counters" in _lint("--top-module", "vta", "-f", "vta.f", folder=tmp_path)
+
+
+def _random_config(chance: random.Random) -> Config:
+    """One that the configuration accepts, small, with any values of the other parameters."""
+    while True:
+        values = {
+            item.name: chance.randint(item.metadata["low"], item.metadata["high"])
+            for item in fields(Config)
+        }
+        values |= {"log_batch": chance.randint(0, 1), "log_block_in": 2}
+        values |= {"log_block_out": chance.randint(2, 3)}
+        # From two elements on: few of them next to a wide bus are the corner.
+        batch, block_in, block_out = (
+            values[f"log_{name}"] for name in ("batch", "block_in", "block_out")
+        )
+        least = {
+            "uop": 2,
+            "inp": batch + block_in + values["log_inp_width"] - 3,
+            "wgt": block_out + block_in + values["log_wgt_width"] - 3,
+            "acc": batch + block_out + values["log_acc_width"] - 3,
+        }
+        for name, least_log in least.items():
+            values[f"log_{name}_buff_size"] = least_log + chance.randint(1, 6)
+        if chance.random() < 0.6:
+            values |= {"log_acc_width": 5, "log_inp_width": 3, "log_out_width": 3}
+        try:
+            return Config(**values)
+        except ConfigError:
+            continue
+
+
+@each_seed(range(3))
+def test_what_the_configuration_accepts_can_be_elaborated(seed: int) -> None:
+    Fragment.get(Top(_random_config(random.Random(seed))), None)
+
+
+@pytest.mark.parametrize(
+    ("bus", "depths"), [(9, (1, 3, 3)), (9, (3, 1, 1)), (8, (4, 4, 2))], ids=str
+)
+def test_scratchpads_may_hold_less_than_a_beat_of_a_wide_bus(
+    bus: int, depths: tuple[int, int, int]
+) -> None:
+    """``depths`` are log2 of the elements of UOP, INP and ACC."""
+    uop, inp, acc = depths
+    config = replace(
+        PRESETS["tiny-extended"],
+        **{"log_bus_width": bus, "log_uop_buff_size": 2 + uop, "log_inp_buff_size": 2 + inp},
+        **{"log_acc_buff_size": 4 + acc, "log_wgt_buff_size": 5, "depthwise": 0, "lookup": 0},
+    )
+    Fragment.get(Top(config), None)

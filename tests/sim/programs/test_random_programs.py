@@ -14,7 +14,7 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.builder import ProgramBuilder
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.random_programs import random_program
+from amaranth_vta.sim.programs.random_programs import legal_program, random_program
 from amaranth_vta.sw.runtime.device import Fault
 from tests.support.corners import CORNERS
 from tests.support.golden import VECTORS
@@ -117,8 +117,8 @@ def test_random_programs_use_the_extensions_that_there_are() -> None:
     config = PRESETS["tiny-extended"]
     decode = isa.instruction_set(config).decode
     seen: Counter[str] = Counter()
-    for seed in range(10):
-        for bits in random_program(config, seed).instruction_bits():
+    for seed in range(20):
+        for bits in legal_program(config, seed).instruction_bits():
             instruction = decode(bits)
             if isinstance(instruction, isa.Gemm | isa.Alu) and instruction.uops:
                 name = instruction.opcode.name

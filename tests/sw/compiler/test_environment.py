@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amaranth_vta.hw.config import PRESETS, ConfigError
+from amaranth_vta.hw.config import DEFAULT, PRESETS, ConfigError
 from amaranth_vta.sw.compiler.environment import Environment, get_env
 
 
@@ -31,10 +31,10 @@ def test_anything_else_is_refused(config: Any, problem: str) -> None:
         Environment(config)
 
 
-def test_the_innermost_environment_is_current_and_pynq_without_one() -> None:
-    assert get_env().config == PRESETS["pynq"]
+def test_the_innermost_environment_is_current_and_the_default_without_one() -> None:
+    assert get_env().config == PRESETS[DEFAULT]
     with Environment("tiny") as outer:
         with Environment("tiny-extended") as inner:
             assert get_env() is inner
         assert get_env() is outer
-    assert get_env().config == PRESETS["pynq"]
+    assert get_env().config == PRESETS[DEFAULT]

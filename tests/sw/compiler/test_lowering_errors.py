@@ -56,10 +56,16 @@ def computed(function: Callable[..., Expr]) -> Scheduled:
 
 
 def multiplied(
-    scope: str = ENV.wgt_scope, axis: int = 2, transposed: bool = False, rows: bool = False
+    scope: str = ENV.wgt_scope,
+    axis: int = 2,
+    transposed: bool = False,
+    rows: bool = False,
+    inputs: str = ENV.inp_scope,
+    sums: str = ENV.acc_scope,
 ) -> Scheduled:
     """A matrix product of two tiles of everything, with one thing wrong: the scope of the
-    weights, the axis that is tensorized, their layout, or what is within the tensorized axis."""
+    weights, the axis that is tensorized, their layout, what is within the tensorized axis, or the
+    scope of the inputs or sums."""
     x = te.placeholder((2, 2, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
     w = te.placeholder((2, 2, ENV.BLOCK_OUT, ENV.BLOCK_IN), "w", ENV.wgt_dtype)
     x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
@@ -78,9 +84,9 @@ def multiplied(
     s = te.create_schedule(y.op)
     bo, co, bi, ci = total.op.axis
     s[total].reorder(bo, co, *((ki, bi, ci, ko) if rows else (ko, bi, ci, ki)))
-    s[total].set_scope(ENV.acc_scope)
+    s[total].set_scope(sums)
     s[total].tensorize([*total.op.axis, ko, ki][axis], ENV.gemm)
-    s[x_buf].set_scope(ENV.inp_scope)
+    s[x_buf].set_scope(inputs)
     s[w_buf].set_scope(scope)
     for tensor in (x_buf, w_buf, y):
         s[tensor].pragma(s[tensor].op.axis[0], ENV.dma_copy)
@@ -177,6 +183,50 @@ def too_large() -> Scheduled:
 
 def nowhere() -> Scheduled:
     return loaded((8, *TAIL), lambda x, *i: x(*i), scope="dram")
+
+
+def load_of_accumulators() -> Scheduled:
+    x = te.placeholder((8, *TAIL), "x", ENV.acc_dtype)
+    buf = te.compute(x.shape, lambda *i: x(*i), "buf")
+    more = te.compute(x.shape, lambda *i: buf(*i), "more")
+    y = te.compute(x.shape, lambda *i: more(*i).astype(ENV.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    for tensor in (buf, more):
+        s[tensor].set_scope(ENV.acc_scope)
+    for tensor in (buf, more, y):
+        s[tensor].pragma(s[tensor].op.axis[0], ENV.dma_copy)
+    return s, [x, y]
+
+
+def alu_on_inputs() -> Scheduled:
+    x = te.placeholder((8, *TAIL), "x", ENV.inp_dtype)
+    x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
+    result = te.compute(x.shape, lambda *i: x_buf(*i).astype(ENV.acc_dtype) + 1, "result")
+    y = te.compute(x.shape, lambda *i: result(*i).astype(ENV.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    s[x_buf].set_scope(ENV.inp_scope)
+    s[result].set_scope(ENV.acc_scope)
+    s[result].pragma(result.op.axis[0], ENV.alu)
+    for tensor in (x_buf, y):
+        s[tensor].pragma(s[tensor].op.axis[0], ENV.dma_copy)
+    return s, [x, y]
+
+
+def sum_of_inputs() -> Scheduled:
+    x = te.placeholder((2, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
+    x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
+    ki = te.reduce_axis((0, ENV.BLOCK_IN), "ki")
+    total = te.compute(
+        (2, *TAIL), lambda i, b, c: te.sum(x_buf(i, b, ki).astype(ENV.acc_dtype), axis=ki), "total"
+    )
+    y = te.compute(total.shape, lambda *i: total(*i).astype(ENV.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    s[x_buf].set_scope(ENV.inp_scope)
+    s[total].set_scope(ENV.acc_scope)
+    s[total].tensorize(total.op.axis[1], ENV.gemm)
+    for tensor in (x_buf, y):
+        s[tensor].pragma(s[tensor].op.axis[0], ENV.dma_copy)
+    return s, [x, y]
 
 
 def not_marked() -> Scheduled:
@@ -308,9 +358,12 @@ def input_that_is_not_an_argument() -> Scheduled:
 
 
 CASES: list[tuple[Callable[[], Scheduled], str]] = [
-    (square_index, r"buf: index i0 \* i0 of dimension 0 of x is not affine"),
-    (folded_index, r"buf: index \(i0 // 2\) \+ \(i0 % 2\) of dimension 0 of x is not affine$"),
-    (reshaped_index, "buf: index i0 // 2 of .* is not affine; it would be, were i0 split by 2$"),
+    (square_index, r"buf: index i0 \* i0 of dimension 0 of x is not affine, a sum of axes"),
+    (
+        folded_index,
+        r"buf: index \(i0 // 2\) \+ \(i0 % 2\) of dimension 0 of x is not affine, a sum of",
+    ),
+    (reshaped_index, "buf: index i0 // 2 of .* is not affine: split i0 by 2$"),
     (part_of_a_tile, r"buf: the copy x\[i0, 0, i2\] does not move whole tiles of 4 consecutive"),
     (tile_in_reverse, r"buf: the copy x\[i0, 0, -i2 \+ 3\] does not move whole tiles"),
     (
@@ -330,17 +383,18 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
     (padding_along_a_diagonal, r"buf: \(i0 \+ i1\) < 6 joins the loops i0 and i1"),
     (padding_by_contents, r"buf: the condition x\[i0, 0, i2\] > 0 is not a comparison of affine"),
     (copy_of_a_sum, r"buf: x\[i0, 0, i2\] \+ 1 is not a copy; dma_copy copies one tensor"),
-    (wrong_type_of_load, "buf is int16; acc holds int32"),
-    (wrong_type_of_inputs, "buf: x is int32; a load of inp takes int8"),
+    (wrong_type_of_load, "buf is int16; acc_scope holds int32"),
+    (wrong_type_of_inputs, "buf: x is int32; a load into inp_scope takes int8"),
     (wrong_type_of_store, "y is int16; the machine stores accumulators as int8"),
-    (store_of_inputs, "y: no DMA copies from buf in inp to dram"),
+    (store_of_inputs, "y: buf is in inp_scope; what dma_copy stores has to be in acc_scope"),
     (
         too_large,
         r"acc holds 128 elements of 16 bytes: buf \[130, 1, 4\] takes 130; at most 128 would fit "
         "for buf",
     ),
-    (nowhere, "buf: no DMA copies from x in dram to dram"),
-    (not_marked, "y is not done by an instruction: it has neither dma_copy nor alu nor gemm"),
+    (nowhere, "buf: both x and buf are in dram; dma_copy loads into inp_scope, wgt_scope or acc_"),
+    (load_of_accumulators, "more: buf is in acc_scope; what dma_copy loads has to be in dram$"),
+    (not_marked, "no instruction computes y: none of its axes has the pragma dma_copy or alu, or"),
     (read_after_store, "again reads y, which the same function stores"),
     (read_outside_of_its_loop, r"b is computed at c\.i, but it is read outside of that loop"),
     (at_an_axis_that_is_gone, r"b is computed at c\.i, which has been split or fused since"),
@@ -360,16 +414,31 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
     (sum_of_squares, r"total: total.* \+ \(x_buf.* \* x_buf.*\) is more than one operation on"),
     (
         lambda: multiplied(axis=5),
-        r"total: the loops within gemm do not walk through a tile of 1 x 4 accumulators",
+        r"total: the loops from the axis that gemm tensorizes inward are ki \(4\); they have to "
+        "walk through a tile of 1 x 4 accumulators",
     ),
     (
         lambda: multiplied(scope=ENV.inp_scope),
-        "is not the sum of products of int8 in inp and int8 in wgt",
+        "total: w_buf is in inp_scope; a factor of gemm has to be in wgt_scope$",
+    ),
+    (
+        lambda: multiplied(inputs=ENV.wgt_scope),
+        "total: x_buf is in wgt_scope; a factor of gemm has to be in inp_scope$",
+    ),
+    (
+        lambda: multiplied(scope=ENV.inp_scope, inputs=ENV.wgt_scope),
+        "total: w_buf is in inp_scope and x_buf in wgt_scope; gemm needs the factor with the axis "
+        "ci of the outputs, w_buf, in wgt_scope",
+    ),
+    (
+        lambda: multiplied(sums="dram"),
+        "y: both total and y are in dram; dma_copy loads .* and stores from acc_scope$",
     ),
     (
         lambda: multiplied(rows=True),
-        r"the loops within gemm are ci \(4\), ko \(2\); they must be 1 rows, 4 outputs and 4 in",
+        r"inward are ci \(4\), ko \(2\); they have to be 1 rows, 4 outputs and 4 inputs$",
     ),
+    (sum_of_inputs, "total: .* is not a product of two tensors, which gemm sums up$"),
     (lambda: multiplied(transposed=True), "which does not walk through tiles of 4 x 4 scalars"),
     (
         lambda: computed(lambda a, b: (a + 1) * (b + 1)),
@@ -387,7 +456,7 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
     ),
     (
         lambda: computed(lambda a, b: (a + b).astype("int8")),
-        "result: the ALU works on int32 in acc, not on int8 in acc",
+        "result: result is int8; what the ALU computes, in acc_scope, has to be int32$",
     ),
     (
         lambda: computed(lambda a, b: te.if_then_else(a > b, a, b)),
@@ -397,6 +466,7 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
         lambda: computed(lambda a, b: te.requantize(a, *[b] * REQUANTIZE_PARAMETERS)),
         "result: requantize needs a machine with the extension REQUANTIZE; on others scales are",
     ),
+    (alu_on_inputs, "conversion, as in int32.*; x_buf has to be int32 in acc_scope"),
 ]
 
 
@@ -437,8 +507,8 @@ def test_lower_prints_what_build_refuses() -> None:
     s, args = not_marked()
     text = str(lower(s, args, env=ENV, simple_mode=True))
     assert "y[i0, 0, i2] = int8(buf[i0, 0, i2])" in text
-    assert text.splitlines()[-1].startswith("# not for the machine: y is not done by")
-    with pytest.raises(BuildError, match="function: y is not done by an instruction"):
+    assert text.splitlines()[-1].startswith("# not for the machine: no instruction computes y")
+    with pytest.raises(BuildError, match="function: no instruction computes y"):
         build(s, args, env=ENV)
 
 

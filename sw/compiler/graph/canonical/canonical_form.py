@@ -19,21 +19,27 @@ The rules of this folder rewrite that and other forms:
   successive indices,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
+- a Clip of integers with one bound gets the other,
 - a region or scales of a Resize without elements are left out,
 - a product or average of int8 that is quantized to uint8, or of uint8 to int8, is quantized to its
   own type first, and the second factor of a MatMul to the type of the first,
 - products of matrices with a vector, of stacks of which one is repeated for the other, with a
-  constant first factor, and Gemm with ``transA``, ``alpha`` or ``beta`` become one of those above,
+  constant first factor, and Gemm with ``transA``, ``alpha`` or ``beta`` or of two tensors, become
+  one of those above, and so does Einsum of two tensors,
 - PRelu with slopes per channel becomes the sum of its two sides,
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
 - a product whose result stays in float becomes a ConvInteger or MatMulInteger and DequantizeLinear,
 - ONNX Runtime's own products with results in float become such ones as well,
+- channels of products whose sums and scale are beyond REQUANTIZE become such sums as well,
 - zero points known only at run time move behind these,
 - operators that only move or choose elements do so on integers instead, behind Relu and Clip,
 - so do Concat, Pad and clamps where nothing quantizes their results, and Max and Min where they are
   quantized,
 - Pad with the zero point in front of QLinearConv becomes padding of its own,
-- Reshape, Transpose and Reshape that shuffle channels become a Gather of channels,
+- Pad of some axes becomes Pad of all,
+- Reshape, Transpose and Reshape that shuffle channels become a Gather of channels; those that
+  exchange channels and blocks of pixels become DepthToSpace or SpaceToDepth,
+- SpaceToDepth becomes part of the kernel of the QLinearConv that reads it,
 - two Transpose in succession become one, averages go over axes as they were before them, those of
   the rows of matrices over columns behind a Transpose, and element-wise operators are in front of a
   Transpose to channels last,
@@ -49,13 +55,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from amaranth_vta.sw.compiler.graph.load.onnx_model import infer
-from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.network import Network, Rounding
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 
 from .broadcasting import repeat_pixel
 from .channel_factors import fold_channel_factors
 from .constant_moves import move_constant
 from .contributed_forms import float_average, split_concatenation
+from .depth_and_space import block_of_reshapes, fold_space_to_depth, hoist_over_slices
+from .einsum import matmul_of_einsum
 from .halves import compute_in_float, drop_casts, float_scale
 from .images import with_rows
 from .integer_averages import fuse_average
@@ -63,6 +71,7 @@ from .integer_products import fuse_product, match_factors, match_weights, quanti
 from .matrix_forms import (
     constant_first,
     fold_gemm_factors,
+    matmul_of_gemm,
     matrix_of_vector,
     same_stacks,
     transpose_first,
@@ -74,6 +83,7 @@ from .moves import (
     hoist_over_extremes,
     hoist_over_padding,
     hoist_quantize,
+    pad_all_axes,
     sink_dequantize,
     sink_dequantize_of_clamp,
     sink_dequantize_of_padded,
@@ -83,6 +93,7 @@ from .quantization import BYTE_TYPES, clip_node, integer_limits, is_clamp, param
 from .rewriting import Rule, rewrite
 from .sides_of_functions import sides_of_prelu
 from .simpler_forms import (
+    both_bounds,
     drop_identity,
     leave_out_empty,
     merge_reshapes,
@@ -95,6 +106,7 @@ from .simpler_forms import (
 )
 from .sums.dynamic import constant_zero_point, write_zero_points
 from .sums.fused_products import split_fused_product
+from .sums.unscaled_channels import split_unscaled_channels
 from .sums.whole_sums import sum_of_integers
 from .transposed_products import fuse_transposed, phases_of_depth
 from .transpositions import (
@@ -106,20 +118,25 @@ from .transpositions import (
 )
 
 
-def canonical(network: Network) -> Network:
-    """The canonical form of ``network``, which is left as it is."""
+def canonical(network: Network, allow_rounding: bool = False) -> Network:
+    """The canonical form of ``network``, which is left as it is.
+
+    A product stays in float if the rounding of its constants can move a result by more than half a
+    step, unless ``allow_rounding``; `Network.rounding` has the bounds.
+    """
     work = replace(
         network,
         nodes=Nodes(network.nodes),
         constants=dict(network.constants),
         types=dict(network.types),
+        rounding=Rounding(allow_rounding),
     )
     rewrite(work, _RULES)
     # Where no other rule makes an operator on integers of a product.
-    rewrite(work, (*_RULES, sum_of_integers))
+    rewrite(work, (*_RULES, sum_of_integers, split_unscaled_channels))
     work.drop_unused()
     work.sort()
-    return infer(work)
+    return replace(infer(work), rounding=work.rounding)
 
 
 def _cancel_pair(network: Network, node: Node) -> bool:
@@ -168,6 +185,7 @@ _RULES: tuple[Rule, ...] = (
     drop_casts,
     move_constant,
     leave_out_empty,
+    both_bounds,
     sum_of_two,
     slices_of_split,
     slice_of_gather,
@@ -176,12 +194,16 @@ _RULES: tuple[Rule, ...] = (
     merge_reshapes,
     merge_transposes,
     gather_of_shuffle,
+    block_of_reshapes,
     transpose_first,
     fold_gemm_factors,
+    matmul_of_gemm,
+    matmul_of_einsum,
     share_quantize,
     reduce_before_transpose,
     reduce_columns,
     sink_transpose,
+    pad_all_axes,
     sink_dequantize,
     sink_dequantize_of_parts,
     sink_dequantize_of_padded,
@@ -191,7 +213,9 @@ _RULES: tuple[Rule, ...] = (
     hoist_over_concatenation,
     hoist_over_extremes,
     hoist_over_padding,
+    hoist_over_slices,
     fold_padding,
+    fold_space_to_depth,
     _cancel_pair,
     fold_channel_factors,
     match_factors,

@@ -29,6 +29,7 @@ from .quantization import (
     quantized_after,
 )
 from .simpler_forms import reduced_axes
+from .sum_steps import FLOAT32, STEPS
 
 _REDUCTIONS = frozenset({"ReduceMean", "ReduceSum"})
 AVERAGES = _REDUCTIONS | {"AveragePool", "GlobalAveragePool"}
@@ -95,25 +96,23 @@ def _windows(network: Network, node: Node, shape: tuple[int, ...]) -> _Windows |
     moved = window(node, image, (out[0], out[1], out[2], out[3]), ())
     if moved.dilations != (1, 1) or moved.size(image[2:]) != out[2:]:
         return None
-    whole = not any(moved.pads) or bool(node.attributes.get("count_include_pad"))
-    if whole and any(moved.pads) and node.attributes.get("ceil_mode"):
-        return None
     attributes = {
         "kernel_shape": list(moved.kernel),
         "strides": list(moved.strides),
         "pads": list(moved.pads),
     }
-    if whole:
-        return _Windows(attributes, np.array(moved.taps))
-    rows, columns = (_counted(moved, axis, shape[2 + axis], out[2 + axis]) for axis in (0, 1))
+    counted = node.attributes.get("pads") if node.attributes.get("count_include_pad") else None
+    top, left, bottom, right = counted or (0, 0, 0, 0)
+    rows = _counted(moved, 0, (-top, shape[2] + bottom), out[2])
+    columns = _counted(moved, 1, (-left, shape[3] + right), out[3])
     counts = rows[:, None] * columns
     return _Windows(attributes, counts) if counts.all() else None
 
 
-def _counted(moved: Window, axis: int, size: int, results: int) -> Array:
-    """How many of the ``size`` rows (or columns) of an image each window covers."""
+def _counted(moved: Window, axis: int, counted: tuple[int, int], results: int) -> Array:
+    """Count the rows (or columns) of each window within the half-open range ``counted``."""
     begin = np.arange(results) * moved.strides[axis] - moved.pads[axis]
-    return np.minimum(begin + moved.kernel[axis], size) - np.maximum(begin, 0)
+    return np.minimum(begin + moved.kernel[axis], counted[1]) - np.maximum(begin, counted[0])
 
 
 @dataclass(frozen=True)
@@ -171,6 +170,7 @@ class _Average:
     def _convolution(self, name: str, count: int, result: str) -> Node:
         channels, attributes = self.shape[1], self.windows.attributes
         data, out = self.data, self.out
+        self.network.rounding.takes(name, FLOAT32 * STEPS)  # no constant but the scale is rounded
         constants = {
             "x_scale": data.scale.reshape(()),
             "x_zero_point": data.zero.reshape(()),

@@ -22,9 +22,7 @@ from .quantization import (
     parameters_of,
     quantized_after,
 )
-
-# Of a bias in float that is brought to steps of the sum.
-_BIAS_BITS = 30
+from .sum_steps import ResultLimits, stored, sum_steps, zero_free
 
 
 @dataclass(frozen=True)
@@ -200,15 +198,13 @@ def _convolution(
         values, axis = values.T, 1 - axis
     if not weight.per_tensor and axis != 0:
         return None
-    factors = coarser_steps(network, anchor.bias, data, weight, len(values))
-    if factors is not None:
-        weight, wide = coarser(weight, factors), (-1,) + (1,) * (values.ndim - 1)
-        centre = weight.zero.reshape(wide).astype(np.float64)
-        steps = np.rint((values - centre) / factors.reshape(wide))
-        values = (steps + centre).astype(values.dtype)
-    bias = integer_bias(network, anchor.bias, data, weight, len(values))
-    if bias is None:
+    if values.shape[0] == 0:
         return None
+    limits = limits_of(network, anchor, out)
+    steps = sum_steps(network, anchor.bias, zero_free(values, weight), data, weight, limits)
+    if steps is None or not network.rounding.takes(name, steps.moved):
+        return None
+    values, weight, bias = stored(steps.weights, steps.parameters), steps.parameters, steps.bias
     kernel = values if node.operator == "Conv" else values.reshape(*values.shape, 1, 1)
     kernel, zero = like_data(kernel, weight.zero, data.zero.dtype)
     inputs = (
@@ -224,6 +220,17 @@ def _convolution(
     if node.operator == "Conv":
         return [Node("QLinearConv", name, inputs, anchor.quantize.outputs, dict(node.attributes))]
     return _between_reshapes(network, name, inputs, anchor.quantize.outputs[0], shape)
+
+
+def limits_of(network: Network, anchor: Anchor, out: QuantizationParameters) -> ResultLimits:
+    """The limits of the results of ``anchor``, narrowed by an integer Clip that follows."""
+    low, high = integer_limits(network, anchor.clamps, out)
+    clip = network.only_reader(anchor.quantize.outputs[0])
+    if clip is not None and clip.operator == "Clip" and is_clamp(network, clip):
+        floor, ceiling = (network.constants.get(clip.input(index)) for index in (1, 2))
+        low = low if floor is None else min(max(low, int(floor.item())), high)
+        high = high if ceiling is None else max(min(high, int(ceiling.item())), low)
+    return ResultLimits.of(out, low, high)
 
 
 def _has_form_of_convolution(node: Node, shape: tuple[int, ...]) -> bool:
@@ -289,94 +296,6 @@ def _matrix_product(
         network.add_constant(f"{name}_y_zero_point", out.zero.reshape(())),
     ]
     return [Node("QLinearMatMul", name, tuple(inputs), anchor.quantize.outputs)]
-
-
-def integer_bias(
-    network: Network,
-    name: str,
-    data: QuantizationParameters,
-    weight: QuantizationParameters,
-    channels: int,
-) -> Array | None:
-    """The bias as int32 multiples of data scale × weight scale, rounded if it is float or quantized
-    at another scale; None if it is not one number per channel."""
-    if not name:
-        return np.zeros(channels, np.int32)
-    scale = _steps_of_sum(data, weight)
-    found = _bias(network, name, scale)
-    if found is None or not is_of_channels(found[0], channels):
-        return None
-    values = found[0] if found[1] else _steps(found[0], scale)
-    return None if values is None else np.array(np.broadcast_to(values.reshape(-1), channels))
-
-
-def _steps_of_sum(data: QuantizationParameters, weight: QuantizationParameters) -> Array:
-    return np.asarray((np.float32(data.scale.item()) * weight.scale).reshape(-1))
-
-
-def _bias(network: Network, name: str, scale: Array) -> tuple[Array, bool] | None:
-    """The values of a bias, and whether they are int32 steps of ``scale`` or real numbers; None if
-    it is not constant."""
-    node = network.maker(name)
-    if node is None:
-        return (network.constants[name], False) if name in network.constants else None
-    parameters = parameters_of(network, node, "DequantizeLinear")
-    values = network.constants.get(node.inputs[0])
-    if parameters is None or values is None:
-        return None
-    same = np.all(parameters.scale.reshape(-1) == scale) and not parameters.zero.any()
-    if values.dtype == np.int32 and same:
-        return values, True
-    many = values.size > 1 and parameters.scale.size > 1
-    return None if many and values.ndim > 1 else (parameters.dequantize(values), False)
-
-
-def coarser_steps(
-    network: Network,
-    name: str,
-    data: QuantizationParameters,
-    weight: QuantizationParameters,
-    channels: int,
-) -> Array | None:
-    """float64 (channels,): factors by which the steps of weights have to be coarser for a bias in
-    float not to be more steps of the sum than int32 holds, as in nearly dead channels; None if the
-    bias is no constant, or if it fits."""
-    scale = _steps_of_sum(data, weight)
-    found = _bias(network, name, scale) if name else None
-    if found is None or found[1] or not is_of_channels(found[0], channels):
-        return None
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        steps = np.abs(found[0].reshape(-1).astype(np.float64)) / scale
-        exponents = np.ceil(np.log2(steps)) - _BIAS_BITS
-    exponents = np.where(np.isfinite(exponents), exponents, 0)
-    if exponents.max() <= 0:
-        return None
-    return np.broadcast_to(np.exp2(np.maximum(exponents, 0)), channels)
-
-
-def coarser(weight: QuantizationParameters, factors: Array) -> QuantizationParameters:
-    """``weight``, per channel, with steps coarser by ``factors``."""
-    scale = (weight.scale.reshape(-1) * factors).astype(np.float32)
-    zero = np.broadcast_to(weight.zero.reshape(-1), len(factors))
-    return QuantizationParameters(scale, np.array(zero), 0)
-
-
-def is_of_channels(bias: Array, channels: int) -> bool:
-    """Whether a bias is one number, or one for each of the ``channels``, which are its last axis:
-    those of a matrix may differ from row to row."""
-    return bias.size == 1 or bias.shape[-1:] == (channels,) == (bias.size,)
-
-
-def _steps(bias: Array, scale: Array) -> Array | None:
-    """A float bias in int32 steps of ``scale``, one or one per channel; None where that has no such
-    number of steps."""
-    real = bias.astype(np.float32).reshape(-1)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        steps = np.where(real == 0, 0, np.rint(real / scale)).astype(np.float64)
-    limits = np.iinfo(np.int32)
-    if not np.all((limits.min <= steps) & (steps <= limits.max)):
-        return None
-    return steps.astype(np.int32)
 
 
 def match_weights(network: Network, node: Node) -> bool:

@@ -38,6 +38,34 @@ def transpose_first(network: Network, node: Node) -> bool:
     return True
 
 
+def matmul_of_gemm(network: Network, node: Node) -> bool:
+    """Rewrite Gemm with a computed second factor as MatMul, followed by Add if it has a bias."""
+    if node.domain or node.operator != "Gemm" or node.attributes.get("transA"):
+        return False
+    if any(node.attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta")):
+        return False
+    second = network.maker(node.inputs[1])
+    parameters = parameters_of(network, second, "DequantizeLinear")
+    if second is None or parameters is None or second.inputs[0] in network.constants:
+        return False
+    factor, result, made = node.inputs[1], node.outputs[0], []
+    info = network.types[factor]
+    if node.attributes.get("transB") and info.shape is not None:
+        turned = network.unused_name(f"{factor}_turned")
+        network.types[turned] = replace(info, shape=info.shape[::-1])
+        made.append(Node("Transpose", turned, (factor,), (turned,), {"perm": [1, 0]}))
+        factor = turned
+    product = result
+    if node.input(2):
+        product = network.unused_name(f"{result}_product")
+        network.types[product] = network.types[result]
+    made.append(Node("MatMul", node.name, (node.inputs[0], factor), (product,)))
+    if node.input(2):
+        made.append(Node("Add", f"{node.name}_bias", (product, node.inputs[2]), (result,)))
+    network.nodes.replace(node, made)
+    return True
+
+
 def fold_gemm_factors(network: Network, node: Node) -> bool:
     """``alpha`` and ``beta`` of a Gemm by quantized constant weights go into the scale of these and
     into a constant bias."""

@@ -33,6 +33,21 @@ _CHOICES = frozenset({"Gather", "Slice"})
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
+def pad_all_axes(network: Network, node: Node) -> bool:
+    """A Pad of some axes becomes a Pad of all of them, by 0 where none was given."""
+    if node.domain or node.operator != "Pad" or not node.input(3):
+        return False
+    pads, axes = (network.constants.get(node.inputs[at]) for at in (1, 3))
+    shape = network.types[node.inputs[0]].shape
+    if pads is None or axes is None or shape is None or pads.size != 2 * axes.size:
+        return False
+    whole = np.zeros((2, len(shape)), np.int64)
+    whole[:, axes.reshape(-1)] = pads.reshape(2, -1)
+    name = network.add_constant(f"{node.name}_pads", whole.reshape(-1))
+    network.nodes.replace(node, [replace(node, inputs=(node.inputs[0], name, *node.inputs[2:3]))])
+    return True
+
+
 def sink_dequantize(network: Network, node: Node) -> bool:
     """DequantizeLinear → move becomes move → DequantizeLinear."""
     chosen = node.operator in _CHOICES and not node.domain
@@ -318,11 +333,18 @@ def _padding_value(network: Network, pad: Node) -> float | None:
     """The constant with which a Pad pads; None if it is known only at run time."""
     if not pad.input(2):
         return 0.0
+    maker = network.maker(pad.input(2))
+    parameters = parameters_of(network, maker, "DequantizeLinear")
+    if maker is not None and parameters is not None and parameters.per_tensor:
+        held = network.constants.get(maker.inputs[0])
+        return None if held is None else float(parameters.dequantize(held).item())
     value = network.constants.get(pad.input(2))
     return None if value is None else float(value.item())
 
 
 def _is_move(node: Node) -> bool:
+    if node.operator == "Pad" and not node.domain:
+        return node.attributes.get("mode", "constant") != "constant"
     if node.operator == "Resize" and not node.domain:
         crop = node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
         return node.attributes.get("mode", "nearest") == "nearest" and not crop

@@ -80,6 +80,22 @@ def leave_out_empty(network: Network, node: Node) -> bool:
     return True
 
 
+def both_bounds(network: Network, node: Node) -> bool:
+    """A Clip of 8-bit integers with one bound gets the other one of their type."""
+    if node.domain or node.operator != "Clip":
+        return False
+    dtype = network.types[node.inputs[0]].dtype
+    if dtype not in BYTE_TYPES or (node.input(1) and node.input(2)):
+        return False
+    limits = np.iinfo(dtype)
+    low, high = (
+        node.input(index) or network.add_constant(f"{node.name}_{what}", np.array(end, dtype))
+        for index, what, end in ((1, "low", limits.min), (2, "high", limits.max))
+    )
+    network.nodes.replace(node, [replace(node, inputs=(node.inputs[0], low, high))])
+    return True
+
+
 def slices_of_split(network: Network, node: Node) -> bool:
     """A Split of integers, or of what is dequantized, becomes a Slice for each part."""
     if node.domain or node.operator != "Split":

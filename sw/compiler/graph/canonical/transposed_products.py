@@ -18,16 +18,10 @@ from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
-from .integer_products import (
-    Anchor,
-    anchor_of,
-    coarser,
-    coarser_steps,
-    integer_bias,
-    like_data,
-)
+from .integer_products import Anchor, anchor_of, like_data, limits_of
 from .matrix_forms import reshape
 from .quantization import BYTE_TYPES, QuantizationParameters, clipped, integer_limits, parameters_of
+from .sum_steps import sum_steps
 
 # From (N, phases, phases, C, H, W) to (N, C, H, phases, W, phases).
 PIXELS_OF_PHASES = [0, 3, 4, 1, 5, 2]
@@ -139,16 +133,16 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
         scale, zero = (np.tile(item.reshape(-1), groups) for item in (weight.scale, weight.zero))
         whole = QuantizationParameters(scale, zero, 0)
     kernel = _phases(_zero_free(values, weight, anchor.node), groups, axes)
-    factors = coarser_steps(network, anchor.bias, data, whole, outputs)
-    if factors is not None:
-        whole = coarser(whole, factors)
-        of_phases = np.tile(factors, len(kernel) // outputs).reshape(-1, 1, 1, 1)
-        kernel = np.rint(kernel / of_phases).astype(kernel.dtype)
-    bias = integer_bias(network, anchor.bias, data, whole, outputs)
-    if bias is None:
+    # All phases of a channel have its bias.
+    phases = np.swapaxes(kernel.reshape(-1, outputs, *kernel.shape[1:]), 0, 1)
+    low, high = integer_limits(network, anchor.clamps, out)
+    limits = limits_of(network, anchor, out)
+    steps = sum_steps(network, anchor.bias, phases, data, whole, limits)
+    if steps is None or not network.rounding.takes(anchor.node.name, steps.moved):
         return None
-    made = _nodes(network, anchor, (data, whole, out), kernel, bias, axes)
-    return clipped(network, made, out, *integer_limits(network, anchor.clamps, out))
+    kernel = np.swapaxes(steps.weights, 0, 1).reshape(kernel.shape)
+    made = _nodes(network, anchor, (data, steps.parameters, out), kernel, steps.bias, axes)
+    return clipped(network, made, out, low, high)
 
 
 def _axes(network: Network, node: Node, kernel: tuple[int, ...]) -> tuple[_Axis, _Axis] | None:

@@ -7,11 +7,9 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .integer_products import integer_bias, is_of_channels
 from .matrix_forms import constant_values
 from .quantization import (
     BYTE_TYPES,
-    QuantizationParameters,
     is_clamp,
     parameters_of,
 )
@@ -24,24 +22,28 @@ _SUMS = frozenset({"ConvInteger", "MatMulInteger"})
 def why_float(network: Network, node: Node) -> str:
     """The reason why a Conv, ConvTranspose, Gemm or MatMul did not become one on integers."""
     what = node.operator
+    if node.name in network.rounding.refused:
+        return f"{what} is in float: {moved_too_far(network, node)}"
     names = ("first factor", "second factor") if what == "MatMul" else ("input", "weights")
-    found = []
     for index, name in enumerate(names):
         reason = _of_operand(network, node.inputs[index], name, whole=index == 0)
         if reason:
             return f"{what} is in float: {reason}"
-        maker = network.maker(node.inputs[index])
-        parameters = parameters_of(network, maker, "DequantizeLinear")
-        assert maker is not None
-        assert parameters is not None
-        found.append((maker.inputs[0], parameters))
     shape = network.types[node.inputs[0]].shape
     if shape is None:
         return f"{what} is in float: the shape of its input is not known"
     if what in ("Conv", "ConvTranspose") and len(shape) > _MAX_AXES:
         return f"its images have {len(shape) - 2} dimensions; the machine's have two"
-    reason = _of_second(network, node, *found[1]) or _of_bias(network, node, found[0][1], *found[1])
-    return f"{what} is in float: {reason or _of_result(network, node)}"
+    return _of_result(network, node)
+
+
+def moved_too_far(network: Network, product: Node) -> str:
+    """Why the result of a product of integers, with a bias that is not, is not one on integers."""
+    steps = network.rounding.refused[product.name]
+    return (
+        f"rounding its bias to steps of the sums could move results by {steps:.2g} steps "
+        "(--allow-rounding)"
+    )
 
 
 def is_whole_sum(network: Network, name: str) -> bool:
@@ -110,81 +112,72 @@ def _of_operand(network: Network, name: str, called: str, whole: bool) -> str:
     return ""
 
 
-def _of_second(
-    network: Network, node: Node, integers: str, parameters: QuantizationParameters
-) -> str:
-    """Why a product of integers cannot have the second factor of ``node``; empty if it can."""
-    values = network.constants.get(integers)
-    if values is None:
-        if node.operator != "MatMul":
-            return "its weights are known only at run time"
-        return "" if parameters.per_tensor else "its second factor has more than one scale"
-    if parameters.per_tensor:
-        return ""
-    if node.operator == "MatMul" and values.ndim != 2:
-        return f"its second factor has {values.ndim} dimensions and more than one scale"
-    wanted = {"Conv": 0, "ConvTranspose": 1, "MatMul": values.ndim - 1}.get(node.operator)
-    if wanted is None:
-        wanted = 0 if node.attributes.get("transB") else 1
-    axis = parameters.axis % values.ndim
-    if axis != wanted:
-        return f"its weights have scales along axis {axis}; those of its results are along {wanted}"
-    return ""
-
-
-def _of_bias(
-    network: Network,
-    node: Node,
-    data: QuantizationParameters,
-    integers: str,
-    weight: QuantizationParameters,
-) -> str:
-    """Why a product of integers cannot have the bias or factors of ``node``; empty if it can."""
-    if node.operator == "Gemm":
-        for name, usual in (("transA", 0), ("alpha", 1.0), ("beta", 1.0)):
-            if (given := node.attributes.get(name, usual)) != usual:
-                return f"its {name} is {given:g}"
-    if not node.input(2):
-        return ""
-    bias, values = constant_values(network, node.input(2)), network.constants.get(integers)
-    if bias is None:
-        maker = network.maker(node.input(2))
-        known = maker is not None and maker.inputs and maker.inputs[0] in network.constants
-        if known and maker is not None and maker.operator == "DequantizeLinear":
-            return f"its bias {why_no_parameters(network, maker)}"
-        return "its bias is known only at run time"
-    if values is None:
-        return ""
-    transposed = node.operator == "Gemm" and node.attributes.get("transB")
-    channels = values.shape[0 if node.operator == "Conv" or transposed else 1]
-    channels *= node.attributes.get("group", 1) if node.operator == "ConvTranspose" else 1
-    if not is_of_channels(bias, channels):
-        return "its bias differs within a channel"
-    fits = node.operator == "ConvTranspose" or weight.scale.size not in (1, channels)
-    if not fits and integer_bias(network, node.input(2), data, weight, channels) is None:
-        return "its bias is more steps of its sums than int32 holds"
-    return ""
-
-
 def _of_result(network: Network, node: Node) -> str:
-    name = node.outputs[0]
+    what, name = node.operator, node.outputs[0]
     while (reader := network.only_reader(name)) is not None and reader.operator != "QuantizeLinear":
         if not is_clamp(network, reader) and not _adds_bias(network, node, reader):
-            return f"{reader.operator} follows, and nothing quantizes in between"
+            return (
+                f"{what} is in float: {reader.operator} follows, and nothing quantizes in between"
+            )
         name = reader.outputs[0]
     if reader is None:
-        if name in network.outputs:
-            return "its result is an output of the network in float"
-        return "several operators read its result"
+        return f"{what} is in float: its result is not quantized at once"
     given = parameters_of(network, network.maker(node.inputs[0]), "DequantizeLinear")
     out = parameters_of(network, reader, "QuantizeLinear")
-    if out is None:
-        return f"its result {why_no_parameters(network, reader)}"
-    if not out.per_tensor:
-        return "its result has more than one scale"
-    if given is not None and given.zero.dtype != out.zero.dtype:
-        return f"it makes {out.zero.dtype} of {given.zero.dtype}"
-    return "no operator of ONNX on integers has its attributes"
+    if out is None or given is None or not out.per_tensor:
+        return f"{what} is in float: its result has more than one scale"
+    if given.zero.dtype != out.zero.dtype:
+        return f"{what} is in float: it makes {out.zero.dtype} of {given.zero.dtype}"
+    return _of_operands(network, node)
+
+
+def _of_operands(network: Network, node: Node) -> str:
+    """Name the operand or attribute for which a quantized product has no integer form."""
+    what = node.operator
+    weight = network.maker(node.inputs[1])
+    parameters = parameters_of(network, weight, "DequantizeLinear")
+    values = None if weight is None else network.constants.get(weight.inputs[0])
+    bias = _bias(network, node)
+    if values is None and what != "MatMul":
+        return "its weights are computed by the network, not constant"
+    # Axis of the outputs: 0 for weights (outputs, inputs, …), 1 for weights (inputs, outputs, …).
+    turned = what in ("ConvTranspose", "MatMul") or (what == "Gemm" and not _is_set(node, "transB"))
+    axis = 1 if turned else 0
+    two = values is None or values.ndim != 2
+    if parameters is not None and not parameters.per_tensor:
+        if what == "MatMul" and two:
+            return "its second factor is no constant matrix and has more than one scale"
+        if values is not None and parameters.axis % values.ndim != axis:
+            return f"its weights have scales along axis {parameters.axis}, not of their outputs"
+    if what == "MatMul" and two:
+        if bias:
+            return "a bias is added, and its second factor is no constant matrix"
+        return "its factors differ in type"
+    alpha, beta = (float(node.attributes.get(name, 1)) for name in ("alpha", "beta"))
+    if what == "Gemm" and (alpha, beta) != (1, 1):
+        return f"its alpha is {alpha:g} and its beta {beta:g}"
+    if bias:
+        added = constant_values(network, bias)
+        if added is None:
+            return "its bias is computed by the network, not constant"
+        if added.size > 1 and added.shape[-1:] != (added.size,):
+            return f"its bias has the shape {added.shape}, not that of its output channels"
+        return "its bias does not fit int32 at the scale of its sums"
+    return "its output_shape is larger than what its windows cover"
+
+
+def _is_set(node: Node, attribute: str) -> bool:
+    return bool(node.attributes.get(attribute, 0))
+
+
+def _bias(network: Network, node: Node) -> str:
+    """Name of the bias of a product ``node``; empty without a bias."""
+    if node.operator != "MatMul":
+        return node.input(2)
+    reader = network.only_reader(node.outputs[0])
+    if reader is None or not _adds_bias(network, node, reader):
+        return ""
+    return next(name for name in reader.inputs if name != node.outputs[0])
 
 
 def _adds_bias(network: Network, node: Node, reader: Node) -> bool:

@@ -45,6 +45,22 @@ def addition(node: Node, tensors: Tensors) -> Layer:
     return addition_layer(nodes, (first, second), (a, b, y), wanted, tensors)
 
 
+def sum_of_several(node: Node, tensors: Tensors) -> Layer:
+    """Place a Sum of more than two operands, which runs on the machine only if all operands are
+    functions of one tensor. Raises `Unsupported`."""
+    network = tensors.network
+    for name in node.inputs:
+        if name not in network.constants:
+            dequantized(network, name)
+    after = quantized_after(network, node.outputs[0])
+    if after is None:
+        raise Unsupported("its result is not quantized to 8 bits at one scale")
+    clamps, quantize, _ = after
+    if whole := of_one_source((node, *clamps, quantize), tensors):
+        return whole
+    raise Unsupported(f"it rounds the sum of {len(node.inputs)} tensors once; the machine adds two")
+
+
 def addition_layer(
     nodes: tuple[Node, ...],
     sources: tuple[str, str],

@@ -25,6 +25,7 @@ from .fusion.fused_expansion import fused_expansion
 from .fusion.fused_projection import fused_projection
 from .matrix_product import product_layer
 from .parts.choose_packing import best_packing
+from .parts.far_taps import View, best_view
 from .parts.layer import Layer
 from .parts.products import ConstantProduct, QuantizedProduct, WholeProduct
 from .parts.tensors import Tensors
@@ -92,9 +93,12 @@ def _convolution(
             moved, product.zero_point, image, out[1], source.layout, config
         )
     packed = packing.image(image) if packing else image
-    workload = _workload(product, tensors, moved, packed, out)
+    view, workload = best_view(
+        moved, packed, out, lambda view: _workload(product, tensors, view, out), config
+    )
     weights = packing.weights(product.sums.weights) if packing else product.sums.weights
-    source, packed_weights = replace(source, packing=packing), pack_weights(weights, config)
+    packed_weights = pack_weights(view.weights(weights), config)
+    source = replace(source, packing=packing)
     fused = fused_projection(product, workload, packed_weights, out, tensors)
     if fused is not None:
         return fused
@@ -110,15 +114,18 @@ def _grouped(
     config, image, node = tensors.config, source.image, product.nodes[0]
     groups = _groups(node)
     way = grouping(image[1], out[1], groups, config)
-    group = replace(
-        _workload(product, tensors, moved, image, out), inputs=way.inputs, outputs=way.outputs
-    )
     channels = image[1], out[1], groups
-    taps = taps_at_once(*channels, moved.kernel, moved.dilations, config)
-    workload = GroupedConv2d(way.groups, group, taps)
+
+    def of_groups(view: View) -> GroupedConv2d:
+        alone = _workload(product, tensors, view, out)
+        taps = taps_at_once(*channels, alone.kernel, alone.dilations, config)
+        group = replace(alone, inputs=way.inputs, outputs=way.outputs)
+        return GroupedConv2d(way.groups, group, taps)
+
+    view, workload = best_view(moved, image, out, of_groups, config)
     terms = product.sums.terms
-    values = as_terms(product.sums.weights, terms)
-    weights = grouped_weights(values, groups, config, taps, terms)
+    values = as_terms(view.weights(product.sums.weights), terms)
+    weights = grouped_weights(values, groups, config, workload.taps, terms)
     packed = pack(weights, tensors.env.wgt_dtype)
     fused = fused_expansion(product, workload, packed, out, tensors)
     if fused is not None:
@@ -126,10 +133,8 @@ def _grouped(
     return product.layer(tensors, source, out, grouped_conv2d, workload, packed)
 
 
-def _workload(
-    product: ConstantProduct, tensors: Tensors, moved: Window, image: Image, out: Image
-) -> Conv2d:
-    config = tensors.config
+def _workload(product: ConstantProduct, tensors: Tensors, view: View, out: Image) -> Conv2d:
+    config, image, moved = tensors.config, view.image, view.window
     return Conv2d(
         batch=tiles(image[0], config.batch),
         inputs=tiles(image[1], config.block_in),

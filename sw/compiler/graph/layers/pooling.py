@@ -84,6 +84,8 @@ def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tenso
     if not pooling.is_possible((alone.height, alone.width)):
         return None
     anchor, workload = known
+    if (workload.output_height, workload.output_width) != (alone.height, alone.width):
+        return None  # the convolution runs on a reshaped sequence
     fused = replace(workload, pooling=pooling)
     if not is_faster(fused, (workload, alone), tensors.config):
         return None
@@ -106,8 +108,10 @@ def average_in_float(node: Node, tensors: Tensors) -> Layer:
     if quantized_after(network, node.outputs[0]) is None:
         raise Unsupported("its result is not quantized to 8 bits at one scale")
     shape = network.types[source].shape
-    if shape is None or len(shape) not in (3, 4):
-        tensors.image(source)  # raises the reason
+    if shape is None:
+        raise Unsupported(f"the shape of {source} is known only at run time")
+    if len(shape) not in (3, 4):
+        raise Unsupported(f"{source} has the shape {shape}, not that of images or sequences")
     if node.operator.startswith("Reduce"):
         raise Unsupported("it goes over other axes than rows and columns")
     if any(step != 1 for step in node.attributes.get("dilations", ())):

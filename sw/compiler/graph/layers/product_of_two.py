@@ -99,8 +99,10 @@ def _shapes(node: Node, tensors: Tensors) -> tuple[Image, Image]:
     """The shapes of the first factor, as the rows of all products, and of the second, as a stack of
     matrices. In the canonical form both stacks are equal, or the second is one matrix."""
     a, b = (tensors.network.types[name].shape for name in _factors(node))
-    if a is None or b is None or len(a) < 2 or len(b) < 2:
-        raise Unsupported("its factors are not matrices of fixed size")
+    if a is None or b is None:
+        raise Unsupported("the shapes of its factors are known only at run time")
+    if len(a) < 2 or len(b) < 2:
+        raise Unsupported(f"its factors have the shapes {a} and {b}, not those of matrices")
     return (prod(a[:-1]), a[-1], 1, 1), (prod(b[:-2]), b[-2], b[-1], 1)
 
 

@@ -40,6 +40,8 @@ def clip(node: Node, tensors: Tensors) -> Layer:
 
 def extremum(node: Node, tensors: Tensors) -> Layer:
     """A Max or Min of two tensors of 8-bit integers. Raises `Unsupported`."""
+    if any(name in tensors.network.constants for name in node.inputs):
+        raise Unsupported("one of its operands is a constant")
     if len(set(node.inputs)) != 2 or len(node.inputs) != 2:
         raise Unsupported("it is not of two tensors")
     first, second = node.inputs

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
+from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.select_channels import (
+    Band,
     SelectChannels,
     select_channels,
     selection_weights,
 )
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.layer import Layer, Unsupported
@@ -46,7 +50,7 @@ def chosen_channels(node: Node, tensors: Tensors) -> Layer:
     """A Gather or a Slice that chooses channels, of the result of a layer, in any order. Channels
     of a Concat, or of another Gather, that only such operators read are those of its operands.
     Raises `Unsupported`."""
-    chosen = _chosen(node, tensors)
+    chosen = chosen_numbers(node, tensors)
     if chosen is None:
         raise Unsupported("it does not choose channels by constant indices")
     tensors.require_made(node.inputs[0])
@@ -62,7 +66,35 @@ def is_of_chosen(node: Node, tensors: Tensors) -> bool:
 
 def chooses_channels(node: Node, tensors: Tensors) -> bool:
     """Whether ``node`` is a Gather or a Slice of channels alone, by constant indices."""
-    return _chosen(node, tensors) is not None
+    return chosen_numbers(node, tensors) is not None
+
+
+def require_selection(tensors: Tensors) -> None:
+    """Raises `Unsupported` on a machine that cannot move channels within tiles."""
+    if not reads_what_it_stores(tensors.env):
+        config, env = tensors.config, tensors.env
+        raise Unsupported(
+            f"it moves channels within tiles of {config.block_out} {env.out_dtype}, and "
+            f"GEMM reads tiles of {config.block_in} {env.inp_dtype}"
+        )
+
+
+def selection(
+    workload: SelectChannels, node: Node, tensors: Tensors
+) -> tuple[Callable[[], Function], dict[str, Bytes]]:
+    """The function that selects channels, named after ``node``, and its constants. Raises
+    `Unsupported`."""
+    require_selection(tensors)
+    band, config = Band(workload, tensors.config.block_out), tensors.config
+    count = band.outputs * band.width
+    if count > config.wgt.depth:
+        raise Unsupported(
+            f"channels change their places within tiles in {count:,} products per pixel, whose "
+            f"weights do not fit the machine, which holds {config.wgt.depth:,}"
+        )
+    function = tensors.function(select_channels, workload, node)
+    weights = selection_weights(workload, config)
+    return function, {"places": pack(weights, tensors.env.wgt_dtype)}
 
 
 def _joined(tensors: Tensors, name: str, axis: int) -> Image:
@@ -72,7 +104,7 @@ def _joined(tensors: Tensors, name: str, axis: int) -> Image:
     if shape is None:
         raise Unsupported(f"the shape of {name} is known only at run time")
     if len(shape) not in (2, 3, 4):
-        raise Unsupported(f"{name} has {len(shape)} dimensions, not two to four")
+        raise Unsupported(f"{name} has the shape {shape}, which has not two to four dimensions")
     if not _is_of_channels(len(shape), axis):
         raise Unsupported("it concatenates along another axis than channels")
     rank = len(shape)
@@ -102,7 +134,7 @@ def _axis(node: Node, tensors: Tensors) -> int | None:
     return int(axes[0]) if len(axes) == 1 else None
 
 
-def _chosen(node: Node, tensors: Tensors) -> list[int] | None:
+def chosen_numbers(node: Node, tensors: Tensors) -> list[int] | None:
     """The numbers of the channels that a Gather or a Slice chooses; None if it is another
     operator, or does anything else."""
     if node.domain or node.operator not in ("Gather", "Slice"):
@@ -139,7 +171,7 @@ def _origins(node: Node, tensors: Tensors, chosen: Sequence[int]) -> list[Channe
     if not alone or maker is None or _axis(maker, tensors) != axis or axis is None:
         return [(name, number) for number in chosen]
     if maker.operator == "Gather":
-        before = _chosen(maker, tensors)
+        before = chosen_numbers(maker, tensors)
         if before is None or tensors.root(maker.inputs[0]) not in tensors.results:
             return [(name, number) for number in chosen]
         return _origins(maker, tensors, [before[number] for number in chosen])
@@ -164,15 +196,10 @@ def _selection(node: Node, tensors: Tensors, chosen: Sequence[Channel]) -> Layer
     n, _, h, w = images[0]
     numbers = tuple(begins[name] + number for name, number in chosen)
     workload = SelectChannels(tiles(n, config.batch), tuple(counts), h * w, numbers)
-    try:
-        function = tensors.function(select_channels, workload, node)
-    except ValueError as problem:
-        raise Unsupported(str(problem)) from None
-    weights = selection_weights(workload, config)
+    function, constants = selection(workload, node, tensors)
     lows, highs = zip(*map(tensors.range, names), strict=True)
     sources = map(tensors.source, names, images)
     limits = min(lows), max(highs)
-    constants = {"places": pack(weights, tensors.env.wgt_dtype)}
     out = n, len(chosen), h, w
     layer = tensors.layer((node,), sources, out, function, constants, limits)
     tensors.products[layer.result.tensor] = layer, select_channels, workload

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import external_data_helper
 
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -21,10 +20,12 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .abbreviations import written_out
 from .decided_branches import inline_decided
+from .external_data import external_tensors, load_external_data
+from .foreign_files import kind_of
 from .foreign_types import with_foreign_types
 from .input_shapes import fix_shapes
 from .opsets import opset_of, with_known_opset
-from .pooling_sizes import drop_empty_windows
+from .pooling_sizes import use_explicit_paddings
 from .small_integers import widen_small_integers
 from .standard_operators import use_standard_operators
 from .undefined_operators import (
@@ -57,15 +58,23 @@ def read_model(source: Source) -> onnx.ModelProto:
         if isinstance(source, onnx.ModelProto):
             model = source
         elif isinstance(source, bytes):
-            model = onnx.load_model_from_string(source)
+            model = _parsed(what, source)
         else:
             model = _model_in_file(Path(source))
     except FileLimitError as error:
         raise FileLimitError(f"{what}: {error}") from None
     except OSError as error:
         raise ModelError(f"{what} cannot be read: {error.strerror or error}") from None
-    except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
+    except ModelError:
+        raise
+    except DecodeError:
+        raise ModelError(f"{what} is not an ONNX model, or is damaged or cut off") from None
+    except (onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"{what} is not an ONNX model: {_first_line(error)}") from None
+    if apart := external_tensors(model):
+        raise ModelError(
+            f"{what} keeps tensor {apart[0].name} in another file: give the path of the model"
+        )
     if any(isinstance(name, bytes) for name in _names(model.graph)):
         raise ModelError(f"{what} is damaged: a name in it is not text")
     version = opset_of(what, model)
@@ -92,18 +101,16 @@ def read_model(source: Source) -> onnx.ModelProto:
 
 
 def _model_in_file(path: Path) -> onnx.ModelProto:
-    """The model, with the tensors that it keeps in other files, in the same folder or below it."""
-    model = onnx.load_model_from_string(read_limited(path))
-    size = 0
-    for tensor in external_data_helper._get_all_tensors(model):
-        if external_data_helper.uses_external_data(tensor):
-            place = external_data_helper.ExternalDataInfo(tensor)
-            rest = (path.parent / place.location).stat().st_size - (place.offset or 0)
-            size += rest if place.length is None else place.length
-    require_within_limit("what it has in other files", size)
-    if size:
-        external_data_helper.load_external_data_for_model(model, str(path.parent))
+    """The model, with the tensors that it keeps in other files."""
+    model = _parsed(str(path), read_limited(path))
+    load_external_data(model, path)
     return model
+
+
+def _parsed(what: str, data: bytes) -> onnx.ModelProto:
+    if kind := kind_of(data):
+        raise ModelError(f"{what} is not an ONNX model: it is {kind}")
+    return onnx.load_model_from_string(data)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
@@ -129,7 +136,6 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     fixed.CopyFrom(model)
     fix_shapes(fixed, batch)
     use_standard_operators(fixed)
-    drop_empty_windows(fixed)
     network = Network.from_onnx(_with_shapes(fixed))
     _require_sizes(network)
     while True:
@@ -199,6 +205,7 @@ def _with_own_constants(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    use_explicit_paddings(model)
     try:
         known = inferred(model, strict=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:

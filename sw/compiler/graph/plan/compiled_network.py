@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +13,7 @@ import numpy as np
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
-from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.join import CannotJoin
 from amaranth_vta.sw.runtime.launches.places import Placed, Places
@@ -75,7 +75,7 @@ def compile_network(
     """
     placement = place(network, config, passes)
     planned = planned_steps(network, placement)
-    steps, launches, program = _record(planned, config)
+    steps, launches, program = _record(planned, config, network.constants)
     outputs = {name: network.types[name] for name in network.outputs}
     written = (step.operand.tensor for step in steps if isinstance(step, ToMachine))
     needed = dict.fromkeys([*outputs, *written])
@@ -95,15 +95,25 @@ def compile_network(
 
 
 def _record(
-    steps: Sequence[PlannedStep], config: Config
+    steps: Sequence[PlannedStep], config: Config, known: Mapping[str, Array]
 ) -> tuple[tuple[Step, ...], tuple[Launch, ...], Program]:
-    """Records the layers' streams; buffers that are not live at the same time share memory."""
+    """Record the layers' streams. Buffers with disjoint lifetimes share memory; the ``known``
+    constants of the network are packed once, into constant buffers."""
     recorder = Recorder(config)
     steps, within = in_place(steps, buffer_alignment(config))
+    packed: dict[str, Buffer] = {}
+    for step in steps:
+        match step:
+            case ToMachine(operand, name) if operand.tensor in known:
+                packed[name] = recorder.allocate(operand.nbytes, name)
+                packed[name].write(operand.pack(known[operand.tensor]))
+    steps = [item for item in steps if not (isinstance(item, ToMachine) and item.buffer in packed)]
     uses: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     for index, step in enumerate(steps):
         for name, size in _touched(step):
+            if name in packed:
+                continue
             sizes[name] = size
             uses.setdefault(outermost(name, within)[0], []).append(index)
     shared = share_buffers({name: (when[0], when[-1], sizes[name]) for name, when in uses.items()})
@@ -112,11 +122,13 @@ def _record(
     ]
 
     def buffer(name: str) -> Buffer:
+        if name in packed:
+            return packed[name]
         outer, offset = outermost(name, within)
         whole = activations[shared.place[outer]]
         return whole.part(offset, sizes[name], name) if name in within else whole
 
-    constants: list[Buffer] = []
+    constants = list(packed.values())
     result: list[Step] = []
     places = Places(config)
     for step in steps:
@@ -147,7 +159,11 @@ def _record(
             case RunHost():
                 result.append(step)
     launches = tuple(_launches(result, recorder))
-    return tuple(result), launches, recorder.program(constants=constants)
+    program = recorder.program(constants=constants)
+    # Layers with constant results read no input, so the program has no buffer for it.
+    used = {item.name for item in program.buffers}
+    kept = (step for step in result if not isinstance(step, ToMachine) or step.buffer in used)
+    return tuple(kept), launches, program
 
 
 def _launches(steps: Sequence[Step], recorder: Recorder) -> Iterator[Launch]:

@@ -16,19 +16,28 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
 from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float, why_in_float
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.layers import contributed
-from amaranth_vta.sw.compiler.graph.layers.addition import addition
+from amaranth_vta.sw.compiler.graph.layers.addition import addition, sum_of_several
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution, convolution_sums
 from amaranth_vta.sw.compiler.graph.layers.gating import multiplication
 from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product, matrix_sums
-from amaranth_vta.sw.compiler.graph.layers.moving import cropping, padding, upsampling
+from amaranth_vta.sw.compiler.graph.layers.moving import (
+    choosing,
+    concatenating,
+    resizing,
+    slicing,
+    transposing,
+)
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
 from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import LayerFunctions
-from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quantized
+from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
+    dequantized,
+    quantized,
+    require_rounded,
+)
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
+from amaranth_vta.sw.compiler.graph.layers.rearranging import rearrangement
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
-from amaranth_vta.sw.compiler.graph.layers.selecting import chosen_channels, concatenation
-from amaranth_vta.sw.compiler.graph.layers.transposing import transposition
 from amaranth_vta.sw.compiler.graph.load.decided_branches import why_undecided
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -44,25 +53,30 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Add"): addition,
     ("", "AveragePool"): average_in_float,
     ("", "Clip"): clip,
-    ("", "Concat"): concatenation,
+    ("", "Concat"): concatenating,
     ("", "ConvInteger"): convolution_sums,
-    ("", "Gather"): chosen_channels,
+    ("", "DepthToSpace"): rearrangement,
+    ("", "Expand"): rearrangement,
+    ("", "Gather"): choosing,
     ("", "GlobalAveragePool"): average_in_float,
     ("", "MatMulInteger"): matrix_sums,
     ("", "Max"): extremum,
     ("", "MaxPool"): max_pool,
     ("", "Min"): extremum,
     ("", "Mul"): multiplication,
-    ("", "Pad"): padding,
+    ("", "Pad"): rearrangement,
     ("", "QLinearConv"): convolution,
     ("", "QLinearMatMul"): matrix_product,
     ("", "QuantizeLinear"): quantization,
     ("", "ReduceMean"): average_in_float,
     ("", "ReduceSum"): average_in_float,
-    ("", "Resize"): upsampling,
-    ("", "Slice"): cropping,
+    ("", "Resize"): resizing,
+    ("", "Slice"): slicing,
+    ("", "SpaceToDepth"): rearrangement,
     ("", "Sub"): addition,
-    ("", "Transpose"): transposition,
+    ("", "Sum"): sum_of_several,
+    ("", "Tile"): rearrangement,
+    ("", "Transpose"): transposing,
     (contributed.DOMAIN, "QGemm"): contributed.gemm,
     (contributed.DOMAIN, "QLinearAdd"): contributed.element_wise,
     (contributed.DOMAIN, "QLinearAveragePool"): contributed.average_of_integers,
@@ -143,6 +157,7 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
             tensors.note(layer)
             for part in layer.nodes:  # a part may have had its own layer before it was fused
                 items.pop(part.name, None)
+            items |= {f"{layer.name} {part.result.tensor}": part for part in layer.first}
             # Not by its name, which may be that of a node that the host still needs.
             items[layer.nodes[0].name] = layer
         except NoScheduleFits as reason:
@@ -177,6 +192,12 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
             raise Unsupported(why_undecided(network, node))
         case "", "BatchNormalization" if node.attributes.get("training_mode"):
             raise Unsupported("it computes the mean and the variance of its input")
+        case "", "Einsum":
+            for name in node.reads:
+                dequantized(network, name)
+            raise Unsupported(f"{node.attributes['equation']} is no product of two matrices")
+    for name in node.reads:
+        require_rounded(network, name)
     if is_elementwise(node) and network.types[node.outputs[0]].dtype.kind == "f":
         raise Unsupported(_why_no_function(tensors, node))
     raise Unsupported(f"the machine has no {node.operator}")
@@ -193,7 +214,7 @@ def _require_quantized(network: Network, node: Node) -> None:
     if quantized_after(network, node.outputs[0]) is None:
         raise Unsupported("its result is not quantized to 8 bits at one scale")
     if len(given) < len(operands):
-        raise Unsupported("one of its operands is a constant in float")
+        raise Unsupported("one of its operands is a constant")
 
 
 def _why_no_function(tensors: Tensors, node: Node) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
@@ -46,7 +47,9 @@ def is_possible(workload: ExpandedConv2d, config: Config) -> bool:
     fits = (b.inputs, b.outputs, workload.depthwise.groups) == (1, 1, a.outputs)
     same = (a.batch, a.height, a.width) == (b.batch, b.height, b.width)
     scaled = all(isinstance(item.requantize, PerChannelScale) for item in (a, b))
-    return bool(config.forward and config.overlap and plain and alone and fits and same and scaled)
+    padded = max(b.pads) < 1 << isa.PAD_WIDTH  # by one instruction
+    possible = plain and alone and fits and same and scaled and padded
+    return bool(config.forward and config.overlap and possible)
 
 
 def expanded_conv2d(

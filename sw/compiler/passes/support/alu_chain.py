@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.sw.compiler.nest.ir import LoweringError
 from amaranth_vta.sw.compiler.te.dtypes import wrap
-from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Const, Expr
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Cast, Const, Expr
 from amaranth_vta.sw.compiler.te.parametrized import Parametrized
 
 Plain = Access | int
@@ -99,6 +99,11 @@ class _Chain:
                 return self.operation(value)
             case Binary():
                 raise LoweringError(f"{self.stage}: the ALU has no {value.op}, as in {value}")
+            case Cast(value=Access() as access):
+                raise LoweringError(
+                    f"{self.stage}: the ALU has no conversion, as in {value}; {access.source.name} "
+                    f"has to be {value.dtype} in acc_scope, which a load widens to"
+                )
         raise LoweringError(
             f"{self.stage}: the ALU cannot do {value}; it does {', '.join(OPERATIONS)}, - and <<"
         )

@@ -75,8 +75,8 @@ def flat_index(buffer: NestBuffer, indices: Sequence[Expr], stage: str) -> Affin
         for position, index in enumerate(indices):
             if Affine.of(index) is None:
                 raise LoweringError(
-                    f"{stage}: index {index} of dimension {position} of {buffer.name} is not affine"
-                    + _how_to_split(index)
+                    f"{stage}: index {index} of dimension {position} of {buffer.name} is not "
+                    f"affine{_how_to_split(index)}"
                 )
     assert form is not None
     return form
@@ -86,8 +86,8 @@ def _how_to_split(index: Expr) -> str:
     match index:
         case Binary(op="//" | "%", left=Affine() as left, right=Const() as right):
             if len(left.terms) == 1:
-                return f"; it would be, were {next(iter(left.terms))} split by {right}"
-    return ""
+                return f": split {next(iter(left.terms))} by {right}"
+    return ", a sum of axes times constants"
 
 
 def tile_loops(loops: Sequence[For], form: Affine, scalars: int) -> dict[Var, int] | None:

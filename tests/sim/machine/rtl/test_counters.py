@@ -10,6 +10,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store
 from amaranth_vta.hw.registers import COUNTERS
+from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
+from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.machine.pysim import PysimDevice
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 from amaranth_vta.sim.model.device import FunctionalDevice
@@ -108,6 +110,25 @@ def test_latencies_are_those_of_the_memory() -> None:
         counters = counters_of(*PROGRAM_OF_ALL, dram=dram)
         assert latency + words <= counters["write_latency"] <= latency + words + 4
         assert 4 * latency < counters["read_latency"] < 4 * (latency + 60)
+
+
+@pytest.mark.parametrize("dram", ["ddr", "ideal"])
+def test_latencies_add_up_with_as_many_bursts_in_flight_as_there_can_be(dram: str) -> None:
+    """Each of 48 rows is a burst of one word, and none is adjacent to another."""
+    rows = {"x_size": 1, "y_size": 48, "x_stride": 9}
+    latency, one = memory_timing(dram).latency, Load(memory=Memory.UOP, x_size=1)
+    counters = counters_of(one, Load(memory=Memory.INP, **rows), Finish(), dram=dram)
+    fewer = counters_of(one, Finish(), dram=dram)
+    assert counters["read_bursts"] - fewer["read_bursts"] == 48
+    # A burst that waits for those before it takes a word's time more for each.
+    most = latency + 4 + 2 * BURSTS_IN_FLIGHT
+    assert 48 * latency < counters["read_latency"] - fewer["read_latency"] < 48 * most
+    counters = counters_of(Store(**rows), Finish(), dram=dram)
+    assert counters["write_bursts"] == 48
+    assert 48 * latency < counters["write_latency"] < 48 * most
+    if dram == "ddr":
+        in_flight = counters["write_latency"] / counters["store_busy"]
+        assert BURSTS_IN_FLIGHT - 1 < in_flight <= BURSTS_IN_FLIGHT
 
 
 def test_a_load_that_overlaps_a_gemm_is_counted() -> None:

@@ -55,6 +55,11 @@ def test_a_machine_whose_register_does_something_else_is_seen(
     assert seen in wrong(ALL_KINDS)
 
 
+def test_an_error_that_is_not_reported_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RegisterBench, "fault", None)
+    assert "no fault is reported" in wrong(ALL_KINDS)
+
+
 def test_what_a_run_leaves_behind_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RegisterBench, "set_bases", lambda *_: None)
     assert "next program:" in wrong(ALL_KINDS)

@@ -97,6 +97,30 @@ def test_no_access_begins_after_a_stop(transfer: isa.Instruction, counter: str) 
     assert runs_correctly(bench)
 
 
+@pytest.mark.parametrize("name", ["UOP", "INP", "WGT", "ACC", "ACC_8BIT", "OUT"])
+def test_an_error_of_any_single_beat_is_reported(name: str) -> None:
+    """Of elements that are gathered from several beats too, whichever of them it is; and of the
+    second burst as of the first."""
+    memory = isa.Memory[name]
+    rows = {"x_size": 3, "y_size": 2, "x_stride": 64}
+    transfer = isa.Load(memory=memory, **rows) if name != "OUT" else isa.Store(**rows)
+    bench = Bench(MemoryTiming())
+    size, step = TINY.memory(memory).element_bytes, TINY.bus_bytes
+    for row in range(2):
+        first, end = (row * 64 * size, (row * 64 + 3) * size)
+        for word in range(first // step * step, end, step):
+            bench.put(PROGRAM, [isa.Load(memory=isa.Memory.INP, x_size=0), transfer, isa.Finish()])
+            bench.machine.leave_out(range(word, word + step))
+            bench.command("launch")
+            bench.settle()
+            module = isa.module_of(transfer).name.lower()
+            assert bench.fault == Fault(module, 1, "bus_error"), word
+            bench.machine.leave_out(range(0))
+            bench.command("reset")
+            bench.settle()
+    assert runs_correctly(bench)
+
+
 def test_a_launch_while_busy_is_refused_and_harms_nothing() -> None:
     bench = Bench(memory_timing("ddr"))
     bench.put_image(GOOD)

@@ -53,7 +53,7 @@ class Qdq:
         return self.quantize(scale, zero).dequantize(zero)
 
     def weights(
-        self, *shape: int, scale: Any = 2**-6, axis: int = 0, zero: int = 0, bound: int = 100
+        self, *shape: int, scale: Any = 2**-6, axis: int = 0, zero: Any = 0, bound: int = 100
     ) -> str:
         """A dequantized constant of random int8, not above ``bound``."""
         data = self.constant(self.rng.integers(-bound, bound, shape), np.int8)

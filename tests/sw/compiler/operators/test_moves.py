@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,12 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
-from amaranth_vta.sw.compiler.operators.crop2d import Crop2d, crop2d
-from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
+from amaranth_vta.sw.compiler.operators.gather_tiles import (
+    AffinePiece,
+    GatherTiles,
+    SourcePart,
+    gather_tiles,
+)
 from amaranth_vta.sw.compiler.operators.parts.tile_moves import MoveKnobs
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.operators.select_channels import (
@@ -30,12 +35,6 @@ Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]
 
 
-def padded(workload: Pad2d, x: Array) -> Array:
-    top, left, bottom, right = workload.pads
-    around = ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0))
-    return np.pad(x, around, constant_values=workload.value)
-
-
 def upsampled(workload: Upsample2d, x: Array) -> Array:
     return x.repeat(workload.factors[0], axis=2).repeat(workload.factors[1], axis=3)
 
@@ -45,25 +44,70 @@ def permuted(workload: Permute, x: Array) -> Array:
     return x.transpose(*workload.order, rank, rank + 1)
 
 
-def cropped(workload: Crop2d, x: Array) -> Array:
-    tile, row, column = workload.first
-    channels, rows, columns = workload.size
-    return x[:, tile : tile + channels, row : row + rows, column : column + columns]
+def gathered(workload: GatherTiles, *sources: Array) -> Array:
+    result = np.full((*workload.shape, *sources[0].shape[1:]), workload.fill, np.int8)
+    for index in np.ndindex(*workload.shape):
+        if all(a <= at < b for at, (a, b) in zip(index, workload.inside, strict=True)):
+            part = next(part for part in workload.parts if index[workload.cut] < part.end)
+            number = 0
+            for at, pieces in zip(index, part.axes, strict=True):
+                piece = next(piece for piece in pieces if at < piece.end)
+                number += piece.start + piece.step * at
+            result[index] = sources[part.source][number]
+    return result
 
 
-def random_crop(seed: int) -> Crop2d:
+def random_axis(pick: random.Random, size: int, stride: int, first: int) -> tuple[AffinePiece, ...]:
+    """One to three pieces of an axis of ``size`` tiles, ``stride`` apart, from index ``first``
+    on."""
+    pieces: list[AffinePiece] = []
+    for _ in range(pick.choice([1, 1, 2, 3])):
+        begin = pieces[-1].end if pieces else first
+        at, step = pick.randrange(size), pick.choice([1, 1, 2, 0, -1, -2])
+        room = (size - 1 - at) // step if step > 0 else at // -step if step else 3
+        count = pick.randint(1, room + 1)
+        pieces.append(AffinePiece(begin + count, stride * (at - step * begin), stride * step))
+    return tuple(pieces)
+
+
+def random_gather(seed: int) -> GatherTiles:
+    """Pieces of an image, or of two along one axis, perhaps with tiles of zeros around them."""
     pick = random.Random(seed)
-    sizes = pick.randint(1, 3), pick.randint(1, 9), pick.randint(1, 9)
-    first = tuple(pick.randrange(size) for size in sizes)
-    left = tuple(pick.randint(1, size - at) for size, at in zip(sizes, first, strict=True))
-    return Crop2d(pick.randint(1, 2), *sizes, first, left)  # type: ignore[arg-type]
+    cut = pick.randrange(3)
+    sizes, parts, lengths = [], list[SourcePart](), dict[int, int]()
+    before = [pick.choice([0, 0, 1, 3]) for _ in range(3)]
+    after = [pick.choice([0, 0, 1, 16]) for _ in range(3)]
+    for source in range(pick.choice([1, 1, 2])):
+        image = [pick.randint(1, 3), pick.randint(1, 7), pick.randint(1, 7)]
+        strides = [image[1] * image[2], image[2], 1]
+        axes = []
+        for axis in range(3):
+            first = parts[-1].end if parts and axis == cut else before[axis]
+            pieces = random_axis(pick, image[axis], strides[axis], first)
+            if parts and axis != cut:  # all parts are equally long, of one tile if need be
+                pieces = (AffinePiece(lengths[axis], 0, 0),)
+            axes.append(pieces)
+            lengths[axis] = pieces[-1].end
+        sizes.append(image[0] * image[1] * image[2])
+        parts.append(SourcePart(axes[cut][-1].end, source, tuple(axes)))
+    return GatherTiles(
+        tuple(sizes),
+        tuple(lengths[axis] + after[axis] for axis in range(3)),
+        (*parts[:-1], replace(parts[-1], end=lengths[cut] + after[cut])),
+        tuple((before[axis], lengths[axis]) for axis in range(3)),
+        cut,
+    )
 
 
-def random_pad(seed: int) -> Pad2d:
-    pick = random.Random(seed)
-    pads: Any = tuple(pick.choices([0, 1, 3, 17], k=4))
-    sizes = pick.randint(1, 2), pick.randint(1, 3), pick.randint(1, 9), pick.randint(1, 9)
-    return Pad2d(*sizes, pads)
+def whole(shape: tuple[int, ...], *steps: int, start: int = 0, fill: int = 0) -> GatherTiles:
+    """Tiles in such steps along the axes of ``shape``, from number ``start`` on."""
+    axes = [(AffinePiece(size, 0, step),) for size, step in zip(shape, steps, strict=True)]
+    axes[0] = (replace(axes[0][0], start=start),)
+    count = 1 + sum((size - 1) * max(step, 0) for size, step in zip(shape, steps, strict=True))
+    inside = tuple((0, size) for size in shape)
+    return GatherTiles(
+        (start + count,), shape, (SourcePart(shape[0], 0, tuple(axes)),), inside, 0, fill
+    )
 
 
 def random_upsampling(seed: int) -> Upsample2d:
@@ -80,8 +124,7 @@ def random_permutation(seed: int) -> Permute:
 
 
 KINDS: dict[str, Any] = {
-    "crop": (random_crop, crop2d, cropped),
-    "pad": (random_pad, pad2d, padded),
+    "gather": (random_gather, gather_tiles, gathered),
     "upsample": (random_upsampling, upsample2d, upsampled),
     "permute": (random_permutation, permute, permuted),
 }
@@ -97,17 +140,19 @@ def test_tiles_come_where_they_belong(
     env = Environment(PRESETS[config])
     workload = make(seed * 7 + CONFIGS.index(config))
     function = operator(workload, env)
-    x = some(np.random.default_rng(seed), function.args[0])
-    got = run(function, [x], order=f"random:{seed}")
-    np.testing.assert_array_equal(got, meaning(workload, x))
+    sources = [some(np.random.default_rng(seed), arg) for arg in function.args[:-1]]
+    got = run(function, sources, order=f"random:{seed}")
+    np.testing.assert_array_equal(got, meaning(workload, *sources))
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
 @pytest.mark.parametrize(
     ("kind", "workload", "knobs"),
     [
-        ("crop", Crop2d(1, 3, 4, 5, (1, 0, 2), (2, 3, 3)), MoveKnobs((1, 2, 2, 3))),
-        ("pad", Pad2d(1, 2, 3, 2, (1, 2, 0, 1)), MoveKnobs((1, 1, 3, 5))),
+        ("gather", random_gather(3), MoveKnobs((1, 2, 3))),
+        ("gather", random_gather(8), MoveKnobs((2, 3, 4), in_turn=True)),
+        ("gather", whole((2, 3, 5), 15, 5, -1, start=4), MoveKnobs((1, 2, 3))),
+        ("gather", whole((3, 2, 4, 2), 8, 24, 1, 4), MoveKnobs((1, 2, 4, 2), in_turn=True)),
         ("upsample", Upsample2d(1, 2, 3, 2, (2, 2)), MoveKnobs((1, 1, 2, 1), in_turn=True)),
         ("upsample", Upsample2d(1, 1, 3, 4, (2, 3)), MoveKnobs((1, 1, 2, 3))),
         ("permute", Permute((2, 3, 4), (1, 2, 0)), MoveKnobs((2, 3, 2), in_turn=True)),
@@ -125,10 +170,10 @@ def test_no_pass_changes_what_a_move_does(
     _, operator, meaning = KINDS[kind]
     env = Environment(PRESETS[config])
     schedule = workload.scheduled(env, knobs)
-    x = some(np.random.default_rng(0), schedule[1][0])
-    want = meaning(workload, x)
-    interpreted(schedule, [x], want, env)
-    np.testing.assert_array_equal(run(operator(workload, env, knobs), [x], device="rtl"), want)
+    sources = [some(np.random.default_rng(0), arg) for arg in schedule[1][:-1]]
+    want = meaning(workload, *sources)
+    interpreted(schedule, sources, want, env)
+    np.testing.assert_array_equal(run(operator(workload, env, knobs), sources, device="rtl"), want)
 
 
 def test_equal_rows_are_made_once_and_stored_by_one_instruction_each(run: Any) -> None:
@@ -141,14 +186,30 @@ def test_equal_rows_are_made_once_and_stored_by_one_instruction_each(run: Any) -
 
 
 def test_padding_with_a_value_is_for_machines_that_can(run: Any, some: Any) -> None:
-    workload = Pad2d(1, 1, 2, 3, (1, 0, 2, 1), value=-5)
+    inner = (AffinePiece(5, -1, 1),)
+    workload = GatherTiles((3,), (6,), (SourcePart(6, 0, (inner,)),), ((1, 4),), fill=-5)
     env = Environment(PRESETS["tiny-extended"])
-    function = pad2d(workload, env)
+    function = gather_tiles(workload, env)
     x = some(np.random.default_rng(0), function.args[0])
-    np.testing.assert_array_equal(run(function, [x]), padded(workload, x))
-    np.testing.assert_array_equal(run(function, [x], device="rtl"), padded(workload, x))
+    np.testing.assert_array_equal(run(function, [x]), gathered(workload, x))
+    np.testing.assert_array_equal(run(function, [x], device="rtl"), gathered(workload, x))
     with pytest.raises(NoScheduleFits, match="PAD_VALUE"):
-        pad2d(workload, Environment(PRESETS["tiny"]))
+        gather_tiles(workload, Environment(PRESETS["tiny"]))
+
+
+def test_rows_backwards_are_loaded_forwards_and_turned_by_the_alu() -> None:
+    function = gather_tiles(whole((4, 8), 8, -1, start=7), Environment(PRESETS["tiny-extended"]))
+    lines = function.lowered.instructions().splitlines()
+    assert len([line for line in lines if " LOAD " in line and "ACC" in line]) == 1
+
+
+def test_phases_of_pixels_are_stored_apart_and_loaded_together() -> None:
+    """DepthToSpace of four tiles: two LOADs of as many rows as the image has would be one per
+    pixel."""
+    workload = whole((4, 2, 6, 2), 6, 48, 1, 24)
+    function = gather_tiles(workload, Environment(PRESETS["tiny-extended"]))
+    lines = [line for line in function.lowered.instructions().splitlines() if " LOAD " in line]
+    assert len([line for line in lines if "ACC" in line]) <= 4
 
 
 def test_tiles_of_outputs_become_tiles_of_inputs(run: Any, some: Any) -> None:

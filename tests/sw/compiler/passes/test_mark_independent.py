@@ -7,7 +7,7 @@ from textwrap import indent
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
+from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.sw.compiler.nest.ir import For, Kernel, WaitForAlu, walk
 from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.passes.mark_independent import mark_independent
@@ -18,7 +18,7 @@ HEAD = """\
 def function(x: int8[8, 1, 4], w: int8[4, 4], p: int32[8, 1, 4]):
     x_buf = allocate(inp, int8, [8, 1, 4], base=0)
     w_buf = allocate(wgt, int8, [4, 4], base=0)
-    low = allocate(acc, int32, [8, 1, 4], base=0)
+    low = allocate(acc, int32, [32, 1, 4], base=0)
     high = allocate(acc, int32, [8, 1, 4], base=64)
     load_buffer_2d(p, 0, x_size=8, y_size=1, x_stride=8, sram_index=high, memory=ACC)
 """
@@ -78,11 +78,16 @@ def test_the_alu_waits_for_what_gemm_writes() -> None:
     assert claims(gemm("low + 3"), alu("high", "src=low + 2, op=ADD")) == [True, True]
 
 
-def test_the_alu_waits_for_all_parameters_of_a_requantization() -> None:
-    for behind in range(REQUANTIZE_PARAMETERS + 1):
-        requantize = alu("high", "src=low + 1, op=REQUANTIZE")
-        independent = behind == REQUANTIZE_PARAMETERS
-        assert claims(gemm(f"low + {1 + behind}"), requantize) == [True, independent]
+@pytest.mark.parametrize("operation", [AluOp.REQUANTIZE, AluOp.LOOKUP, AluOp.ADD])
+@pytest.mark.parametrize("gemm_first", [True, False])
+def test_all_elements_of_a_source_are_claimed(operation: AluOp, gemm_first: bool) -> None:
+    """All parameters of a REQUANTIZE, the whole table of a LOOKUP, and no element around them."""
+    count = EXTENDED.alu_sources(operation)
+    reads = alu("high", f"src=low + 1, op={operation.name}")
+    for element in range(count + 2):
+        kernels = [gemm(f"low + {element}"), reads]
+        independent = not 1 <= element <= count
+        assert claims(*(kernels if gemm_first else kernels[::-1])) == [True, independent], element
 
 
 def test_a_factor_is_read_as_a_source_is() -> None:

@@ -108,6 +108,29 @@ def test_sizes_are_whole_numbers(make: Callable[[], Any], message: str) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        # The order of TVM, in whole and in part, and others.
+        (lambda: wrong.placeholder((4,), "int8", "a"), "'int8' is given as its name and 'a' as"),
+        (lambda: wrong.placeholder((4,), "int8"), "'int8' is given as its name$"),
+        (lambda: wrong.placeholder("a", (4,)), "'a' is given as its shape$"),
+        (lambda: wrong.placeholder((4,), (4,)), r"\(4,\) is given as its name$"),
+        (lambda: wrong.placeholder((4,), "a", (4,)), r"\(4,\) is given as its dtype$"),
+    ],
+)
+def test_arguments_of_placeholder_in_another_order_are_refused(
+    make: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(te.ExpressionError, match=rf"placeholder\(shape, name, dtype\): {message}"):
+        make()
+
+
+def test_the_function_of_compute_is_one() -> None:
+    with pytest.raises(te.ExpressionError, match=r"compute\(shape, function, name\): 'b' is no"):
+        wrong.compute((4,), "b", lambda i: A[i])
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     b = wrong.compute((np.int64(4),), lambda i: np.int32(3) + A[i] * np.int64(2), "b")
     assert str(b.op.body) == "3 + (a[i] * 2)"

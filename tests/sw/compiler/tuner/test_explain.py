@@ -14,9 +14,9 @@ from amaranth_vta.sw.compiler.operators.concatenate import Concatenate
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise
+from amaranth_vta.sw.compiler.operators.gather_tiles import AffinePiece, GatherTiles, SourcePart
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d
-from amaranth_vta.sw.compiler.operators.pad2d import Pad2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import RoundingShift
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.permute import Permute
@@ -33,9 +33,9 @@ WORKLOADS: list[Workload[Any]] = [
     Conv2d(1, 2, 3, 8, 8, (3, 3), SHIFT, pads=(1, 1, 1, 1)),
     Dense(2, 8, 6, SHIFT),
     Elementwise(50, "add"),
+    GatherTiles((30,), (15,), (SourcePart(15, 0, ((AffinePiece(15, 0, 2),),)),), ((0, 15),)),
     GroupedConv2d(3, Conv2d(1, 1, 1, 8, 8, (3, 3), SHIFT)),
     MaxPool2d(1, 2, 8, 8, (2, 2), (2, 2)),
-    Pad2d(1, 2, 4, 4, (1, 1, 1, 1)),
     Permute((4, 2, 9), (0, 2, 1)),
     SelectChannels(1, (3, 6, 2), 12, (9, 0, 1, 3, 5)),
     TransposedConv2d(1, 2, 2, 5, 5, (4, 4), SHIFT, (2, 2), (1, 1, 1, 1)),

@@ -37,6 +37,23 @@ def channel_parameters(
     bits wrap here as they do in ONNX Runtime.
     Raises `Unsupported` if no parameters are found for a channel.
     """
+    parameters, missing = possible_parameters(bias, scale, bounds, least, most)
+    for channel in missing:
+        raise Unsupported(
+            f"REQUANTIZE by the scale {scale[channel]:.6g} of channel {channel} differs "
+            f"from float32 for sums from {least[channel]:,} to {most[channel]:,}"
+        )
+    return parameters
+
+
+def possible_parameters(
+    bias: Integers,
+    scale: npt.NDArray[np.float32],
+    bounds: tuple[int, int, int],
+    least: Integers,
+    most: Integers,
+) -> tuple[npt.NDArray[np.int32], list[int]]:
+    """Parameters as `channel_parameters` has them, and the channels for which none are found."""
     first, last = _wrapped(least), _wrapped(most)
     # Only some of the sums wrap, or their range exceeds that of 32 bits.
     parted = (first > last) | (most - least > _GREATEST - _LEAST)
@@ -44,6 +61,7 @@ def channel_parameters(
     proved = te.requantizes_as_float32(scale, *bounds, least, most)
     usual = np.where(proved, scale, np.float32(1))
     parameters = te.requantization_parameters(np.where(proved, bias, 0), usual, *bounds)
+    missing: list[int] = []
     for channel in np.flatnonzero(~proved):
         limits = int(least[channel]), int(most[channel])
         found = _equivalent(scale[channel], bounds, *limits)
@@ -52,14 +70,12 @@ def channel_parameters(
                 scale[channel], bounds, int(first[channel]), int(last[channel])
             )
         if found is None:
-            raise Unsupported(
-                f"REQUANTIZE by the scale {scale[channel]:.6g} of channel {channel} differs "
-                f"from float32 for sums from {limits[0]:,} to {limits[1]:,}"
-            )
+            missing.append(int(channel))
+            continue
         parameters[channel] = found
         # The first parameter is the bias, which wraps like the sums that it is added to.
         parameters[channel, 0] = np.int64(parameters[channel, 0] + bias[channel]).astype(np.int32)
-    return parameters
+    return parameters, missing
 
 
 def _equivalent(

@@ -27,7 +27,8 @@ class Layer:
     The arguments of its function are ``sources``, ``constants`` (bytes by name) and ``result``, in
     this order; ``find_function`` builds it, which is done only for layers that are not fused with
     others. ``macs`` are the network's, without those that padding to whole tiles adds. If it
-    ``joins``, the result is the bytes of its sources, in order.
+    ``joins``, the result is the bytes of its sources, in order. ``first`` are layers that run
+    before it and whose results only it reads.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Layer:
     constants: dict[str, Bytes]
     macs: int
     joins: bool = False
+    first: tuple[Layer, ...] = ()
 
     @cached_property
     def function(self) -> Function:

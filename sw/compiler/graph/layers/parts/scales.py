@@ -6,12 +6,15 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
     QuantizationParameters,
     parameters_of,
 )
-from amaranth_vta.sw.compiler.graph.canonical.why_float import why_in_float
+from amaranth_vta.sw.compiler.graph.canonical.why_float import moved_too_far, why_in_float
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Quantized
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .layer import Unsupported
+
+# Operators that may follow a product before its result is quantized.
+_BEHIND_SUMS = frozenset({"Add", "Clip", "DequantizeLinear", "Relu", "Reshape"})
 
 
 def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
@@ -24,6 +27,16 @@ def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
     assert producer is not None
     assert parameters is not None
     return producer.inputs[0], quantized(parameters)
+
+
+def require_rounded(network: Network, name: str) -> None:
+    """Raises `Unsupported` if a float tensor is the result of a product that was not requantized
+    because rounding its bias could move results too far."""
+    producer = network.maker(name)
+    while producer is not None and producer.operator in _BEHIND_SUMS:
+        producer = next(filter(None, map(network.maker, producer.reads)), None)
+    if producer is not None and producer.name in network.rounding.refused:
+        raise Unsupported(f"of {producer.name}, {moved_too_far(network, producer)}")
 
 
 def quantized(parameters: QuantizationParameters) -> Quantized:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.graph.canonical.integer_products import is_of_channels
+from amaranth_vta.sw.compiler.graph.canonical.sum_steps import is_of_channels
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.compiler.operators.parts.epilogue import (

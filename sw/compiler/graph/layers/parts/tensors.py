@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.graph.index_maps import is_mover
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
@@ -34,7 +35,8 @@ class Tensors:
 
     ``views`` maps a tensor that only renames another one to that one. ``images`` are the shapes (N,
     C, H, W) in which the machine holds tensors, ``results`` the tensors that it makes. ``absorbed``
-    are nodes that run as part of another node's layer. ``convolutions`` are, by their result, the
+    are nodes that run as part of another node's layer, ``fused`` those of layers that do more than
+    move elements. ``convolutions`` are, by their result, the
     layers that an addition or a pooling can be fused with, and their workloads; ``products`` those
     that a function can be fused with, with what built them. Values are always as the machine holds
     them: a uint8 less 128.
@@ -50,6 +52,7 @@ class Tensors:
         self.images: dict[str, Image] = {}
         self.results: set[str] = set()
         self.absorbed: set[str] = set()
+        self.fused: set[str] = set()
         self.convolutions: dict[str, tuple[Layer, Conv2d]] = {}
         self.products: dict[str, tuple[Layer, MakeFunction, Any]] = {}
         self._ranges: dict[str, Range] = {}
@@ -113,6 +116,8 @@ class Tensors:
         self.images[layer.result.tensor] = layer.result.image
         self.results.add(layer.result.tensor)
         self.absorbed.update(node.name for node in layer.nodes)
+        if not all(is_mover(self.network, node) for node in layer.nodes):
+            self.fused.update(node.name for node in layer.nodes)
 
     # Shapes.
 
@@ -130,7 +135,7 @@ class Tensors:
         if shape is None:
             raise Unsupported(f"the shape of {name} is known only at run time")
         if len(shape) != 4:
-            raise Unsupported(f"{name} has {_dimensions(len(shape))}; images have four")
+            raise Unsupported(f"{name} has the shape {shape}, not that of images (N, C, H, W)")
         return shape[0], shape[1], shape[2], shape[3]
 
     def rows(self, name: str) -> Image:
@@ -139,7 +144,7 @@ class Tensors:
         if shape is None:
             raise Unsupported(f"the shape of {name} is known only at run time")
         if not shape:
-            raise Unsupported(f"{name} is one number")
+            raise Unsupported(f"{name} is a scalar")
         return prod(shape[:-1]), shape[-1], 1, 1
 
     def any_image(self, name: str) -> Image:

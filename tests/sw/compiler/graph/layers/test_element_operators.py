@@ -133,14 +133,12 @@ def test_a_concatenation_of_rows_and_of_sequences(
     assert placed[-2] == "Concat"
 
 
-def test_a_concatenation_of_other_axes_is_the_hosts(qdq: Make) -> None:
+@pytest.mark.parametrize("axis", [2, -1])
+def test_images_are_concatenated_along_rows_and_columns(qdq: Make, axis: int) -> None:
     graph = convolved(qdq, np.int8)
     branch = graph.value
-    graph.conv(6, 6, 1).qdq(0.3, 2).node("Concat", branch, axis=2).qdq(0.3, 2)
-    with Session(graph.model(), "tiny-extended") as session:
-        assert session.check({"x": graph.images(1)}).ok
-        (layer,) = [item for item in session.layers if item.operator == "Concat"]
-    assert layer.reason == "it concatenates along another axis than channels"
+    graph.conv(6, 6, 1).qdq(0.3, 2).node("Concat", branch, axis=axis).qdq(0.3, 2)
+    assert_placed(graph, ["QLinearConv", "QLinearConv", "Concat"])
 
 
 @BOTH
@@ -195,12 +193,10 @@ def test_a_region_and_scales_without_elements_are_left_out(qdq: Make) -> None:
     assert_placed(graph, ["QLinearConv", "Resize"])
 
 
-def test_resizing_that_shifts_pixels_is_the_hosts(qdq: Make) -> None:
+@pytest.mark.parametrize("scales", [(2, 2), (1.5, 1), (0.5, 0.34)])
+def test_resizing_that_takes_pixels_unequally_often(qdq: Make, scales: tuple[float, float]) -> None:
     graph = convolved(qdq, np.int8)
-    scales = graph.constant([1, 1, 2, 2], np.float32)
+    given = graph.constant([1, 1, *scales], np.float32)
     attributes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}
-    graph.node("Resize", "", scales, mode="nearest", **attributes).qdq(0.3, 2)
-    with Session(graph.model(), "tiny-extended") as session:
-        assert session.check({"x": graph.images(1)}).ok
-        (layer,) = [item for item in session.layers if item.operator == "Resize"]
-    assert layer.reason == "it does not take each pixel equally often"
+    graph.node("Resize", "", given, mode="nearest", **attributes).qdq(0.3, 2)
+    assert_placed(graph, ["QLinearConv", "Resize"])

@@ -16,11 +16,13 @@ from onnx import helper, numpy_helper
 from amaranth_vta.export.network import ExportError, export
 from amaranth_vta.session import Session
 from amaranth_vta.session.layers import LayerReport
+from amaranth_vta.session.random_inputs import random_inputs
 from amaranth_vta.sw.runtime.array_file import FileLimitError
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights
 from amaranth_vta.sw.runtime.network.network_file import load_network
 from amaranth_vta.sw.runtime.network.network_program import Step, ToMachine
 from amaranth_vta.sw.runtime.network.soundness import require_sound
+from tests.support.quantized_forms import floats, qdq, static
 from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
@@ -213,3 +215,40 @@ def test_a_file_that_says_something_else_is_refused(
     require_sound(program)
     with pytest.raises((ValueError, FileLimitError), match=problem):
         require_sound(replace(program, steps=tuple(map(changed, program.steps))))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = MatMul(a, w(3,8,6))",
+        "y = MatMul(a, w(1,8,6))",
+        "y = Add(a, w(3,5,8))",
+        "b = MatMul(a, w(3,8,6)) y = MatMul(b, w(3,6,2))",
+    ],
+)
+def test_constant_operands_are_packed_once(text: str, tmp_path: Path) -> None:
+    """Not by the host, in each run."""
+    model = static("a = MatMul(x, w(8,8))" + text, (3, 5, 8))
+    path = tmp_path / "saved.vta"
+    with Session(model, "tiny-extended") as session:
+        inputs = random_inputs(session)
+        report = session.check(inputs)
+        session.save(path)
+        written = [step for step in session.program.steps if isinstance(step, ToMachine)]
+        on_host = {layer.operator for layer in session.layers if layer.placed_on == "host"}
+    assert report.ok
+    assert [step.operand.tensor for step in written] == ["x_QuantizeLinear_Output"]
+    assert on_host <= {"QuantizeLinear", "DequantizeLinear"}
+    with Session.load(path) as loaded:
+        np.testing.assert_array_equal(loaded.run(inputs)["y"], report.outputs["y"])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_gemm_of_two_tensors_is_their_product(turned: bool) -> None:
+    text = qdq("q", "x", 0.03) + "a = Reshape(q, i(6,12)) n = Neg(q)" + qdq("r", "n", 0.03)
+    text += f"b = Reshape(r, i({'6,12' if turned else '12,6'}))"
+    text += f"g = Gemm<transB={int(turned)}>(a, b)" + qdq("y", "g", 0.2)
+    with Session(floats(text, (72,)), "tiny-extended") as session:
+        assert session.check(random_inputs(session)).ok
+        machine = [layer.operator for layer in session.layers if layer.placed_on == "machine"]
+    assert "QLinearMatMul" in machine

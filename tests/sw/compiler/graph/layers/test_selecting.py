@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from amaranth_vta.session import Session
 from amaranth_vta.session.layers import LayerReport
@@ -114,8 +115,11 @@ def test_a_tensor_may_be_joined_with_itself(qdq: Make) -> None:
 @pytest.mark.parametrize(
     ("attributes", "indices", "reason"),
     [
-        ({"axis": 2}, [3, 0], "it does not choose channels by constant indices"),
-        ({"axis": 1}, [[0, 3], [5, 1]], "it does not choose channels by constant indices"),
+        (
+            {"axis": 1},
+            [[0, 3], [5, 1]],
+            "its result has 5 dimensions, and the machine holds two to four",
+        ),
     ],
 )
 def test_other_gathers_are_the_hosts(qdq: Make, attributes: Any, indices: Any, reason: str) -> None:
@@ -144,3 +148,28 @@ def test_channels_that_there_are_not_are_refused_with_a_sentence(qdq: Make) -> N
         graph = make(qdq((1, 3, 6, 6)).qdq(0.03).conv(3, 10).qdq(0.9)).qdq(0.9)
         with pytest.raises(ModelError), Session(graph.model(), "tiny-extended") as session:
             session.check({"x": graph.images()})
+
+
+@pytest.mark.parametrize("kind", ["Concat", "Gather", "Slice", "Split"])
+def test_channels_within_tiles_are_the_hosts_where_input_tiles_are_larger(
+    qdq: Make, kind: str
+) -> None:
+    graph = qdq((2, 8, 4, 5)).qdq(2**-5).conv(8, 6, 1).qdq(2**-3)
+    if kind == "Concat":
+        graph.node("Concat", graph.value, axis=1)
+    elif kind == "Gather":
+        graph.node("Gather", graph.constant([4, 0, 5], np.int64), axis=1)
+    elif kind == "Slice":
+        graph.node("Slice", *(graph.constant([at], np.int64) for at in (1, 5, 1)))
+    else:
+        split = helper.make_node("Split", [graph.value], ["first", "second"], axis=1)
+        split.input.append(graph.constant([3, 3], np.int64))
+        graph.nodes.append(split)
+        graph.value = "second"
+    with Session(graph.qdq(2**-3).model(), "batch2") as session:
+        report = session.check({"x": graph.images(2)})
+        layers = {layer.operator: layer for layer in session.layers}
+    assert report.ok
+    assert layers["QLinearConv"].placed_on == "machine"
+    reason = "it moves channels within tiles of 4 int8, and GEMM reads tiles of 8 int8"
+    assert layers["Slice" if kind == "Split" else kind].reason == reason

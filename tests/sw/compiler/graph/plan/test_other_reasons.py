@@ -18,6 +18,7 @@ UNKNOWN = qdq("g", "x", 0.03) + "t = Compress<axis=2>(g, o(1,1,0,1))" + qdq("a",
 INTEGERS = "y = DequantizeLinear(e, c(0.05), z(120))"
 FLOATS = qdq("y", "e", 0.04)
 AT = "c(0.05), z(120)"
+SUMS = qdq("y", "b", 0.5)
 POOL = "e = com.microsoft.{}<channels_last=1{}>(d_integers, " + f"{AT}, {AT})" + INTEGERS
 GEMM = "e = com.microsoft.QGemm{}(a_integers, c(0.03), z(120), k(24,10), c(0.01), n(0), {}, " + AT
 ROWS: Shape = (3, 24)
@@ -25,7 +26,61 @@ ROWS: Shape = (3, 24)
 CASES: list[tuple[str, str, Shape, str]] = [
     (
         *("Conv", GIVEN + "b = Conv<pads=[1,1,1,1]>(a, a)" + qdq("y", "b", 0.5), (8, 8, 3, 3)),
-        "Conv is in float: its weights are known only at run time",
+        "its weights are computed by the network, not constant",
+    ),
+    (
+        "ConvTranspose",
+        GIVEN + "b = ConvTranspose(a, a)" + qdq("y", "b", 0.5),
+        (8, 8, 3, 3),
+        "its weights are computed by the network, not constant",
+    ),
+    (
+        "Conv",
+        GIVEN + "m = DequantizeLinear<axis=1>(k(8,8,1,1), v(8)) b = Conv(a, m)" + SUMS,
+        *(IMAGE, "its weights have scales along axis 1, not of their outputs"),
+    ),
+    (
+        "MatMul",
+        GIVEN + "m = DequantizeLinear<axis=0>(k(24,10), v(24)) b = MatMul(a, m)" + SUMS,
+        *(
+            (3, 24),
+            "its weights have scales along axis 0, not of their outputs",
+        ),
+    ),
+    (
+        "MatMul",
+        GIVEN + "m = DequantizeLinear<axis=2>(k(3,24,10), v(10)) b = MatMul(a, m)" + SUMS,
+        (3, 5, 24),
+        "its second factor is no constant matrix and has more than one scale",
+    ),
+    (
+        "Conv",
+        GIVEN + WEIGHTS + "s = ReduceSum<keepdims=0>(x, i(0,2,3)) b = Conv(a, m, s)" + SUMS,
+        *(IMAGE, "its bias is computed by the network, not constant"),
+    ),
+    (
+        "Gemm",
+        GIVEN + matrix("m", "k(24,8)") + "b = Gemm<alpha=-1.0>(a, m)" + SUMS,
+        *((3, 24), "its alpha is -1 and its beta 1"),
+    ),
+    (
+        "Sum",
+        LAYER
+        + "f = Sigmoid(d)"
+        + qdq("g", "f", 0.004, 0)
+        + "s = Sum(a, d, g)"
+        + qdq("y", "s", 0.07),
+        *(IMAGE, "it rounds the sum of 3 tensors once; the machine adds two"),
+    ),
+    (
+        "Max",
+        LAYER + "s = Max(a, d, c(0.1))" + qdq("y", "s", 0.07),
+        *(IMAGE, "one of its operands is a constant"),
+    ),
+    (
+        "Einsum",
+        GIVEN + matrix("m", "k(24,8)") + 'e = Einsum<equation="bij,jk->bk">(a, m)' + FLOATS,
+        *((3, 4, 24), "bij,jk->bk is no product of two matrices"),
     ),
     (
         *("Conv", UNKNOWN + WEIGHTS + "b = Conv(a, m)" + qdq("y", "b", 0.5), IMAGE),
@@ -83,7 +138,7 @@ CASES: list[tuple[str, str, Shape, str]] = [
         UNKNOWN + "f = Transpose<perm=[0,1,3,2]>(a_integers) e = QLinearMatMul(a_integers, "
         f"c(0.03), z(120), f, c(0.03), z(120), {AT})" + INTEGERS,
         IMAGE,
-        "its factors are not matrices of fixed size",
+        "the shapes of its factors are known only at run time",
     ),
     (
         "QLinearGlobalAveragePool",
@@ -97,22 +152,17 @@ CASES: list[tuple[str, str, Shape, str]] = [
     ),
     (
         *("GlobalAveragePool", GIVEN + "e = GlobalAveragePool(a)" + FLOATS, (1, 4, 3, 3, 3)),
-        "its images have 3 dimensions; the machine's have two",
+        "a has the shape (1, 4, 3, 3, 3), not that of images or sequences",
     ),
     (
         "Pad",
-        LAYER + 'e = Pad<mode="reflect">(d_integers, i(0,0,1,1,0,0,1,1))' + INTEGERS,
-        *(IMAGE, "it does not pad all axes with a constant"),
+        LAYER + "r = ReduceMax<keepdims=0>(x) s = Cast<to=7>(r) t = Mul(s, i(0,0,1,0,0,0,0,0))"
+        "e = Pad(d_integers, t)" + INTEGERS,
+        *(IMAGE, "where it moves elements is known only at run time"),
     ),
     (
-        *("Slice", LAYER + "e = Slice(d_integers, i(1), i(2), i(0))" + INTEGERS, (2, 8, 4, 4)),
-        "it slices the batch",
-    ),
-    (
-        "Resize",
-        LAYER + "r = Constant<value_floats=[1.0,1.0,0.5,0.5]>()"
-        'e = Resize<mode="nearest">(d_integers, , r)' + INTEGERS,
-        *(IMAGE, "it does not repeat pixels"),
+        *("Slice", GIVEN + "e = Slice(a_integers, i(1), i(9), i(2), i(3))" + INTEGERS, IMAGE),
+        "it follows an operator on the host",
     ),
     (
         "MaxPool",
@@ -123,12 +173,14 @@ CASES: list[tuple[str, str, Shape, str]] = [
     (
         "Concat",
         LAYER + "f = Flatten(d_integers) e = Concat<axis=1>(f, f)" + INTEGERS,
-        *(IMAGE, "its input is held as an image of [1, 8, 10, 10]"),
+        IMAGE,
+        "channels change their places within tiles in 80,000 products per pixel, whose weights do "
+        "not fit the machine, which holds 64",
     ),
     (
         "Concat",
         GIVEN + "e = Concat<axis=1>(a_integers, a_integers)" + INTEGERS,
-        *((1, 4, 3, 3, 3), "a_integers has 5 dimensions, not two to four"),
+        *((1, 4, 3, 3, 3), "its result has 5 dimensions, and the machine holds two to four"),
     ),
     (
         "Transpose",

@@ -125,14 +125,13 @@ CASES: dict[str, tuple[str, Shape, str, str]] = {
         GIVEN + "m = DequantizeLinear<axis=0>(k(24,10), small(24)) e = MatMul(a, m)" + END,
         (3, 24),
         "MatMul",
-        "MatMul is in float: its weights have scales along axis 0; those of its results are "
-        "along 1",
+        "its weights have scales along axis 0, not of their outputs",
     ),
     "a bias that is computed": (
         GIVEN + WEIGHTS + "s = ReduceSum<keepdims=0>(x, i(0,2,3)) e = Conv(a, m, s)" + END,
         IMAGE,
         "Conv",
-        "Conv is in float: its bias is known only at run time",
+        "its bias is computed by the network, not constant",
     ),
     "an activation of int16": (
         "i = QuantizeLinear(x, c(0.001), h(0)) a = DequantizeLinear(i, c(0.001), h(0))"

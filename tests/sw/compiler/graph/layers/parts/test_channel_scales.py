@@ -10,24 +10,26 @@ import pytest
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.graph.layers.parts.channel_scales import channel_parameters
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Unsupported
+from amaranth_vta.sw.compiler.te.requantization import float32_steps
 from tests.support.seeds import each_seed
 
 BOUNDS = (7, -100, 90)
 INT32 = np.iinfo(np.int32)
+Bounds = tuple[int, int, int]
 
 
-def by_float32(sums: Any, scale: Any) -> Any:
-    zero_point, low, high = BOUNDS
+def by_float32(sums: Any, scale: Any, bounds: Bounds = BOUNDS) -> Any:
+    zero_point, low, high = bounds
     with np.errstate(over="ignore"):
         whole = np.rint(sums.astype(np.float32) * np.float32(scale)).astype(np.float64)
     return np.clip(whole + zero_point, low, high)
 
 
-def assert_equal(scale: float, bias: int, reach: int) -> None:
+def assert_equal(scale: float, bias: int, reach: int, bounds: Bounds = BOUNDS) -> None:
     """Sums of up to ``reach`` around the bias: at both ends, at random, and next to each step."""
     least, most = np.array([bias - reach]), np.array([bias + reach])
     scales = np.array([scale], np.float32)
-    parameters = channel_parameters(np.array([bias]), scales, BOUNDS, least, most)[0]
+    parameters = channel_parameters(np.array([bias]), scales, bounds, least, most)[0]
     halves = (np.arange(-120, 120) + 0.5) / float(scales[0]) if scale > 0 else np.zeros(1)
     near = np.rint(halves[np.abs(halves) < 2**40]).astype(np.int64)[:, None] + np.arange(-2, 3)
     sums = np.concatenate(
@@ -37,7 +39,8 @@ def assert_equal(scale: float, bias: int, reach: int) -> None:
     # Sums that wrap are compared as the 32 bits that they become.
     sums = sums.astype(np.int32).astype(np.int64)
     products = (sums - bias).astype(np.int32)
-    np.testing.assert_array_equal(te.requantized(products, *parameters), by_float32(sums, scale))
+    expected = by_float32(sums, scale, bounds)
+    np.testing.assert_array_equal(te.requantized(products, *parameters), expected)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-45, 2e-34, 1e-12, 2e-9])
@@ -65,6 +68,56 @@ def test_sums_that_wrap_wrap_as_those_of_onnx_runtime() -> None:
 def test_sums_at_the_limit_of_32_bits_have_a_result_on_either_side(scale: float, bias: int) -> None:
     assert_equal(scale, bias, 1000)
     assert_equal(scale, bias, 2_000_000)
+
+
+@pytest.mark.parametrize("is_low", [True, False])
+@pytest.mark.parametrize("inside", [1, 0, -1])
+def test_a_step_is_moved_only_as_far_as_all_sums_stay_within_32_bits(
+    is_low: bool, inside: int
+) -> None:
+    """One bound is the zero point, so that there is a single step, at which the bias is set. The
+    farthest sum wraps onto the other side of the step, or just does not."""
+    scale, bounds = 5e-10, (7, 7, 90) if is_low else (7, -100, 7)
+    begin = int(float32_steps(np.float32(scale), bounds, INT32.min, INT32.max).begins[0])
+    limit = int(INT32.min if is_low else INT32.max) - (1 - begin)
+    farthest = limit + (inside if is_low else -inside)
+    near = begin + (5 if is_low else -5)
+    near += (farthest - near) % 2
+    middle, reach = (farthest + near) // 2, abs(farthest - near) // 2
+    if inside < 0:
+        with pytest.raises(Unsupported, match="differs from float32"):
+            assert_equal(scale, middle, reach, bounds)
+    else:
+        assert_equal(scale, middle, reach, bounds)
+
+
+WRAPPED = 1 << 32
+
+
+@pytest.mark.parametrize(
+    ("bounds", "least", "most"),
+    [
+        # As many sums as 32 bits have: all results occur.
+        (BOUNDS, 5, 5 + WRAPPED - 1),
+        (BOUNDS, 5, 5 + WRAPPED),
+        # Two ranges on the same side of 0, and the step between them.
+        ((7, -100, 7), -500_000_000, -1_200_000_000 + WRAPPED),
+        ((7, 7, 90), 1_200_000_000, 500_000_000 + WRAPPED),
+    ],
+)
+def test_sums_that_wrap_onto_too_many_results_are_refused(
+    bounds: Bounds, least: int, most: int
+) -> None:
+    limits = np.array([least]), np.array([most])
+    with pytest.raises(Unsupported, match="differs from float32"):
+        channel_parameters(np.array([0]), np.array([5e-10], np.float32), bounds, *limits)
+
+
+def test_two_results_are_at_most_as_far_apart_as_a_scale_goes() -> None:
+    scale = 32 / (1 << 31)
+    assert_equal(scale, INT32.max, 1000, (7, 7 - 31, 90))
+    with pytest.raises(Unsupported, match="differs from float32"):
+        assert_equal(scale, INT32.max, 1000, (7, 7 - 32, 90))
 
 
 def test_a_scale_that_cannot_be_had_is_refused() -> None:

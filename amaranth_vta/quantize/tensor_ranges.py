@@ -1,0 +1,67 @@
+"""The ranges that 8-bit scales have to cover: `tensor_ranges`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from amaranth_vta.sw.runtime.network.tile_layout import Array
+
+from .calibration import Distribution
+
+Range = tuple[Array, Array]
+
+
+def tensor_ranges(
+    graph: onnx.GraphProto, distributions: Mapping[str, Distribution], percentile: float | None
+) -> dict[str, Range]:
+    """The least and the greatest value of each tensor of ``graph`` that is finite, or of
+    ``percentile`` percent of its values.
+
+    A Softmax has the range 0 to 1. A tensor that is zero in all samples gets a guess: the
+    quantizer would choose scale 1 and zero point 0, with which a Relu that it removes is lost.
+    """
+    makers = {name: node for node in graph.node for name in node.output}
+    ranges = {}
+    for name, values in distributions.items():
+        if values.is_huge:
+            continue
+        maker = makers.get(name)
+        if maker is not None and maker.op_type == "Softmax":
+            low, high = 0.0, 1.0
+        elif values.is_zero:
+            low, high = _guess(graph, maker, distributions)
+        else:
+            low, high = values.range(percentile)
+        ranges[name] = np.array(low, values.dtype), np.array(high, values.dtype)
+    return ranges
+
+
+def _guess(
+    graph: onnx.GraphProto, maker: onnx.NodeProto | None, distributions: Mapping[str, Distribution]
+) -> tuple[float, float]:
+    """A range for a tensor that is zero in all samples: of the magnitude of what its Relu or Clip
+    reads, within the bounds of these."""
+    if maker is None or maker.op_type not in ("Relu", "Clip"):
+        return -1.0, 1.0
+    source = distributions.get(maker.input[0])
+    reach = 0.0 if source is None or source.is_huge else source.reach
+    low, high = bounds(graph, maker)
+    return max(low, -reach or -1.0), min(high, reach or 1.0)
+
+
+def bounds(graph: onnx.GraphProto, activation: onnx.NodeProto) -> tuple[float, float]:
+    """The least and the greatest result of a Relu or a Clip; NaN for a bound that is no
+    constant."""
+    if activation.op_type == "Relu":
+        return 0.0, np.inf
+    constants = {item.name: item for item in graph.initializer}
+    found = [-np.inf, np.inf]
+    for index, name in enumerate(activation.input[1:]):
+        if name:
+            known = constants.get(name)
+            found[index] = np.nan if known is None else numpy_helper.to_array(known).item()
+    return found[0], found[1]

@@ -1,0 +1,129 @@
+"""Tensor names that cannot collide with the names of the quantizer: `UniqueNames`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import onnx
+
+_MARK = "`"
+
+
+class UniqueNames:
+    """Renames all tensors and nodes of a model: ``b`` becomes ``b`0` ``, with another number for
+    each.
+
+    The quantizer adds tensors under names with suffixes, such as ``b_scale`` and, for the copy of a
+    shared bias, ``b0``, and does not check whether the model uses these names. No two unique names
+    are equal, with any suffixes. They sort like the original names, because the quantizer orders
+    nodes by name.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(model)
+        mark = _MARK
+        while any(mark in name for name in _names(model.graph)):
+            mark += _MARK
+        self._mark, self._unique = mark, re.compile(f"{mark}([0-9]+){mark}")
+        self._originals: list[str] = []
+        self._tensors: dict[str, str] = {}
+        _rename(self.model.graph, self.tensor, self._new)
+
+    def tensor(self, name: str) -> str:
+        """The unique name of the tensor ``name`` of the model."""
+        if name not in self._tensors:
+            self._tensors[name] = self._new(name)
+        return self._tensors[name]
+
+    def _new(self, name: str) -> str:
+        self._originals.append(name)
+        return f"{name}{self._mark}{len(self._originals) - 1}{self._mark}"
+
+    def original(self, unique: str) -> str:
+        """The original name that ``unique`` replaces, with the suffix of ``unique``."""
+        found = self._unique.search(unique)
+        return unique if found is None else self._originals[int(found[1])] + unique[found.end() :]
+
+    def has_suffix(self, unique: str) -> bool:
+        """Whether a name is not one of the model's."""
+        found = self._unique.search(unique)
+        return found is None or found.end() < len(unique)
+
+    def readable(self, text: str) -> str:
+        """``text`` with original names in place of the unique ones."""
+        return self._unique.sub("", text)
+
+    def restore(self, model: onnx.ModelProto) -> dict[str, str]:
+        """Give ``model``, made from this one's, the original names, and names with the quantizer's
+        suffixes; returns the new tensor names by unique name. A name with a suffix that is taken
+        gets underscores."""
+        tensors, nodes = _Restored(self), _Restored(self)
+        # Names without a suffix come first, so that they keep the user's names.
+        for name in sorted(tensor_names(model.graph), key=self.has_suffix):
+            tensors.name(name)
+        _rename(model.graph, tensors.name, nodes.name)
+        return tensors.names
+
+
+class _Restored:
+    """Original names for unique ones, no two equal."""
+
+    def __init__(self, unique: UniqueNames) -> None:
+        self._unique = unique
+        self._taken: set[str] = set()
+        self.names: dict[str, str] = {}
+
+    def name(self, unique: str) -> str:
+        if unique not in self.names:
+            name = self._unique.original(unique)
+            while name in self._taken:
+                name += "_"
+            self._taken.add(name)
+            self.names[unique] = name
+        return self.names[unique]
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from tensor_names(graph)
+    for node in graph.node:
+        yield node.name
+        for inner in subgraphs(node):
+            yield from _names(inner)
+
+
+def tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names of all tensors, also in subgraphs."""
+    for item in (*graph.input, *graph.output, *graph.initializer):
+        yield item.name
+    for node in graph.node:
+        yield from filter(None, (*node.input, *node.output))
+        for inner in subgraphs(node):
+            yield from tensor_names(inner)
+
+
+def _rename(
+    graph: onnx.GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]
+) -> None:
+    """Rename all tensors and nodes, also in subgraphs. A tensor of the outer graph gets the same
+    name in the subgraphs that read it."""
+    for item in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        item.name = tensor(item.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = tensor(sparse.values.name)
+    for item in graph.node:
+        item.name = node(item.name)
+        item.input[:] = [tensor(name) if name else "" for name in item.input]
+        item.output[:] = [tensor(name) if name else "" for name in item.output]
+        for inner in subgraphs(item):
+            _rename(inner, tensor, node)
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The branches of an If, or the body of a Loop or Scan."""
+    for item in node.attribute:
+        if item.type == onnx.AttributeProto.GRAPH:
+            yield item.g
+        elif item.type == onnx.AttributeProto.GRAPHS:
+            yield from item.graphs

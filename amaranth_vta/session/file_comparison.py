@@ -1,0 +1,334 @@
+"""Compare results with the file itself, which canonicalization changes.
+
+Two checks. End to end: the largest difference of each output. Later layers can amplify a single
+step that an earlier layer rounds differently, so its limit is wide. Layer by layer: each layer of
+the canonical form runs on tensors computed by the file, and its integers are compared with the
+numbers that the file quantizes. They may differ by half a step plus the layer's rounding bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from amaranth_vta.sw.runtime.network.tile_layout import Array
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+    from amaranth_vta.sw.compiler.graph.network import Network
+
+Run = Callable[[dict[str, Array]], Mapping[str, Array]]
+
+# An output may differ by this part of its range, or by so many steps if that is more.
+MOST_OF_RANGE = 0.25
+MOST_STEPS = 2
+# The multiple of the difference of a default session that an output may reach. Where that session
+# differs by much, the network amplifies single steps.
+_OF_DEFAULT = 2
+# Steps that are scales in float32 do not divide differences exactly.
+_SLACK = 1e-3
+# The float32 rounding error of a layer in the file, in steps of its result.
+_NOISE = 1 / 64
+# The difference of infinities and NaN from numbers; JSON has no infinities.
+_FAR = 1e30
+# The suffix of graph inputs that take tensors computed by the file.
+_GIVEN = "/of the file"
+# Products of integers. With data of uint8 and weights of int8, ONNX Runtime saturates their sums on
+# processors without VNNI.
+_PRODUCTS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger"})
+# They change the place of elements, not their steps.
+_MOVES = frozenset({"Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How an output differs from the file's.
+
+    ``of_range`` is the largest difference as a part of the range of the file's output, and
+    ``steps`` the same difference in steps of the output's quantization, None if it has none.
+    ``same_class`` counts the ``samples`` whose greatest element is at the same place; None if the
+    output is not one vector per sample. ``limit`` is the greatest ``of_range`` that is no failure.
+    """
+
+    of_range: float
+    steps: float | None
+    same_class: int | None
+    samples: int
+    limit: float = MOST_OF_RANGE
+
+    @property
+    def ok(self) -> bool:
+        few_steps = self.steps is not None and self.steps <= MOST_STEPS + _SLACK
+        return few_steps or self.of_range <= self.limit
+
+
+@dataclass(frozen=True)
+class LayerDifference:
+    """How a tensor of 8-bit integers that is computed from the file's own tensors differs from the
+    file's.
+
+    ``steps`` is the largest difference. ``unrounded`` is the largest distance, in steps, from the
+    input of the file's QuantizeLinear; None if another operator makes the tensor. ``bound`` comes
+    from `Rounding.bounds`.
+    """
+
+    steps: int
+    unrounded: float | None
+    bound: float
+
+    @property
+    def limit(self) -> float:
+        """Of ``unrounded``."""
+        return 0.5 + self.bound + _NOISE
+
+    @property
+    def ok(self) -> bool:
+        if self.unrounded is not None:
+            return self.unrounded <= self.limit
+        return self.steps <= 1 + int(self.bound)
+
+    def and_also(self, other: LayerDifference | None) -> LayerDifference:
+        """The larger differences of both, which are of the same tensor."""
+        if other is None:
+            return self
+        unrounded = None
+        if self.unrounded is not None and other.unrounded is not None:
+            unrounded = max(self.unrounded, other.unrounded)
+        return LayerDifference(max(self.steps, other.steps), unrounded, self.bound)
+
+
+@dataclass(frozen=True)
+class FileComparison:
+    """Differences from the file in a session without optimizations, by tensor name: its outputs,
+    and the results of ``layers`` that the file and the canonical form share."""
+
+    outputs: dict[str, OutputDifference]
+    layers: dict[str, LayerDifference]
+
+    @property
+    def ok(self) -> bool:
+        outputs, layers = self.outputs.values(), self.layers.values()
+        return all(item.ok for item in outputs) and all(item.ok for item in layers)
+
+
+def compare_with_file(
+    outputs: dict[str, Array],
+    network: Network,
+    model: onnx.ModelProto,
+    images: int,
+    in_batches: Callable[[Run], Mapping[str, Array]],
+    optimized: Mapping[str, Array] | None = None,
+) -> FileComparison:
+    """Compare ``outputs`` with the outputs of ``model``.
+
+    ``network`` is its canonical form for runs of ``images``.
+    ``in_batches`` calls a run on the inputs that gave the outputs; ``optimized`` are the outputs of
+    the model in a default session. Raises `ModelError` if ONNX
+    Runtime cannot run the model as it stands.
+    """
+    layers = _Layers(network, _without_saturation(model, images), list(outputs))
+    wanted = in_batches(layers.run)
+    found = {
+        name: _difference(outputs[name], wanted[name], _step(network, name)) for name in outputs
+    }
+    for name, values in (optimized or {}).items():
+        limit = _OF_DEFAULT * _difference(values, wanted[name], None).of_range
+        found[name] = replace(found[name], limit=max(MOST_OF_RANGE, limit))
+    return FileComparison(found, layers.found)
+
+
+class _Layers:
+    """Runs of the file, of which each also runs the canonical form on the file's tensors."""
+
+    def __init__(self, network: Network, model: onnx.ModelProto, outputs: list[str]) -> None:
+        from onnx import helper
+
+        from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
+        from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+
+        of_file = {name for node in model.graph.node for name in node.output if name}
+        made = (name for node in network.nodes for name in node.outputs if name in of_file)
+        self._common = [name for name in made if network.types[name].dtype in BYTE_TYPES]
+        self._network, self._outputs = network, outputs
+        self._quantized = _quantized(model, self._common)
+        sources = (item.source for item in self._quantized.values() if item.source in of_file)
+        self._wanted = list(dict.fromkeys([*outputs, *self._common, *sources]))
+        extended = type(model)()
+        extended.CopyFrom(model)
+        known = {item.name for item in model.graph.output}
+        extended.graph.output.extend(
+            helper.make_empty_tensor_value_info(name) for name in self._wanted if name not in known
+        )
+        self._file = exact_session(extended.SerializeToString())
+        self._canonical: onnxruntime.InferenceSession | None = None
+        # The bounds of shared tensors that a single layer computes from shared tensors.
+        self._bounds: dict[str, float] = {}
+        self.found: dict[str, LayerDifference] = {}
+
+    def run(self, feeds: dict[str, Array]) -> dict[str, Array]:
+        """The outputs of the file."""
+        from amaranth_vta.sw.runtime.network.onnx_runtime import run_session
+
+        found = feeds | run_session(self._file, self._wanted, feeds)
+        if self._canonical is None:
+            # Inference of shapes does not always know them.
+            self._common = [name for name in self._common if self._is_same(name, found[name])]
+            self._bounds = self._bounds_of_layers()
+        if self._common:
+            self._canonical = self._canonical or self._session()
+            given = feeds | {name + _GIVEN: found[name] for name in self._common}
+            needed = {item.name: given[item.name] for item in self._canonical.get_inputs()}
+            for name, value in run_session(self._canonical, self._common, needed).items():
+                if name in self._bounds:
+                    difference = self._difference(name, value, found)
+                    self.found[name] = difference.and_also(self.found.get(name))
+        return {name: found[name] for name in self._outputs}
+
+    def _difference(self, name: str, value: Array, found: dict[str, Array]) -> LayerDifference:
+        low, high = self._limits(name)
+        got, wanted = (np.clip(item.astype(np.int16), low, high) for item in (value, found[name]))
+        unrounded, quantized = None, self._quantized.get(name)
+        if quantized is not None and found[quantized.source].shape == value.shape:
+            exact = np.clip(quantized.unrounded(found), low, high)
+            unrounded = float(np.nan_to_num(np.abs(got - exact), nan=0.0).max(initial=0))
+        steps = int(np.abs(got - wanted).max(initial=0))
+        return LayerDifference(steps, unrounded, self._bounds[name])
+
+    def _bounds_of_layers(self) -> dict[str, float]:
+        """The bound of each shared tensor before which integers are rounded at most once."""
+        given, bounds = set(self._common), self._network.rounding.bounds
+        times: dict[str, int] = {}
+        moved: dict[str, float] = {}
+        for node in self._network.nodes:
+            made = [name for name in node.reads if name not in given]
+            rounds = node.operator == "QuantizeLinear" or node.operator.startswith("QLinear")
+            number = max((times.get(name, 0) for name in made), default=0) + rounds
+            bound = max((moved.get(name, 0.0) for name in made), default=0.0)
+            for name in node.outputs:
+                times[name], moved[name] = number, bound + bounds.get(node.name, 0.0)
+        return {name: moved[name] for name in self._common if times[name] <= 1}
+
+    def _limits(self, name: str) -> tuple[int, int]:
+        """The limits of a tensor, narrowed to the bounds of the Clip that alone reads it."""
+        network, limits = self._network, np.iinfo(self._network.types[name].dtype)
+        clip = network.only_reader(name)
+        if clip is None or clip.operator != "Clip" or clip.domain:
+            return limits.min, limits.max
+        low, high = (network.constants.get(clip.input(index)) for index in (1, 2))
+        return (
+            limits.min if low is None else int(low.item()),
+            limits.max if high is None else int(high.item()),
+        )
+
+    def _is_same(self, name: str, value: Array) -> bool:
+        info = self._network.types[name]
+        return (info.dtype, info.shape) == (value.dtype, value.shape)
+
+    def _session(self) -> onnxruntime.InferenceSession:
+        """The canonical form, in which the tensors in common are inputs where they are read."""
+        from amaranth_vta.sw.compiler.graph.nodes import Nodes
+        from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+
+        given, network = set(self._common), self._network
+        types = network.types | {name + _GIVEN: network.types[name] for name in given}
+        work = replace(network, nodes=Nodes(network.nodes), outputs=self._common, types=types)
+        for node in network.nodes:
+            inputs = tuple(name + _GIVEN if name in given else name for name in node.inputs)
+            if inputs != node.inputs:
+                work.nodes.replace(node, [replace(node, inputs=inputs)])
+        work.drop_unused()
+        read = {name for node in work.nodes for name in node.reads}
+        possible = (*network.inputs, *(name + _GIVEN for name in self._common))
+        needed = [name for name in possible if name in read]
+        model = work.part(work.nodes, needed, self._common)
+        return exact_session(model.SerializeToString())
+
+
+@dataclass(frozen=True)
+class _Quantized:
+    """A QuantizeLinear of the file: its input ``source``, ``scale`` and ``zero`` point."""
+
+    source: str
+    scale: Array
+    zero: Array
+
+    def unrounded(self, found: dict[str, Array]) -> Array:
+        """The file's numbers in steps, before it rounds them; float64."""
+        with np.errstate(over="ignore"):
+            return found[self.source].astype(np.float64) / self.scale.item() + int(self.zero.item())
+
+
+def _quantized(model: onnx.ModelProto, names: list[str]) -> dict[str, _Quantized]:
+    """The QuantizeLinear that makes each of ``names``, if its float32 scale is one constant."""
+    from onnx import numpy_helper
+
+    constants = {item.name: item for item in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            constants[node.output[0]] = node.attribute[0].t
+    found: dict[str, _Quantized] = {}
+    for node in model.graph.node:
+        if node.input and node.input[0] in constants:
+            continue
+        known = len(node.input) > 2 and {*node.input[1:3]} <= constants.keys()
+        if node.op_type != "QuantizeLinear" or node.output[0] not in names or not known:
+            continue
+        scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
+        if scale.size == 1 and scale.dtype == np.float32 and 0 < scale.item() < np.inf:
+            found[node.output[0]] = _Quantized(node.input[0], scale, zero)
+    return found
+
+
+def _without_saturation(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
+    """``model``; if it has products of uint8 data and int8 weights, with weights of uint8."""
+    if not any(node.op_type in _PRODUCTS for node in model.graph.node):
+        return model
+    from amaranth_vta.sw.compiler.graph.canonical.integer_products import match_weights
+    from amaranth_vta.sw.compiler.graph.canonical.rewriting import rewrite
+    from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
+
+    network = load_network(model, images)
+    rewrite(network, (match_weights,))
+    return network.to_onnx()
+
+
+def _step(network: Network, name: str) -> float | None:
+    """The step by which an output is quantized; None if nothing quantizes it."""
+    from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
+
+    node = network.maker(name)
+    while node is not None and node.operator in _MOVES:
+        name = node.inputs[0]
+        node = network.maker(name)
+    if network.types[name].dtype in BYTE_TYPES:
+        return 1
+    parameters = parameters_of(network, node, "DequantizeLinear")
+    if parameters is None or not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
+        return None
+    return float(parameters.scale.item()) or None
+
+
+def _difference(got: Array, wanted: Array, step: float | None) -> OutputDifference:
+    samples = len(wanted) if wanted.ndim else 1
+    numeric = wanted.dtype.kind == "f" or wanted.dtype.itemsize == 1
+    if not numeric or not wanted.size:  # indices and truth values have no distance
+        return OutputDifference(0.0, None, None, samples)
+    same_class = None
+    if wanted.ndim > 1 and sum(size > 1 for size in wanted.shape[1:]) == 1:
+        first, second = (item.reshape(samples, -1).argmax(axis=1) for item in (got, wanted))
+        same_class = int((first == second).sum())
+    with np.errstate(invalid="ignore"):
+        off = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
+    # Infinities of the same sign and NaN equal themselves.
+    same = (got == wanted) | (got != got) & (wanted != wanted)
+    most = float(np.nan_to_num(np.where(same, 0, off), nan=_FAR, posinf=_FAR).max())
+    values = wanted[np.isfinite(wanted)].astype(np.float64)
+    extent = float(np.ptp(values)) if values.size else 0.0
+    extent = extent or float(np.abs(values).max(initial=0)) or 1.0
+    steps = None if step is None else most / step
+    return OutputDifference(most / extent, steps, same_class, samples)

@@ -1,0 +1,275 @@
+"""Choose steps of a product's sums that are fine enough for its bias.
+
+An integer product counts its sums in steps of s_x · s_w. A float bias is rounded to these steps.
+With weights of few bits a step is coarse: half of it can exceed a step of the result. Multiplying
+the weights by an integer m and dividing their scale by m leaves the product unchanged and makes the
+steps finer by m. If some bias is further than `_NEAR` from a step, each channel gets its own m:
+preferably an m for which no result changes, otherwise the m with the smallest rounding error.
+
+`SumSteps.moved` bounds the remaining error in steps of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Array, Network
+
+from .quantization import QuantizationParameters, parameters_of
+
+# A rounding error of a bias that needs no finer steps, in steps of the result.
+_NEAR = 1 / 256
+# The same for layers whose scales are one power of two, which machines without REQUANTIZE need.
+_NEAR_FOR_SHIFTS = 1 / 64
+# From this size of a sum's step, in steps of the result, all sums that are not clipped are tried.
+_COARSE = 1 / 64
+# The width of a rounded bias.
+_BIAS_BITS = 30
+_SUM_LIMIT = (1 << 31) - 1
+# The relative error of a few float32 operations in succession.
+FLOAT32 = 2.0**-22
+# Results that are not clipped have at most this many steps.
+STEPS = 256
+
+
+@dataclass(frozen=True)
+class ResultLimits:
+    """The ``scale`` of a result, and the least and the greatest of its steps, ``low`` and ``high``,
+    less its zero point."""
+
+    scale: float
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, out: QuantizationParameters, low: int, high: int) -> ResultLimits:
+        """The limits of results quantized by ``out`` and clipped to ``low`` and ``high``."""
+        zero = int(out.zero.item())
+        return cls(float(out.scale.item()), low - zero, high - zero)
+
+
+@dataclass(frozen=True)
+class SumSteps:
+    """Weights of a product less their zero points, (channels, …) as given, their ``parameters``,
+    and the ``bias``, int32 (channels,). ``moved`` bounds how far the rounding of bias and weights
+    moves a result, in steps of the result, before the result itself is rounded."""
+
+    weights: Array
+    parameters: QuantizationParameters
+    bias: Array
+    moved: float
+
+
+def sum_steps(
+    network: Network,
+    bias: str,
+    weights: Array,
+    data: QuantizationParameters,
+    weight: QuantizationParameters,
+    limits: ResultLimits,
+) -> SumSteps | None:
+    """Steps for the sums of ``data`` times ``weights``, int16 (channels, …) less their zero points,
+    that are of ``weight``, plus the tensor ``bias``, empty for none.
+
+    The steps are coarser where the bias would not fit int32, as in nearly dead channels. None if
+    the bias is not constant with one number per channel, or has no number of steps.
+    """
+    channels = len(weights)
+    scale = np.asarray((np.float32(data.scale.item()) * weight.scale).reshape(-1))
+    found = _bias(network, bias, scale) if bias else (np.zeros(1, np.int32), True)
+    if found is None or not is_of_channels(found[0], channels):
+        return None
+    values, exact = np.broadcast_to(found[0].reshape(-1), channels), found[1]
+    if exact:
+        moved = FLOAT32 * STEPS
+        return SumSteps(weights, weight, np.array(values), moved)
+    product = _Product(weights.reshape(channels, -1), scale, values, data, limits)
+    chosen = product.finer(weight.zero.dtype)
+    if chosen is None:
+        return None
+    if (chosen.factors != 1).any():
+        weights = np.rint(weights * _wide(chosen.factors, weights)).astype(np.int16)
+        weight = _finer(weight, chosen.factors, weights)
+        scale = np.asarray((np.float32(data.scale.item()) * weight.scale).reshape(-1))
+    if np.abs(chosen.bias).max() > _SUM_LIMIT:
+        return None
+    moved = product.moved(weights.reshape(channels, -1), scale, chosen)
+    return SumSteps(weights, weight, chosen.bias.astype(np.int32), moved)
+
+
+def is_of_channels(bias: Array, channels: int) -> bool:
+    """Whether a bias is one number, or one per channel along its last axis. The bias of a matrix
+    product may also differ from row to row."""
+    return bias.size == 1 or bias.shape[-1:] == (channels,) == (bias.size,)
+
+
+def stored(weights: Array, parameters: QuantizationParameters) -> Array:
+    """Weights (channels, …) less their zero points as the integers of ``parameters``."""
+    zero = parameters.zero.astype(np.int16)
+    return (weights + _wide(zero, weights)).astype(parameters.zero.dtype)
+
+
+def zero_free(values: Array, parameters: QuantizationParameters) -> Array:
+    """int16: weights (channels, …) of ``parameters`` less their zero points."""
+    return values.astype(np.int16) - _wide(parameters.zero.astype(np.int16), values)
+
+
+@dataclass(frozen=True)
+class _Finer:
+    """``factors`` of the weights, integers or negative powers of two, the ``bias`` in steps finer
+    by these, float64, and whether a channel is ``unchanged``: no result becomes another. All are
+    (channels,)."""
+
+    factors: Array
+    bias: Array
+    unchanged: Array
+
+
+@dataclass(frozen=True)
+class _Product:
+    """The sums of ``data`` times ``weights``, int16 (channels, terms), of steps ``scale``, plus a
+    ``bias`` of real numbers, (channels,)."""
+
+    weights: Array
+    scale: Array
+    bias: Array
+    data: QuantizationParameters
+    limits: ResultLimits
+
+    def finer(self, dtype: np.dtype) -> _Finer | None:
+        """None if the bias has no number of steps."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            steps = np.where(self.bias == 0, 0, self.bias.astype(np.float64) / self.scale)
+            unit = np.broadcast_to(self.scale.astype(np.float64) / self.limits.scale, steps.shape)
+            exponents = np.ceil(np.log2(np.abs(steps))) - _BIAS_BITS
+        if not np.isfinite(steps).all():
+            return None
+        # Nearly dead channels, whose bias would exceed its width, get coarser steps.
+        dead = exponents > 0
+        coarser = np.exp2(-np.maximum(exponents, 0))
+        steps = steps * coarser
+        unchanged = np.zeros(len(steps), np.bool_)
+        most = np.where(dead, 1, self._room(steps, dtype))
+        multiples = np.arange(1, int(most.max()) + 1)
+        whole = np.rint(steps[:, None] * multiples)
+        off = np.abs(whole / multiples - _column(steps)) * _column(unit)
+        off[dead] = 0
+        if off[:, 0].max() <= (_NEAR_FOR_SHIFTS if _are_shifts(unit) else _NEAR):
+            return _Finer(coarser, whole[:, 0], unchanged)
+        off[multiples > _column(most)] = np.inf
+        for channel in np.flatnonzero((unit >= _COARSE) & np.isfinite(unit) & (most > 1)):
+            low, high = self._unchanging(float(steps[channel]), float(unit[channel]))
+            least, greatest = np.floor(low * multiples) + 1, np.ceil(high * multiples) - 1
+            fits = (least <= greatest) & (multiples <= most[channel])
+            if fits.any():
+                whole[channel] = np.clip(whole[channel], least, greatest)
+                nearest = whole[channel] / multiples
+                off[channel] = np.where(fits, -np.minimum(nearest - low, high - nearest), np.inf)
+                unchanged[channel] = True
+        at = off.argmin(axis=1)
+        return _Finer(multiples[at] * coarser, whole[np.arange(len(at)), at], unchanged)
+
+    def _unchanging(self, bias: float, unit: float) -> tuple[float, float]:
+        """The open interval around the ``bias`` of a channel, in steps of the sum, in which no
+        result changes for any sum; a step of the sum is ``unit`` steps of the result."""
+        sums = np.arange(
+            np.floor((self.limits.low - 0.5) / unit - bias),
+            np.ceil((self.limits.high + 0.5) / unit - bias) + 1,
+        )
+        above = (sums + bias) * unit + 0.5
+        above -= np.floor(above)
+        return bias - float(above.min()) / unit, bias + float(1 - above.max()) / unit
+
+    def _room(self, steps: Array, dtype: np.dtype) -> Array:
+        """int64 (channels,): the greatest multiples of the weights that ``dtype`` holds and whose
+        sums fit 32 bits; 1 if the weights fill it."""
+        limits = np.iinfo(dtype)
+        neutral = (limits.max + limits.min + 1) // 2
+        ups = np.maximum(self.weights.max(axis=1, initial=0), 0).astype(np.int64)
+        downs = np.maximum(-self.weights.min(axis=1, initial=0), 0).astype(np.int64)
+        fits = np.minimum(
+            (limits.max - neutral) // np.maximum(ups, 1),
+            (neutral - limits.min) // np.maximum(downs, 1),
+        )
+        if (fits < 1).any():  # weights of nine bits keep their zero points
+            return np.ones(len(steps), np.int64)
+        sums = self._reach() + np.abs(steps) + 1
+        return np.maximum(np.minimum(fits, (_SUM_LIMIT // sums).astype(np.int64)), 1)
+
+    def _reach(self) -> Array:
+        """float64 (channels,): the greatest magnitude of the sums, without a bias."""
+        return np.abs(self.weights.astype(np.int64)).sum(axis=1).astype(np.float64) * self._span
+
+    @property
+    def _span(self) -> int:
+        limits, zero = np.iinfo(self.data.zero.dtype), int(self.data.zero.item())
+        return int(max(limits.max - zero, zero - limits.min))
+
+    def moved(self, weights: Array, scale: Array, chosen: _Finer) -> float:
+        """How far results move, in their steps, if ``weights`` and the ``chosen`` bias count steps
+        of ``scale`` instead."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            unit = self.scale.astype(np.float64) / self.limits.scale
+            made = scale.astype(np.float64) / self.limits.scale
+            bias = self.bias.astype(np.float64) / self.limits.scale
+            off = np.where(chosen.unchanged, 0, np.abs(chosen.bias * made - bias))
+            multiplied = chosen.factors >= 1
+            apart = self.weights * _column(unit) - weights * _column(made)
+            off += np.where(multiplied, 0, np.abs(apart).sum(axis=1) * self._span)
+            off += FLOAT32 * (STEPS + 2 * np.abs(bias))
+            # Channels whose results are always clipped to the same bound do not move.
+            reach = self._reach() * unit + off
+            clipped = bias - reach > self.limits.high - 0.5
+            clipped |= bias + reach < self.limits.low + 0.5
+        return float(np.where(clipped, 0, off).max())
+
+
+def _column(of_channels: Array) -> Array:
+    return of_channels.reshape(-1, 1)
+
+
+def _are_shifts(unit: Array) -> bool:
+    """Whether the scales of a layer are one power of two."""
+    return bool((unit == unit[0]).all() and np.frexp(unit[0])[0] == 0.5)
+
+
+def _finer(
+    weight: QuantizationParameters, factors: Array, weights: Array
+) -> QuantizationParameters:
+    """``weight`` of steps finer by ``factors``, for ``weights`` less their zero points."""
+    same = weight.per_tensor and bool((factors == factors[0]).all())
+    scale = (weight.scale.reshape(-1) / (factors[:1] if same else factors)).astype(np.float32)
+    limits = np.iinfo(weight.zero.dtype)
+    neutral = (limits.max + limits.min + 1) // 2
+    zero = weight.zero.reshape(-1)
+    if limits.min - neutral <= weights.min() and weights.max() <= limits.max - neutral:
+        zero = np.array([neutral], weight.zero.dtype)
+    if same:
+        return QuantizationParameters(scale.reshape(()), zero[:1].reshape(()), weight.axis)
+    return QuantizationParameters(scale, np.array(np.broadcast_to(zero, len(factors))), 0)
+
+
+def _bias(network: Network, name: str, scale: Array) -> tuple[Array, bool] | None:
+    """The values of a bias, and whether they are int32 steps of ``scale`` or real numbers; None if
+    it is not constant."""
+    node = network.maker(name)
+    if node is None:
+        return (network.constants[name], False) if name in network.constants else None
+    parameters = parameters_of(network, node, "DequantizeLinear")
+    values = network.constants.get(node.inputs[0])
+    if parameters is None or values is None:
+        return None
+    same = np.all(parameters.scale.reshape(-1) == scale) and not parameters.zero.any()
+    if values.dtype == np.int32 and same:
+        return values, True
+    many = values.size > 1 and parameters.scale.size > 1
+    return None if many and values.ndim > 1 else (parameters.dequantize(values), False)
+
+
+def _wide(of_channels: Array, values: Array) -> Array:
+    """One number, or one per channel, in a shape that broadcasts over ``values``."""
+    if of_channels.size == 1:
+        return of_channels.reshape(())
+    return of_channels.reshape(-1, *[1] * (values.ndim - 1))

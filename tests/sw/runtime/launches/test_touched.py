@@ -1,0 +1,106 @@
+"""What instructions are said to touch covers what the functional model sees them touch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.isa import Memory, Module
+from amaranth_vta.sim.model.machine import ClearModel
+from amaranth_vta.sim.model.observers.observer import Elements, Observer
+from amaranth_vta.sim.programs.random_programs import legal_program
+from amaranth_vta.sw.runtime.instruction_words import instruction_words
+from amaranth_vta.sw.runtime.launches.touched import Followed, Interval, MicroOps
+
+# For each module, what it reads of scratchpads that another module writes, and the reverse.
+_SHARED_READS = {Module.COMPUTE: (Memory.INP, Memory.WGT), Module.STORE: (Memory.ACC,)}
+
+
+class Seen(Observer):
+    """Per instruction and memory, the first element that it read, and wrote, and the last."""
+
+    def __init__(self) -> None:
+        self.reads: dict[tuple[int, str], Interval] = {}
+        self.writes: dict[tuple[int, str], Interval] = {}
+
+    def read(self, index: int, memory: str, elements: Elements) -> None:
+        _widen(self.reads, index, memory, elements)
+
+    def write(self, index: int, memory: str, elements: Elements) -> None:
+        _widen(self.writes, index, memory, elements)
+
+
+def _widen(
+    seen: dict[tuple[int, str], Interval], index: int, memory: str, elements: Elements
+) -> None:
+    if elements.size:
+        first, end = int(elements.min()), int(elements.max()) + 1
+        before = seen.get((index, memory), (first, end))
+        seen[index, memory] = min(first, before[0]), max(end, before[1])
+
+
+def followed(config: Config, memory: npt.NDArray[np.uint8], bits: list[int]) -> Followed:
+    return Followed(MicroOps(config, memory), instruction_words(bits))
+
+
+@pytest.mark.parametrize("name", ["tiny-extended", "batch2"])
+def test_what_is_touched_of_all_that_modules_share_is_known_exactly(name: str) -> None:
+    """An interval too short loses a token, and one too long costs one."""
+    config, kinds = PRESETS[name], Counter[str]()
+    for seed in range(6):
+        image = legal_program(config, seed)
+        seen, memory = Seen(), image.dram.copy()
+        model = ClearModel(config, memory, "program", [seen])
+        assert model.run(image.insn_addr, image.insn_count, None).fault is None
+        stream = image.instruction_bits()
+        known = followed(config, image.dram, stream)
+        for number, bits in enumerate(stream):
+            touched = known[number]
+            instruction = isa.instruction_set(config).decode(bits)
+            assert touched.module is isa.module_of(instruction)
+            assert of_scratchpads(touched.read) == {
+                place: seen.reads[number, place.name]
+                for place in _SHARED_READS.get(touched.module, ())
+                if (number, place.name) in seen.reads
+            }, (seed, number, instruction)
+            assert of_scratchpads(touched.written) == {
+                place: seen.writes[number, place.name]
+                for place in (Memory.INP, Memory.WGT, Memory.ACC)
+                if (number, place.name) in seen.writes
+            }, (seed, number, instruction)
+            if not (isinstance(instruction, isa.Load) and instruction.memory == Memory.UOP):
+                moved = seen.writes if touched.module is Module.STORE else seen.reads
+                assert touched.dram == moved.get((number, "DRAM")), (seed, number, instruction)
+            kinds[type(instruction).__name__] += bool(touched.read or touched.written)
+    expected = {"Load", "Store", "Gemm", "Alu"}
+    if config.depthwise:
+        expected |= {"Depthwise", "Multiply", "Forward"}
+    assert {kind for kind, count in kinds.items() if count > 5} == expected
+
+
+def of_scratchpads(claims: dict[Memory, Interval]) -> dict[Memory, Interval]:
+    return {memory: (first, end) for memory, (first, end) in claims.items() if first < end}
+
+
+def test_micro_ops_are_those_that_were_loaded_last() -> None:
+    """Also where an instruction names the same ones as one before it, loaded since."""
+    config = PRESETS["tiny"]
+    instructions = isa.instruction_set(config)
+    uops = [instructions.encode_uop(isa.Uop(dst, 0, 0)) for dst in (3, 9)]
+    program = [
+        isa.Load(memory=Memory.UOP, x_size=1),
+        isa.Gemm(uop_end=1),
+        isa.Load(memory=Memory.UOP, dram_base=1, x_size=1),
+        isa.Gemm(uop_end=1),
+    ]
+    memory = np.array(uops, np.uint32).view(np.uint8)
+    known = followed(config, memory, [instructions.encode(item) for item in program])
+    assert [known[number].written for number in (1, 3)] == [
+        {Memory.ACC: (3, 4)},
+        {Memory.ACC: (9, 10)},
+    ]

@@ -1,0 +1,220 @@
+"""Soundness checks of compiled networks at their limits: the limit is accepted, one beyond it is
+refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from amaranth_vta.session import Session
+from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights
+from amaranth_vta.sw.runtime.network.network_program import (
+    NetworkProgram,
+    RunHost,
+    RunLayer,
+    ToHost,
+    ToMachine,
+)
+from amaranth_vta.sw.runtime.network.packing import Packing, Window
+from amaranth_vta.sw.runtime.network.soundness import require_sound
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+
+DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "digits.onnx"
+INT8 = np.dtype(np.int8)
+Part = TypeVar("Part")
+
+
+@pytest.fixture(scope="module")
+def digits() -> NetworkProgram:
+    """Four layers in streams 0 to 3, which stream 4 joins into one launch."""
+    with Session(DIGITS, "tiny") as session:
+        program = session.program
+    require_sound(program)
+    return program
+
+
+def with_step(network: NetworkProgram, kind: type[Part], change: Callable[[Part], Part]) -> Any:
+    """``network`` with ``change`` made to its last step of a ``kind``."""
+    steps: list[Any] = list(network.steps)
+    at = max(index for index, step in enumerate(steps) if isinstance(step, kind))
+    steps[at] = change(steps[at])
+    return replace(network, steps=tuple(steps))
+
+
+def is_sound(network: NetworkProgram) -> bool:
+    try:
+        require_sound(network)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("streams", "sound"),
+    [
+        (range(3, 4), True),
+        (range(5, 5), True),  # no streams
+        (range(3, 6), False),
+        (range(4, 6), False),
+        (range(6, 6), False),
+        (range(-1, 4), False),
+        (range(-1, -1), False),
+        (range(3, 2), False),
+    ],
+)
+def test_a_layer_runs_streams_of_the_program(
+    digits: NetworkProgram, streams: range, sound: bool
+) -> None:
+    # Without launches, which a layer of other streams would not be part of.
+    alone = replace(digits, launches=())
+    changed = with_step(alone, RunLayer, lambda layer: replace(layer, streams=streams))
+    assert is_sound(changed) == sound
+
+
+@pytest.mark.parametrize(
+    ("change", "sound"),
+    [
+        ({"stream": 4}, True),
+        ({"stream": 5}, False),
+        ({"stream": -1}, False),
+        ({"streams": range(4, 4), "ends": ()}, False),
+        ({"streams": range(3), "ends": (85, 542, 795)}, True),
+        ({"streams": range(1, 4), "ends": (542, 795, 856)}, True),
+        ({"streams": range(5)}, False),
+        ({"streams": range(-1, 3)}, False),
+        ({"ends": (85, 542, 795, 857)}, True),
+        ({"ends": (85, 542, 795, 858)}, False),
+        ({"ends": (85, 542, 795)}, False),
+        ({"ends": (85, 542, 795, 856, 857)}, False),
+        ({"ends": (85, 85, 795, 856)}, False),
+        ({"ends": (-1, 542, 795, 856)}, False),
+    ],
+)
+def test_a_launch_joins_layers_that_follow_one_another(
+    digits: NetworkProgram, change: dict[str, Any], sound: bool
+) -> None:
+    (launch,) = digits.launches
+    assert len(digits.program.streams[launch.stream].words) == 857
+    assert is_sound(replace(digits, launches=(replace(launch, **change),))) == sound
+
+
+def test_a_launch_keeps_the_order_of_layers(digits: NetworkProgram) -> None:
+    steps = list(digits.steps)
+    layers = [at for at, step in enumerate(steps) if isinstance(step, RunLayer)]
+    steps[layers[0]], steps[layers[1]] = steps[layers[1]], steps[layers[0]]
+    assert not is_sound(replace(digits, steps=tuple(steps)))
+    assert is_sound(replace(digits, steps=tuple(steps), launches=()))
+
+
+@pytest.mark.parametrize("kind", [ToMachine, ToHost])
+def test_a_tensor_just_fits_its_buffer(digits: NetworkProgram, kind: type[Any]) -> None:
+    step = next(item for item in digits.steps if isinstance(item, kind))
+
+    def resized(size: int) -> NetworkProgram:
+        buffers = tuple(
+            replace(item, size=size) if item.name == step.buffer else item
+            for item in digits.program.buffers
+        )
+        return replace(digits, program=replace(digits.program, buffers=buffers))
+
+    others = [
+        item.operand.nbytes
+        for item in digits.steps
+        if isinstance(item, ToMachine | ToHost) and item.buffer == step.buffer
+    ]
+    assert is_sound(resized(max(others)))
+    assert not is_sound(resized(max(others) - 1))
+    renamed = with_step(digits, kind, lambda item: replace(item, buffer="none"))
+    assert not is_sound(renamed)
+
+
+@pytest.mark.parametrize(
+    ("type_", "sound"),
+    [
+        (TensorType(INT8, (1, 10)), True),
+        (TensorType(INT8, (10,)), True),
+        (TensorType(INT8, (1, 9)), False),
+        (TensorType(INT8, (1, 11)), False),
+        (TensorType(INT8, (-1, -10)), False),
+        (TensorType(INT8, None), False),
+        (TensorType(np.dtype(object), (1, 10)), False),
+    ],
+)
+def test_what_comes_to_the_host_has_the_elements_of_its_tiles(
+    digits: NetworkProgram, type_: TensorType, sound: bool
+) -> None:
+    assert is_sound(with_step(digits, ToHost, lambda step: replace(step, type=type_))) == sound
+
+
+WINDOW = Window((1, 3), (1, 1), (1, 1), (0, 1, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("packing", "sound"),
+    [
+        (Packing(WINDOW, -128), True),
+        (Packing(WINDOW, 127), True),
+        (Packing(WINDOW, -129), False),
+        (Packing(WINDOW, 128), False),
+        (Packing(replace(WINDOW, pads=(0, 0, 0, 0)), 0), True),
+        (Packing(replace(WINDOW, pads=(0, -1, 0, 3)), 0), False),
+        (Packing(replace(WINDOW, strides=(0, 1)), 0), False),
+        (Packing(replace(WINDOW, dilations=(1, 0)), 0), False),
+        (Packing(replace(WINDOW, kernel=(1, 0)), 0), False),
+        (Packing(replace(WINDOW, kernel=(1, 10)), 0), True),
+        (Packing(replace(WINDOW, kernel=(1, 11)), 0), False),  # wider than the padded image
+        (FactorWeights(-128, 1, 4), True),
+        (FactorWeights(127, 1, 4), True),
+        (FactorWeights(-129, 1, 4), False),
+        (FactorWeights(128, 1, 4), False),
+        (FactorWeights(0, 0, 4), False),
+        (FactorWeights(0, 1, 0), False),
+        (FactorBias(-128, 127, (1 << 31) - 1, (-1 << 31,), 1, 4), True),
+        (FactorBias(-129, 0, 0, (), 1, 4), False),
+        (FactorBias(0, 128, 0, (), 1, 4), False),
+        (FactorBias(0, 0, 1 << 31, (), 1, 4), False),
+        (FactorBias(0, 0, 0, ((-1 << 31) - 1,), 1, 4), False),
+        (FactorBias(0, 0, 0, (), 0, 4), False),
+        (FactorBias(0, 0, 0, (), 1, 0), False),
+    ],
+)
+def test_what_the_host_packs_is_within_its_ranges(
+    digits: NetworkProgram, packing: Any, sound: bool
+) -> None:
+    is_matrix = not isinstance(packing, Packing)
+
+    def change(step: ToMachine) -> ToMachine:
+        image = (1, 8, 8, 1) if is_matrix else step.operand.image
+        return replace(step, operand=replace(step.operand, image=image, packing=packing))
+
+    buffers = tuple(replace(item, size=1 << 20) for item in digits.program.buffers)
+    roomy = replace(digits, program=replace(digits.program, buffers=buffers))
+    assert is_sound(with_step(roomy, ToMachine, change)) == sound
+    if is_matrix:
+
+        def is_image(step: ToMachine) -> ToMachine:
+            return replace(step, operand=replace(step.operand, packing=packing))
+
+        assert not is_sound(with_step(roomy, ToMachine, is_image))
+
+
+@pytest.mark.parametrize(("macs", "sound"), [(0, True), (-1, False), ((1 << 62) - 1, True)])
+def test_counts_are_natural_numbers_of_62_bits(
+    digits: NetworkProgram, macs: int, sound: bool
+) -> None:
+    for count, expected in ((macs, sound), (1 << 62, False), (1.0, False), (True, False)):
+        changed = with_step(digits, RunLayer, lambda step, n=count: replace(step, macs=n))  # type: ignore[misc]
+        assert is_sound(changed) == expected, count
+
+
+def test_a_tensor_is_made_before_it_is_used(digits: NetworkProgram) -> None:
+    """The first host segment produces the machine's input, the last one the network's output."""
+    assert not is_sound(replace(digits, steps=digits.steps[1:]))
+    assert not is_sound(replace(digits, steps=digits.steps[:-1]))
+    for names in ({"inputs": ("absent",)}, {"outputs": ("absent",)}):
+        assert not is_sound(with_step(digits, RunHost, lambda step, n=names: replace(step, **n)))  # type: ignore[misc]
