@@ -23,14 +23,18 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
         "biases whose rounding could move results by more than half a step",
         "--allow-rounding rounds them nevertheless",
     ),
-    (r"is in float: ", "products in float, not between quantizations", _QUANTIZE),
+    (
+        r"is in float: (its .* in float$|.*nothing quantizes)",
+        "products in float, not between quantizations",
+        _QUANTIZE,
+    ),
     (
         r"product's result, which nothing quantizes",
         "operators on results of products that nothing quantizes",
         "`vta quantize` of the float model puts a QuantizeLinear between them",
     ),
     (
-        r"^its operand .* is in float$",
+        r"^its operand .* in float$",
         "operators with an operand in float",
         "of a float model, `vta quantize` quantizes all that the machine can run",
     ),

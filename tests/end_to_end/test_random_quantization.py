@@ -24,11 +24,12 @@ Array = npt.NDArray[Any]
 FLOATS = "float tensors are the host's"
 
 
-def random_network(seed: int, form: str, dtype: Any) -> QuantizedNetwork:
-    """One to four convolutions with residuals and poolings between, perhaps a matrix product."""
+def random_network(seed: int, form: str, dtype: Any, **options: bool) -> QuantizedNetwork:
+    """One to four convolutions with residuals and poolings between, perhaps a matrix product, with
+    the ``options`` of `QuantizedNetwork`."""
     choose = random.Random(seed)
     channels = choose.choice([1, 3, choose.randint(1, 40)])
-    network = QuantizedNetwork(seed, form, dtype, (channels, 9, 8))
+    network = QuantizedNetwork(seed, form, dtype, (channels, 9, 8), **options)
 
     def chance(probability: float) -> bool:
         return choose.random() < probability
@@ -85,6 +86,26 @@ def assert_equal(
 @each_seed(range(15))
 def test_a_random_quantized_network_is_exact(seed: int, form: str, dtype: Any) -> None:
     assert_exact(random_network(seed, form, dtype), "tiny-extended", "functional", 3)
+
+
+@pytest.mark.parametrize("small", [False, True])
+@each_seed(range(30, 34))
+def test_a_random_network_of_moved_weights_is_exact(seed: int, small: bool) -> None:
+    network = random_network(seed, "qdq", np.uint8, moved=True, small=small)
+    assert_exact(network, "tiny-extended", "functional", 3)
+
+
+@pytest.mark.parametrize("small", [False, True])
+@each_seed(range(30, 36))
+def test_moved_weights_are_the_same_weights(seed: int, small: bool) -> None:
+    """Networks with and without moves have the same results."""
+    results: list[Array] = []
+    for moved in (False, True):
+        network = random_network(seed, "qdq", np.int8, moved=moved, small=small)
+        inputs = {"x": network.images(2)}
+        with Session(network.model(), "pynq-extended") as session:
+            results.append(session.run(inputs)["y"])
+    assert np.array_equal(results[0], results[1])
 
 
 @each_seed(range(15, 20))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -29,6 +30,15 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
+# Integers of few bits: least, greatest, and type.
+_SMALL: dict[str, tuple[int, int, Any]] = {
+    "int4": (-8, 7, ml_dtypes.int4),
+    "uint4": (0, 15, ml_dtypes.uint4),
+    "int2": (-2, 1, ml_dtypes.int2),
+    "uint2": (0, 3, ml_dtypes.uint2),
+}
+
+
 @dataclass(frozen=True)
 class Form:
     """A file, made by ``make``. All of its MACs are the machine's, and the host has no operators
@@ -42,8 +52,15 @@ def _constant(kind: str, numbers: Sequence[float], rng: np.random.Generator) -> 
     """A constant of the text: ``w(8, 3, 3, 3)`` is a random weight of this shape, ``v(8)`` a vector
     of positive numbers, ``c(0.5)`` a scalar, ``i(1, -1)`` a vector of int64; ``z(120)`` is a zero
     point of uint8 and ``n(0)`` one of int8; ``k(8, 3)``, ``u(8, 3)`` and ``j(8)`` are random int8,
-    uint8 and int32 of these shapes; ``o(1, 0)`` are booleans, ``h(0)`` is a zero point of int16."""
+    uint8 and int32 of these shapes; ``o(1, 0)`` are booleans, ``h(0)`` is a zero point of int16;
+    ``small(8)`` is a vector of numbers about 0.01, ``half(8)`` one of float16, ``int4(8, 3)`` is
+    random int4 of this shape, or if that is 1, one near the middle, and so on for `_SMALL`."""
     shape = [int(number) for number in numbers]
+    if kind in _SMALL:
+        low, high, dtype = _SMALL[kind]
+        if shape == [1]:
+            return np.array([(low + high) // 2 + 2], dtype)
+        return rng.integers(low, high + 1, shape).astype(dtype)
     match kind:
         case "c":
             return np.array(numbers[0], np.float32)
@@ -59,6 +76,8 @@ def _constant(kind: str, numbers: Sequence[float], rng: np.random.Generator) -> 
             return rng.normal(0, (int(np.prod(shape[1:])) or 1) ** -0.5, shape).astype(np.float32)
         case "v":
             return rng.uniform(0.3, 1.5, shape).astype(np.float32)
+        case "small" | "half":
+            return rng.uniform(0.003, 0.02, shape).astype("f4" if kind == "small" else "f2")
         case "k":
             return rng.integers(-100, 100, shape).astype(np.int8)
         case "u":
@@ -78,16 +97,30 @@ def floats(text: str, shape: Shape = IMAGE, opset: int = 17) -> onnx.ModelProto:
         found[name] = _constant(kind, numbers, np.random.default_rng(len(found)))
         return name
 
-    body = re.sub(r"\b([wvciznkujoh])\(([-\d., e]+)\)", named, text)
+    body = re.sub(rf"\b([wvciznkujoh]|small|half|{'|'.join(_SMALL)})\(([-\d., e]+)\)", named, text)
     given = ", ".join(map(str, shape))
     nodes = parser.parse_graph(f"network (float[{given}] x) => (float y) {{ {body} }}")
     for number, node in enumerate(nodes.node):
         node.name = node.name or f"{node.op_type}{number}"
     nodes.initializer.extend(numpy_helper.from_array(value, name) for name, value in found.items())
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(nodes, opset_imports=opsets, ir_version=8)
+    version = 8 if opset < 21 else 10 if opset < 25 else 13
+    model = helper.make_model(nodes, opset_imports=opsets, ir_version=version)
     model.graph.output[0].type.tensor_type.ClearField("shape")
+    for node in model.graph.node:
+        _clear_shapes(node)
     return model
+
+
+def _clear_shapes(node: onnx.NodeProto) -> None:
+    """Takes the shapes off the inputs and outputs of the graphs in ``node``, which the text gives
+    none."""
+    for attribute in node.attribute:
+        for item in (*attribute.g.input, *attribute.g.output):
+            if item.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+                item.type.tensor_type.ClearField("shape")
+        for inner in attribute.g.node:
+            _clear_shapes(inner)
 
 
 def static(text: str, shape: Shape = IMAGE, opset: int = 17, **options: Any) -> onnx.ModelProto:

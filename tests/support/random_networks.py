@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -30,7 +31,8 @@ class QuantizedNetwork:
 
     ``form`` is ``qdq`` or ``qoperator``; ``dtype`` is that of all activations. With ``steady``,
     weights are scaled so that values keep their size from layer to layer, as a network of many
-    layers needs.
+    layers needs. With ``moved``, operators between DequantizeLinear and the product move weights;
+    with ``small``, weights have four bits. Both are of the form ``qdq``.
     """
 
     def __init__(
@@ -40,8 +42,12 @@ class QuantizedNetwork:
         dtype: Any,
         shape: tuple[int, int, int],
         steady: bool = False,
+        moved: bool = False,
+        small: bool = False,
     ) -> None:
-        self._steady = steady
+        self._steady, self._small = steady, small
+        # A separate generator keeps networks without moves unchanged.
+        self._moves = random.Random(seed) if moved else None
         self.choose = random.Random(seed)
         self.numbers = np.random.default_rng(seed)
         self.form, self.dtype = form, np.dtype(dtype)
@@ -89,9 +95,13 @@ class QuantizedNetwork:
         low, high = (0.2 * usual, 1.8 * usual) if self._steady else (0.002, 0.02)
         scale = self.numbers.uniform(low, high, outputs if self.choose.random() < 0.6 else ())
         dtype = np.uint8 if unsigned else np.int8
-        zero = np.full(scale.shape, 128 if unsigned else 0, dtype)
+        middle = 128
+        if self._small:
+            dtype = ml_dtypes.uint4 if unsigned else ml_dtypes.int4
+            signed, scale, middle = signed // 16, scale * 16, 8
+        zero = np.full(scale.shape, middle if unsigned else 0, dtype)
         bias = self.numbers.integers(-4000, 4000, outputs).astype(np.int32)
-        weights = (signed + 128 if unsigned else signed).astype(dtype)
+        weights = (signed + middle if unsigned else signed).astype(dtype)
         self.deviation *= 73 * scale.mean() * np.prod(shape) ** 0.5
         return weights, scale.astype(np.float32), zero, bias
 
@@ -101,10 +111,10 @@ class QuantizedNetwork:
         source, x_scale, x_zero = self.value, self.scale, self.zero
         self.scale, self.zero = self.quantization(relu)
         x = self.parameters("x", x_scale, x_zero)
-        w_name = self.constant("weight", weights)
-        w = self.parameters("weight", w_scale, w_zero, w_zero.dtype)
         b_name = self.constant("bias", bias)
         if self.form == "qoperator" and operator == "Conv":
+            w_name = self.constant("weight", weights)
+            w = self.parameters("weight", w_scale, w_zero, w_zero.dtype)
             y = self.parameters("y", self.scale, self.zero)
             inputs = (source, *x, w_name, *w, *y, b_name)
             self.value = self.node("QLinearConv", *inputs, **attributes)
@@ -114,7 +124,7 @@ class QuantizedNetwork:
         value = self.node(
             operator,
             self.node("DequantizeLinear", source, *x),
-            self.node("DequantizeLinear", w_name, *w, **axis),
+            self._dequantized_weights(weights, w_scale, w_zero),
             self.node("DequantizeLinear", b_name, b_scale, **axis),
             **attributes,
         )
@@ -125,6 +135,45 @@ class QuantizedNetwork:
             value = self.node("Clip", value, *(self.constant("c", b, np.float32) for b in bounds))
         y = self.parameters("y", self.scale, self.zero)
         self.value = self.node("QuantizeLinear", value, *y)
+
+    def _dequantized_weights(self, weights: Array, scale: Array, zero: Array) -> str:
+        """DequantizeLinear of weights, perhaps stored in another form, and what brings them into
+        theirs."""
+        shape, rank = weights.shape, weights.ndim
+
+        def dequantized(values: Array, rows: slice = slice(None), axis: int = 0) -> str:
+            own = [item[rows] if item.ndim else item for item in (scale, zero)]
+            w = self.parameters("weight", *own, zero.dtype)
+            along: dict[str, Any] = {"axis": axis} if scale.ndim else {}
+            return self.node("DequantizeLinear", self.constant("weight", values), *w, **along)
+
+        def sizes(*numbers: int) -> str:
+            return self.constant("sizes", numbers, np.int64)
+
+        move = (
+            self._moves.choice(["Transpose", "Reshape", "Concat", "Slice"]) if self._moves else ""
+        )
+        match move:
+            case "Transpose":
+                assert self._moves is not None
+                order = self._moves.sample(range(rank), rank)
+                stored = np.ascontiguousarray(weights.transpose(order))
+                back = [order.index(axis) for axis in range(rank)]
+                return self.node("Transpose", dequantized(stored, axis=back[0]), perm=back)
+            case "Reshape":
+                flat = dequantized(weights.reshape(shape[0], -1))
+                return self.node("Reshape", flat, sizes(*shape))
+            case "Concat" if shape[0] > 1:
+                half = shape[0] // 2
+                parts = [
+                    dequantized(weights[rows], rows) for rows in (slice(half), slice(half, None))
+                ]
+                return self.node("Concat", *parts, axis=0)
+            case "Slice":
+                wide = dequantized(np.concatenate([weights, weights], axis=rank - 1))
+                end = shape[-1]
+                return self.node("Slice", wide, sizes(0), sizes(end), sizes(rank - 1))
+        return dequantized(weights)
 
     def in_float(self, operator: str, *inputs: str, relu: bool) -> None:
         """A float operator whose result is quantized."""
@@ -326,8 +375,9 @@ class QuantizedNetwork:
             [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
             [numpy_helper.from_array(data, name) for name, data in self.constants.items()],
         )
-        opsets = [helper.make_opsetid("", 17)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        opsets = [helper.make_opsetid("", 21 if self._small else 17)]
+        version = 10 if self._small else 8
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=version)
         output = onnx.shape_inference.infer_shapes(model).graph.output[0].type.tensor_type
         model.graph.output[0].type.tensor_type.shape.CopyFrom(output.shape)
         return model

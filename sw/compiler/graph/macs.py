@@ -8,7 +8,7 @@ from .network import Network
 from .nodes import Node
 
 # The input that is an operator's second factor.
-_CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}
+_CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "FusedConv": 1, "QLinearConv": 3}
 _PRODUCTS = {
     **{"Gemm": 1, "MatMul": 1, "MatMulInteger": 1, "QLinearMatMul": 3, "QGemm": 3},
     **{"DynamicQuantizeMatMul": 1, "MatMulIntegerToFloat": 1, "FusedMatMul": 1, "FusedGemm": 1},
@@ -31,6 +31,8 @@ def macs(network: Network, node: Node) -> int:
         )
     if node.operator == "ConvTranspose":
         return prod(shape(node.input(0))) * prod(shape(node.input(1))[1:])
+    if node.operator == "MatMulNBits":
+        return prod(shape(node.outputs[0])) * int(node.attributes["K"])
     if node.operator in _PRODUCTS:
         return prod(shape(node.outputs[0])) * _summed(node, shape(node.input(0)))
     return 0

@@ -15,6 +15,14 @@ _SILENT = 4
 onnxruntime.set_default_logger_severity(_SILENT)
 
 
+class UnknownOperatorError(ModelError):
+    """ONNX Runtime does not have an ``operator``."""
+
+    def __init__(self, operator: str, text: str) -> None:
+        super().__init__(text)
+        self.operator = operator
+
+
 def exact_session(model: bytes) -> onnxruntime.InferenceSession:
     """A session that computes ``model``, the bytes of an ONNX file, as it stands, operator by
     operator.
@@ -39,7 +47,7 @@ def run_session(
     try:
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))
     except Exception as error:  # as below
-        raise ModelError(f"ONNX Runtime failed: {error}") from None
+        raise ModelError(f"ONNX Runtime failed: {_sentence(error)}") from None
 
 
 def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
@@ -50,25 +58,47 @@ def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.I
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions have no narrower common base
-        raise ModelError(
-            _unknown_operator(model, str(error)) or f"ONNX Runtime cannot run the model: {error}"
-        ) from None
+        _require_known_operators(model, str(error))
+        raise ModelError(f"ONNX Runtime cannot run the model: {_sentence(error)}") from None
 
 
-def _unknown_operator(model: bytes, error: str) -> str:
-    """The sentence for an operator that ONNX Runtime does not have; empty for other errors."""
+def _sentence(error: Exception) -> str:
+    """What ONNX Runtime says, without its error codes, the places in its source, and the checks
+    that failed there."""
+    text = " ".join(str(error).split())
+    for pattern in (
+        r"^\[ONNXRuntimeError\] : \d+ : \w+ : ",
+        r"^Load model from .* failed:",
+        r"This is an invalid model\. ",
+        r"Exception during initialization: ",
+        r"Exception caught: ",
+        r"\S*/onnxruntime_src/\S+ .*? was false\. ?",
+        r"\S*/onnxruntime_src/\S+ ",
+    ):
+        text = re.sub(pattern, "", text)
+    return text.strip() or type(error).__name__
+
+
+def _require_known_operators(model: bytes, error: str) -> None:
+    """Raise `UnknownOperatorError` if ``error`` reports an unknown operator."""
     found = re.search(r"(\S+):(\w+)\(-?\d+\) is not a registered function/op", error)
-    if found is None:
-        return ""
+    if found is not None:
+        domain, operator = found.groups()
+    else:
+        found = re.search(r"No Op registered for (\w+) with domain_version", error)
+        if found is None:
+            return
+        domain, operator = "ai.onnx", found[1]
     import onnx
 
-    domain, operator = found.groups()
+    known = ("", "ai.onnx") if domain == "ai.onnx" else (domain,)
     nodes = onnx.load_model_from_string(model).graph.node
-    named = [node.name for node in nodes if (node.op_type, node.domain) == (operator, domain)]
+    named = [node.name for node in nodes if node.op_type == operator and node.domain in known]
     where = f" (node {named[0]})" if named else ""
-    return (
+    raise UnknownOperatorError(
+        operator,
         f"neither the machine nor ONNX Runtime has the operator {operator} of domain {domain}"
-        f"{where}, so that nothing can run it"
+        f"{where}, so that nothing can run it",
     )
 
 

@@ -5,6 +5,8 @@ The rules of this folder rewrite that and other forms:
 
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
   (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
+- operators in float16 between quantizations, and scales of float16, become float32,
+- quantized constants are folded through operators that move elements,
 - BatchNormalization and constants per channel behind a Conv go into its weights and bias,
 - ConvTranspose likewise, with the phases of its output as channels of one QLinearConv, as those of
   a convolution before DepthToSpace are,
@@ -58,9 +60,11 @@ from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 
 from .broadcasting import repeat_pixel
 from .channel_factors import fold_channel_factors
+from .constant_moves import move_constant
 from .contributed_forms import float_average, split_concatenation
 from .depth_and_space import block_of_reshapes, fold_space_to_depth, hoist_over_slices
 from .einsum import matmul_of_einsum
+from .halves import compute_in_float, drop_casts, float_scale
 from .images import with_rows
 from .integer_averages import fuse_average
 from .integer_products import fuse_product, match_factors, match_weights, quantize_as_data
@@ -176,6 +180,10 @@ def _clamp_integers(network: Network, node: Node) -> bool:
 # In order of precedence.
 _RULES: tuple[Rule, ...] = (
     drop_identity,
+    float_scale,
+    compute_in_float,
+    drop_casts,
+    move_constant,
     leave_out_empty,
     both_bounds,
     sum_of_two,

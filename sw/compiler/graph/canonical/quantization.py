@@ -35,10 +35,13 @@ class QuantizationParameters:
         )
 
     def dequantize(self, values: Array) -> Array:
-        """float32 values of integers; with per-channel parameters, of integers (channels,)."""
-        return (values.astype(np.int32) - self.zero.astype(np.int32)).astype(
-            np.float32
-        ) * self.scale
+        """float32 values of integers; with per-channel parameters, along ``axis``."""
+        scale, zero = self.scale, self.zero
+        if not self.per_tensor and values.ndim > 1:
+            along = [1] * values.ndim
+            along[self.axis] = -1
+            scale, zero = scale.reshape(along), zero.reshape(along)
+        return (values.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale
 
     def quantize(self, value: float) -> int:
         limits = np.iinfo(self.zero.dtype)

@@ -1,15 +1,22 @@
-"""Why a product of the canonical form is still in float."""
+"""Why an operator of the canonical form is still in float, as facts that the file shows."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .matrix_forms import constant_values
-from .quantization import BYTE_TYPES, is_clamp, parameters_of
+from .quantization import (
+    BYTE_TYPES,
+    is_clamp,
+    parameters_of,
+)
 
 # Axes of images (N, C, H, W); sequences have one less.
 _MAX_AXES = 4
+_SUMS = frozenset({"ConvInteger", "MatMulInteger"})
 
 
 def why_float(network: Network, node: Node) -> str:
@@ -19,17 +26,9 @@ def why_float(network: Network, node: Node) -> str:
         return f"{what} is in float: {moved_too_far(network, node)}"
     names = ("first factor", "second factor") if what == "MatMul" else ("input", "weights")
     for index, name in enumerate(names):
-        maker = network.maker(node.inputs[index])
-        parameters = parameters_of(network, maker, "DequantizeLinear")
-        if maker is not None and parameters is None and maker.operator == "DequantizeLinear":
-            return f"{what} is in float: the scale of its {name} is not a positive float32 constant"
-        if maker is None or parameters is None:
-            return f"{what} is in float: nothing quantizes its {name}"
-        if parameters.zero.dtype not in BYTE_TYPES:
-            dtype = network.types[maker.inputs[0]].dtype
-            return f"{what} is in float: its {name} is of {dtype}, not int8 or uint8"
-        if index == 0 and not parameters.per_tensor:
-            return f"{what} is in float: its {name} has more than one scale"
+        reason = _of_operand(network, node.inputs[index], name, whole=index == 0)
+        if reason:
+            return f"{what} is in float: {reason}"
     shape = network.types[node.inputs[0]].shape
     if shape is None:
         return f"{what} is in float: the shape of its input is not known"
@@ -45,6 +44,72 @@ def moved_too_far(network: Network, product: Node) -> str:
         f"rounding its bias to steps of the sums could move results by {steps:.2g} steps "
         "(--allow-rounding)"
     )
+
+
+def is_whole_sum(network: Network, name: str) -> bool:
+    """Whether a tensor has the sums of a product of integers, perhaps with a bias."""
+    maker = network.maker(name)
+    while maker is not None and maker.operator == "Add" and not maker.domain:
+        given = [item for item in maker.inputs if item not in network.constants]
+        maker = network.maker(given[0]) if given else None
+    return maker is not None and maker.operator in _SUMS
+
+
+def why_in_float(network: Network, name: str) -> str:
+    """Why an operand is not dequantized from 8-bit integers with one scale; empty if it is."""
+    return _of_operand(network, name, f"operand {name}", whole=True)
+
+
+def why_no_parameters(network: Network, node: Node) -> str:
+    """Why parameters of a QuantizeLinear or DequantizeLinear are unusable, as a predicate of the
+    tensor; empty if they are usable."""
+    if parameters_of(network, node, node.operator) is not None:
+        return ""
+    if node.domain:
+        return f"has the domain {node.domain}"
+    if block := node.attributes.get("block_size"):
+        return f"has a scale for each block of {block} elements"
+    scale = network.constants.get(node.input(1))
+    if scale is None:
+        return "has a scale that is known only at run time"
+    if scale.dtype != np.float32:
+        return f"has a scale of {scale.dtype}, not of float32"
+    if not np.isfinite(scale).all():
+        return "has a scale that is not finite"
+    if scale.size and scale.min() < 0:
+        return f"has a scale of {scale.min():g}, which is negative"
+    if not scale.all() and node.operator == "QuantizeLinear":
+        return "has a scale of 0"
+    return "has a zero point that is known only at run time"
+
+
+def _of_operand(network: Network, name: str, called: str, whole: bool) -> str:
+    """Why an operand is not dequantized from 8-bit integers; empty if it is. ``whole`` requires one
+    scale for the whole tensor."""
+    many = called == "weights"
+    maker, info = network.maker(name), network.types[name]
+    if info.dtype.kind != "f":
+        return f"its {called} {'are' if many else 'is'} of {info.dtype}"
+    if name in network.constants:
+        return f"its {called} {'are constants' if many else 'is a constant'} in float"
+    if maker is None:
+        return f"its {called} {'are' if many else 'is'} an input of the network in float"
+    if maker.operator != "DequantizeLinear":
+        if not called.startswith("operand"):
+            return f"its {called} {'come' if many else 'comes'} from {maker.operator} in float"
+        return f"its {called} is in float"
+    if problem := why_no_parameters(network, maker):
+        verb, rest = problem.split(" ", 1)
+        return f"its {called} {'have' if many else verb} {rest}"
+    parameters = parameters_of(network, maker, "DequantizeLinear")
+    dtype = network.types[maker.inputs[0]].dtype
+    if dtype == np.int32 and is_whole_sum(network, maker.inputs[0]):
+        return f"its {called} is a product's result, which nothing quantizes"
+    if dtype not in BYTE_TYPES:
+        return f"its {called} {'are' if many else 'is'} of {dtype}, not int8 or uint8"
+    if whole and parameters is not None and not parameters.per_tensor:
+        return f"its {called} {'have' if many else 'has'} more than one scale"
+    return ""
 
 
 def _of_result(network: Network, node: Node) -> str:

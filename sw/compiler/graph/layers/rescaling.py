@@ -27,8 +27,7 @@ from .parts.tensors import Tensors
 def clip(node: Node, tensors: Tensors) -> Layer:
     """A Clip of integers with constant bounds. Raises `Unsupported`."""
     source = node.inputs[0]
-    if tensors.root(source) not in tensors.results:
-        raise Unsupported("it follows an operator on the host")
+    tensors.require_made(source)
     tensors.require_bytes(source, node.outputs[0])
     limits = tensors.clip_limits(node)
     if limits is None:
@@ -47,8 +46,8 @@ def extremum(node: Node, tensors: Tensors) -> Layer:
         raise Unsupported("it is not of two tensors")
     first, second = node.inputs
     image, images = tensors.same_images(first, second, node.outputs[0])
-    if not {tensors.root(first), tensors.root(second)} & tensors.results:
-        raise Unsupported("it follows an operator on the host")
+    if tensors.root(second) not in tensors.results:
+        tensors.require_made(first)
     vectors = prod(tensors.output_layout.shape(image)[:4])
     operation, choose = ("maximum", max) if node.operator == "Max" else ("minimum", min)
     function = tensors.function(elementwise, Elementwise(vectors, operation), node)

@@ -53,8 +53,7 @@ def chosen_channels(node: Node, tensors: Tensors) -> Layer:
     chosen = chosen_numbers(node, tensors)
     if chosen is None:
         raise Unsupported("it does not choose channels by constant indices")
-    if tensors.root(node.inputs[0]) not in tensors.results:
-        raise Unsupported("it follows an operator on the host")
+    tensors.require_made(node.inputs[0])
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     return _selection(node, tensors, _origins(node, tensors, chosen))
 

@@ -59,11 +59,12 @@ def _source(node: Node, tensors: Tensors, shape: Shape) -> tuple[str, Image, int
         raise Unsupported(f"its input is held as an image of {list(image)}")
     maker = network.maker(source)
     if maker is None or maker.operator != "Reshape" or maker.domain:
-        raise Unsupported("it follows an operator on the host")
+        raise tensors.not_made(source)
     source = maker.inputs[0]
     before = network.types[source].shape
-    if tensors.root(source) not in tensors.results or before is None:
-        raise Unsupported("it follows an operator on the host")
+    tensors.require_made(source)
+    if before is None:
+        raise Unsupported(f"the shape of {source} is known only at run time")
     image = tensors.images[tensors.root(source)]
     whole = shape[-2] * shape[-1] if len(shape) > 1 else 0
     if image != (prod(shape[:-2]), whole, 1, 1) or shape[-1] % tensors.config.block_out:

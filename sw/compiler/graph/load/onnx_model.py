@@ -19,14 +19,22 @@ from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_sess
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .abbreviations import written_out
+from .decided_branches import inline_decided
 from .external_data import external_tensors, load_external_data
 from .foreign_files import kind_of
 from .foreign_types import with_foreign_types
 from .input_shapes import fix_shapes
 from .opsets import opset_of, with_known_opset
 from .pooling_sizes import use_explicit_paddings
+from .small_integers import widen_small_integers
 from .standard_operators import use_standard_operators
-from .undefined_operators import hide_newer, show_newer, with_contributed_domain
+from .undefined_operators import (
+    hide_undefined,
+    inferred,
+    is_foreign,
+    show_undefined,
+    with_contributed_domain,
+)
 
 # Folding it would lose how a constant is quantized.
 _KEPT = frozenset({"DequantizeLinear"})
@@ -73,7 +81,9 @@ def read_model(source: Source) -> onnx.ModelProto:
     for item in model.graph.output:
         if item.type.WhichOneof("value") not in (None, "tensor_type"):
             raise ModelError(f"output {item.name} is not a tensor")
-    model, needed = hide_newer(what, with_contributed_domain(model), version)
+    given = with_contributed_domain(model)
+    model, needed = hide_undefined(what, given, version)
+    hidden = model is not given
     try:
         model = _with_output_shapes(_with_own_constants(model))
         onnx.checker.check_model(_with_any_output_shapes(model))
@@ -85,8 +95,8 @@ def read_model(source: Source) -> onnx.ModelProto:
     ) as error:
         raise ModelError(f"{what} is damaged: {_first_line(error)}") from None
     known = with_known_opset(what, written_out(model), version, needed)
-    if needed > version:
-        show_newer(known)
+    if hidden:
+        show_undefined(known)
     return known
 
 
@@ -129,11 +139,14 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     network = Network.from_onnx(_with_shapes(fixed))
     _require_sizes(network)
     while True:
+        widen_small_integers(network)
         folded = _fold_constants(network)
+        inlined = inline_decided(network, _fold_constants, infer)
         network.drop_unused()
         # Folding reveals shapes that depend on constants, and these the results of Shape.
         network = infer(network)
-        if not folded or not any(_is_known(network, node) for node in network.nodes):
+        more = folded and any(_is_known(network, node) for node in network.nodes)
+        if not (inlined or more):
             return network
 
 
@@ -142,7 +155,13 @@ def infer(network: Network) -> Network:
 
     Types that ONNX cannot infer stay as they are: asking ONNX Runtime again would take a session.
     """
-    foreign = {name for node in network.nodes if node.domain for name in node.outputs if name}
+    foreign = {
+        name
+        for node in network.nodes
+        if node.domain or is_foreign(node.domain, node.operator)
+        for name in node.outputs
+        if name
+    }
     kept = {name: network.types[name] for name in foreign if network.types[name].shape is not None}
     known = {name: replace(network.types[name], shape=None) for name in network.outputs}
     known |= {name: network.types[name] for name in network.inputs} | kept
@@ -188,12 +207,12 @@ def _with_own_constants(model: onnx.ModelProto) -> onnx.ModelProto:
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     use_explicit_paddings(model)
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        known = inferred(model, strict=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise ModelError(
             f"the model's shapes contradict each other: {_first_line(error)}"
         ) from None
-    return with_foreign_types(inferred)
+    return with_foreign_types(known)
 
 
 def _require_sizes(network: Network) -> None:

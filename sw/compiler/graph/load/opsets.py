@@ -10,7 +10,7 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 # The oldest that ONNX converts from and ONNX Runtime runs.
 OLDEST_OPSET = 7
 # From 13 on QuantizeLinear has an axis; the pinned ONNX Runtime knows opsets up to 26.
-_FIRST_KNOWN, _LAST_KNOWN = 13, 26
+_FIRST_KNOWN, LAST_KNOWN = 13, 26
 # The key in the metadata of a converted model under which its original opset is kept.
 CONVERTED_FROM = "amaranth_vta.converted_from_opset"
 
@@ -39,7 +39,7 @@ def with_known_opset(
     """``model``, or if the compiler does not know its opset ``version``, or some operators need a
     newer one, a conversion to the nearest that has both. Raises `ModelError` where that is not
     possible."""
-    target = min(max(needed, _FIRST_KNOWN), _LAST_KNOWN)
+    target = min(max(needed, _FIRST_KNOWN), LAST_KNOWN)
     if target == version:
         return model
     try:

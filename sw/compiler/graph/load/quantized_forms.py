@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx
 
+from .undefined_operators import nodes_of
+
 # What `unquantized` says of a model without any integers.
 FLOAT = "is a float model"
 _STATIC = frozenset({"QuantizeLinear", "DequantizeLinear", "QGemm", "QAttention"})
@@ -16,7 +18,7 @@ _DYNAMIC = frozenset(
 def unquantized(model: onnx.ModelProto) -> str:
     """Why nothing of ``model`` can run on the machine, or only its products, as a predicate for a
     sentence; empty if it is quantized with scales that the file holds."""
-    operators = {node.op_type for node in model.graph.node}
+    operators = {node.op_type for node in nodes_of(model.graph.node)}
     static = operators & _STATIC or any(name.startswith("QLinear") for name in operators)
     if not operators or static:
         return ""

@@ -8,8 +8,13 @@ from math import prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
-from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float
+from amaranth_vta.sw.compiler.graph.canonical.quantization import (
+    BYTE_TYPES,
+    parameters_of,
+    quantized_after,
+)
+from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float, why_in_float
+from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.layers import contributed
 from amaranth_vta.sw.compiler.graph.layers.addition import addition, sum_of_several
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution, convolution_sums
@@ -27,13 +32,13 @@ from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import LayerFun
 from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
     dequantized,
     quantized,
-    require_no_whole_sum,
     require_rounded,
 )
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rearranging import rearrangement
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
+from amaranth_vta.sw.compiler.graph.load.decided_branches import why_undecided
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
@@ -81,6 +86,11 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     (contributed.DOMAIN, "QLinearSigmoid"): contributed.of_one_tensor,
 }
 _BUILT_IN = dict(_LAYERS)
+# Operators that only move or choose elements.
+_MOVES = frozenset(
+    ("", name)
+    for name in ("Concat", "Gather", "Max", "MaxPool", "Min", "Pad", "Resize", "Slice", "Transpose")
+)
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -168,32 +178,60 @@ def _require_elements(node: Node, network: Network) -> None:
 
 
 def _layer(node: Node, tensors: Tensors) -> Layer:
-    match node.domain, node.operator:
+    kind, network = (node.domain, node.operator), tensors.network
+    if kind in _MOVES and network.types[node.inputs[0]].dtype.kind == "f":
+        _require_quantized(network, node)
+    match kind:
         case kind if kind in _LAYERS:
             return _LAYERS[kind](node, tensors)
         case "", "DequantizeLinear":
             raise Unsupported("float tensors are the host's")
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
-            raise Unsupported(why_float(tensors.network, node))
-        case "", "BatchNormalization" | "Div" | "HardSigmoid" | "Neg":
-            given = [name for name in node.reads if name not in tensors.network.constants]
-            dequantized(tensors.network, given[0])
-            if len(given) > 1:
-                raise Unsupported(f"the machine has no {node.operator} of two tensors")
-            if node.attributes.get("training_mode"):
-                raise Unsupported("it computes the mean and the variance of its input")
-            raise Unsupported("its result is not quantized to 8 bits at one scale")
+            raise Unsupported(why_float(network, node))
+        case "", "If" | "Loop":
+            raise Unsupported(why_undecided(network, node))
+        case "", "BatchNormalization" if node.attributes.get("training_mode"):
+            raise Unsupported("it computes the mean and the variance of its input")
         case "", "Einsum":
             for name in node.reads:
-                dequantized(tensors.network, name)
+                dequantized(network, name)
             raise Unsupported(f"{node.attributes['equation']} is no product of two matrices")
-        case "", "Relu" if node.inputs[0] not in tensors.results:
-            require_rounded(tensors.network, node.inputs[0])
-            raise Unsupported("it follows an operator on the host")
     for name in node.reads:
-        require_rounded(tensors.network, name)
-        require_no_whole_sum(tensors.network, name)
+        require_rounded(network, name)
+    if is_elementwise(node) and network.types[node.outputs[0]].dtype.kind == "f":
+        raise Unsupported(_why_no_function(tensors, node))
     raise Unsupported(f"the machine has no {node.operator}")
+
+
+def _require_quantized(network: Network, node: Node) -> None:
+    """Raises `Unsupported` unless an operator in float that moves elements is between
+    quantizations."""
+    operands = node.inputs if node.operator in ("Concat", "Max", "Min") else node.inputs[:1]
+    given = [name for name in operands if name not in network.constants]
+    for name in given:
+        if reason := why_in_float(network, name):
+            raise Unsupported(reason)
+    if quantized_after(network, node.outputs[0]) is None:
+        raise Unsupported("its result is not quantized to 8 bits at one scale")
+    if len(given) < len(operands):
+        raise Unsupported("one of its operands is a constant")
+
+
+def _why_no_function(tensors: Tensors, node: Node) -> str:
+    """Why an element-wise operator is not part of a function of one tensor."""
+    network = tensors.network
+    given = [name for name in node.reads if name not in network.constants]
+    for name in given:
+        if reason := why_in_float(network, name):
+            return reason
+    if len(given) > 1:
+        count = {2: "two"}.get(len(given), f"{len(given)}")
+        return f"the machine has no {node.operator} of {count} tensors"
+    if given and quantized_after(network, node.outputs[0]) is not None:
+        source, _ = dequantized(network, given[0])
+        tensors.require_made(source)
+        return f"the machine has no {node.operator} of this form"
+    return "its result is not quantized to 8 bits at one scale"
 
 
 def _needed(items: list[Layer | HostNode], tensors: Tensors) -> list[Layer | HostNode]:
@@ -246,8 +284,7 @@ def _view(node: Node, tensors: Tensors) -> None:
     """Makes the result of ``node`` another name of its input, if the layout stays the same. Raises
     `Unsupported`."""
     root = tensors.root(node.inputs[0])
-    if root not in tensors.results:
-        raise Unsupported("it follows an operator on the host")
+    tensors.require_made(node.inputs[0])
     held, shape = tensors.images[root], tensors.network.types[node.outputs[0]].shape
     if shape is None or not _same_layout(held, shape):
         raise Unsupported("it changes the layout")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from amaranth_vta.sw.compiler.graph.canonical.quantization import (
-    BYTE_TYPES,
     QuantizationParameters,
     parameters_of,
 )
-from amaranth_vta.sw.compiler.graph.canonical.why_float import moved_too_far
+from amaranth_vta.sw.compiler.graph.canonical.why_float import moved_too_far, why_in_float
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Quantized
 from amaranth_vta.sw.runtime.network.tile_layout import offset
@@ -23,22 +20,13 @@ _BEHIND_SUMS = frozenset({"Add", "Clip", "DequantizeLinear", "Relu", "Reshape"})
 def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
     """The tensor of 8-bit integers that the float tensor ``name`` is dequantized from, and its
     quantization. Raises `Unsupported` if there is none."""
+    if reason := why_in_float(network, name):
+        raise Unsupported(reason)
     producer = network.maker(name)
     parameters = parameters_of(network, producer, "DequantizeLinear")
-    require_rounded(network, name)
-    require_no_whole_sum(network, name)
-    if producer is None or parameters is None or not parameters.per_tensor:
-        raise Unsupported(f"its operand {name} is in float")
-    if parameters.zero.dtype not in BYTE_TYPES:
-        raise Unsupported(f"its operand {name} is of {parameters.zero.dtype}")
+    assert producer is not None
+    assert parameters is not None
     return producer.inputs[0], quantized(parameters)
-
-
-def require_no_whole_sum(network: Network, name: str) -> None:
-    """Raises `Unsupported` if a float tensor is the sums of a product, scaled."""
-    parameters = parameters_of(network, network.maker(name), "DequantizeLinear")
-    if parameters is not None and parameters.zero.dtype == np.int32:
-        raise Unsupported(f"its operand {name} is a product's result, which nothing quantizes")
 
 
 def require_rounded(network: Network, name: str) -> None:

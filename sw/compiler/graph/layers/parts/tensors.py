@@ -193,6 +193,20 @@ class Tensors:
         """
         return TiledTensor(self.root(name) if fits else name, image, self.input_layout)
 
+    def require_made(self, name: str) -> None:
+        """Raises `Unsupported` unless a layer makes a tensor."""
+        if self.root(name) not in self.results:
+            raise self.not_made(name)
+
+    def not_made(self, name: str) -> Unsupported:
+        """What to raise for a tensor that no layer makes."""
+        root = self.root(name)
+        if root in self.network.inputs:
+            return Unsupported(f"it reads {name}, an input of the network")
+        if root in self.network.constants:
+            return Unsupported(f"it reads {name}, a constant")
+        return Unsupported("it follows an operator on the host")
+
     # Numbers.
 
     def require_bytes(self, *names: str) -> None:
@@ -200,6 +214,8 @@ class Tensors:
         bits or more."""
         for name in names:
             dtype = self.network.types[name].dtype
+            if dtype.kind == "f":
+                raise Unsupported("the compiler does not move it from float to integers")
             if dtype not in (np.int8, np.uint8):
                 raise Unsupported(f"its data is {dtype}, not int8 or uint8")
         for what, width in (
@@ -265,3 +281,7 @@ class Tensors:
             return INT8_RANGE, ()
         limits = self.clip_limits(reader) if reader.inputs[0] == result else None
         return (INT8_RANGE, ()) if limits is None else (limits, (reader,))
+
+
+def _dimensions(count: int) -> str:
+    return "one dimension" if count == 1 else f"{count or 'no'} dimensions"

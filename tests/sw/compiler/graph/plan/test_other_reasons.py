@@ -98,7 +98,7 @@ CASES: list[tuple[str, str, Shape, str]] = [
         "e = QuantizeLinear(x, c(0.03), z(120)) a = DequantizeLinear(e, c(-0.03), z(120))"
         + (WEIGHTS + "b = Conv(a, m)" + qdq("y", "b", 0.5)),
         IMAGE,
-        "Conv is in float: the scale of its input is not a positive float32 constant",
+        "Conv is in float: its input has a scale of -0.03, which is negative",
     ),
     (
         "ConvTranspose",

@@ -204,8 +204,8 @@ def test_float_operators_and_unknown_ones_are_the_hosts(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(2**-5)
     graph.node("Conv", graph.constant(np.ones((3, 3, 1, 1)), np.float32)).node("Sin")
     result = placed(graph.model())
-    assert result["Conv"] == "Conv is in float: nothing quantizes its weights"
-    assert result["Sin"] == "the machine has no Sin"
+    assert result["Conv"] == "Conv is in float: its weights are constants in float"
+    assert result["Sin"] == "its operand conv2 is in float"
 
 
 @pytest.mark.parametrize(("first", "second"), [(np.int8, np.uint8), (np.uint8, np.int8)])
