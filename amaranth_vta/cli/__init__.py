@@ -1,6 +1,6 @@
-"""The command ``vta``: one module per command, and here the entry point that they share.
+"""The command ``vta``: one module per command, and the shared entry point.
 
-Commands return their exit code; what they raise becomes one line on standard error.
+Commands return their exit code; their exceptions become one line on standard error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
 
 
 class _Sections(click.Group):
-    """A group that lists its commands by what they are for."""
+    """A group that lists its commands by section."""
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(len(name) for name in self.commands)

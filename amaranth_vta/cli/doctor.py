@@ -1,4 +1,4 @@
-"""``vta doctor``: what is installed and what is missing."""
+"""``vta doctor``: installed and missing components."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Check = Callable[[], str]
 
 
 class Missing(Exception):
-    """The text says what is missing and how to get it."""
+    """The text names the missing component and how to install it."""
 
 
 @click.command()

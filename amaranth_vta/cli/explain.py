@@ -1,4 +1,4 @@
-"""What the compiler made of each operator of a network, as text."""
+"""The compiler's treatment of each operator of a network, as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _WORTH_A_LINE = 1e-3
 
 
 def explanation(session: Session) -> Iterator[str]:
-    """One paragraph per step, in order: why it is on the host, or the machine's loop nest.
+    """One paragraph per step, in order: the reason why it is on the host, or the machine's loop
+    nest.
 
     The loop nest is that of the host code, whose indices count tiles.
     """

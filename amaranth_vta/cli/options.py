@@ -44,7 +44,7 @@ class DramType(click.ParamType):
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """The device to run on, and what is recorded of the run."""
+    """The device to run on, and the recordings of the run."""
 
     name: str
     dram: str

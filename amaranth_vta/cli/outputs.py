@@ -25,13 +25,12 @@ class OutputError(click.ClickException):
 class Outputs:
     """The output files of a command.
 
-    `reserve` opens a temporary file in the folder of each path, so that a path that cannot be
-    written is found before the work and not after it; `save` fills the file and moves it into
-    place. Folders on the way to an output are created. What has not been saved when the block ends
-    leaves nothing behind, and neither do created folders that are empty then.
+    `reserve` opens a temporary file in the folder of each path, so that an unwritable path is
+    detected before the work; `save` fills the file and renames it. Missing parent folders are
+    created. Unsaved outputs leave nothing behind when the block ends, and created folders that are
+    still empty are removed.
 
-    A path of ``-`` is standard output. Then `say` writes to standard error, to keep the output
-    clean.
+    A path of ``-`` is standard output; `say` then writes to standard error.
     """
 
     def __init__(self) -> None:
@@ -114,8 +113,9 @@ class Outputs:
         return Path(path)
 
     def _claim(self, option: str, path: str, target: Path, replaced: bool) -> None:
-        """Notes where the output of ``option`` is to be; raises `OutputError` if that of another
-        option would overwrite it, or be overwritten."""
+        """Register the output of ``option``; raises `OutputError` if it conflicts with another
+        option's output.
+        """
         for other, (place, is_folder) in self._places.items():
             if place == target:
                 raise OutputError(f"{other} and {option} name the same file, {path}")

@@ -1,4 +1,4 @@
-"""Standard streams on which any text can be printed, whatever their encoding, open or closed."""
+"""Standard streams that can print any text, for any encoding, open or closed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import os
 import sys
 
-# What is printed in place of a character that the encoding lacks; "?" for others.
+# Substitutes for characters that the encoding lacks; "?" for others.
 _REPLACEMENTS = {
     "─": "-",
     "│": "|",
@@ -27,10 +27,10 @@ _ESCAPED_BYTES = range(0xDC80, 0xDD00)
 
 
 def prepare_streams() -> None:
-    """Lets standard streams print every character, and opens those that are closed.
+    """Make standard streams print every character, and open closed ones.
 
-    A closed stream becomes the null device. Without that, the next file that is opened would take
-    its descriptor, and what a library prints would land in it.
+    A closed stream becomes the null device. Otherwise the next opened file would get its
+    descriptor, and a library's output would go into that file.
     """
     for descriptor in range(3):
         try:

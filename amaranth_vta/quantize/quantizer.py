@@ -229,8 +229,9 @@ def _quantized(
 
 
 def _reductions_of_features(graph: onnx.GraphProto) -> list[str]:
-    """The names of reductions that do not go over all pixels, such as those of a normalization that
-    is written out: quantized, they would cost accuracy and stay on the host."""
+    """Names of reductions over fewer than all pixels, such as those of a decomposed normalization:
+    quantized, they would cost accuracy and stay on the host.
+    """
     ranks = {
         item.name: len(item.type.tensor_type.shape.dim)
         for item in (*graph.value_info, *graph.input)
@@ -254,7 +255,7 @@ def _goes_over_pixels(graph: onnx.GraphProto, node: onnx.NodeProto, rank: int) -
 
 
 def _is_centred(graph: onnx.GraphProto, mean: onnx.NodeProto) -> bool:
-    """Whether a mean is subtracted from what it is of, as in a normalization."""
+    """Whether a mean is subtracted from its own input, as in a normalization."""
     readers = [node for node in graph.node if mean.output[0] in node.input]
     return any(node.op_type == "Sub" for node in readers)
 

@@ -27,10 +27,10 @@ _FEW, _MOST = 16, 500
 
 
 def samples_from(path: str | None, model: onnx.ModelProto) -> list[dict[str, Array]]:
-    """Samples for the inputs of ``model``: from an .npz with an array of many for each input, from
-    a folder of .npz or .npy files with one or more each, or a few at random if there is no path.
+    """Samples for the inputs of ``model``: from an .npz with an array of several per input, from a
+    folder of .npz or .npy files with one or more each, or a few random ones without a path.
 
-    Sizes that the model leaves open, besides the number of samples, are those of the first one.
+    Sizes that the model leaves open, besides the number of samples, are those of the first sample.
     Raises `ModelError` if they do not fit.
     """
     shapes = _inputs(model)

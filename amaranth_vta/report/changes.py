@@ -70,7 +70,7 @@ class RunComparison:
 
     @property
     def equal(self) -> list[Change]:
-        """What the total sums up."""
+        """The changes included in the total."""
         if self.is_whole:
             return list(self.changes)
         return [change for change in self.changes if not change.problem]
@@ -210,7 +210,7 @@ def _headline(found: RunComparison) -> Iterator[tuple[str, str]]:
 
 
 def _notes(found: RunComparison) -> Iterator[str]:
-    """What the numbers are per, and which of them the total counts."""
+    """Units of the numbers, and the layers included in the total."""
     note = f"Cycles per {found.per}. "
     if found.total is None:
         yield f"{note}No layer does the same work in both runs, so there is no total. {_NOTE}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 
 def counted(count: int, thing: str) -> str:
-    """``count`` with what it counts, as in "1 layer" and "1,024 bytes": ``thing`` has a plural that
-    ends in s."""
+    """``count`` with its unit, as in "1 layer" and "1,024 bytes": the plural of ``thing`` ends in
+    s.
+    """
     return f"{count:,} {thing}{'' if count == 1 else 's'}"

@@ -39,10 +39,10 @@ ESTIMATED = "The cycles are estimated, not counted on the design."
 def cycles_table(
     spent: Sequence[Spent], per: str, width: int | None = 80, estimated: bool = False
 ) -> str:
-    """One row per item, and one for all if there are several: cycles per run, and shares of them.
+    """One row per item, and a total row if there are several: cycles per run, and their shares.
 
-    ``per`` says what the cycles are per; ``estimated`` cycles are marked as such. Of a machine
-    without counters `UNKNOWN`.
+    ``per`` names the unit of the cycles; ``estimated`` cycles are marked. `UNKNOWN` for a machine
+    without counters.
     """
     if not all(item.is_known for item in spent):
         return fill(UNKNOWN, width or 80)

@@ -1,4 +1,4 @@
-"""Why operators are on the host, grouped by reason, and what the user can do: `host_groups`."""
+"""Host operators grouped by reason, with remedies: `host_groups`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each layer of a network took per run, as a table: `layer_table`."""
+"""A table of a network's layers with cycles per run: `layer_table`."""
 
 from __future__ import annotations
 

@@ -40,8 +40,9 @@ class MeasuredLayer:
 
 @dataclass(frozen=True)
 class MeasuredHost:
-    """What the host does in one run of ``images``: its ``macs``, its ``operators`` by kind, without
-    conversions of layout, and their ``names`` as far as the file has them."""
+    """The host's work in one run of ``images``: its ``macs``, its ``operators`` by kind, without
+    layout conversions, and their ``names`` if the file has them.
+    """
 
     images: int
     macs: int

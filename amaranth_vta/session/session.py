@@ -294,7 +294,7 @@ class Session:
 
     @property
     def note(self) -> str:
-        """What was done to the model before compilation, as one line; usually empty."""
+        """Changes made to the model before compilation, as one line; usually empty."""
         if self._model is None:
             return ""
         from amaranth_vta.sw.compiler.graph.load.opsets import conversion

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _POOR_DECIBELS, _NOISE_DECIBELS = 10, 0
 # The number of tensors that a warning names.
 _MAX_NAMED = 5
-# The number of layers whose accuracy is shown: those that lose most.
+# Number of layers shown, those with the lowest accuracy.
 _MAX_LAYERS = 10
 
 

@@ -23,5 +23,5 @@ def is_elementwise(node: Node) -> bool:
     known = _CONTRIBUTED if node.domain == "com.microsoft" else _ELEMENTWISE
     if node.operator not in known or node.domain not in ("", "com.microsoft"):
         return False
-    # In training, BatchNormalization goes by the mean of what it is given.
+    # In training, BatchNormalization uses the mean of its input.
     return not node.attributes.get("training_mode")

@@ -1,4 +1,4 @@
-"""Multiplications (MACs) of the operators of a network, wherever they run."""
+"""Multiplications (MACs) of the operators of a network, on machine or host."""
 
 from __future__ import annotations
 

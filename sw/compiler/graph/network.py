@@ -120,7 +120,7 @@ class Network:
         return helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
 
     def value_info(self, name: str) -> onnx.ValueInfoProto:
-        """The type of a tensor as ONNX writes it, as far as it is known."""
+        """The type of a tensor in ONNX format, as far as it is known."""
         info = self.types.get(name)
         if info is None or info == _UNKNOWN:
             return helper.make_empty_tensor_value_info(name)
@@ -182,9 +182,10 @@ def _value(constant: onnx.TensorProto) -> Array:
 
 
 def _in_order(nodes: Nodes) -> list[Node]:
-    """The nodes in topological order, by rounds through the list that take every node whose inputs
-    are made: a node's round is that of the last of its makers, or the next one if that maker stands
-    behind it."""
+    """The nodes in topological order, by passes over the list that take every node whose inputs are
+    available: a node's pass is that of its last producer, or the next one if the producer follows
+    it in the list.
+    """
     listed = list(nodes)
     position = {id(node): number for number, node in enumerate(listed)}
     rounds: dict[int, int] = {}

@@ -134,7 +134,7 @@ class Nodes:
 
 
 def renamed(node: Node, old: str, new: str) -> Node:
-    """``node`` with the input ``new`` wherever it had ``old``."""
+    """``node`` with its input ``old`` replaced by ``new``."""
     return replace(node, inputs=tuple(new if name == old else name for name in node.inputs))
 
 

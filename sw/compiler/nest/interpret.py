@@ -76,7 +76,7 @@ _Place = tuple[list[Any], int]
 
 
 class InterpretError(ValueError):
-    """A statement reads what was never written, or beyond its buffer."""
+    """A statement reads uninitialized elements, or beyond its buffer."""
 
 
 def interpret(nest: LoopNest, config: Config, arrays: Sequence[npt.NDArray[Any]]) -> None:
@@ -224,7 +224,7 @@ class _Interpreter:
         return scalar
 
     def element(self, buffer: NestBuffer, indices: Sequence[Expr]) -> Callable[[], _Place]:
-        """What gives the scalars of ``buffer`` and the place in them that ``indices`` mean."""
+        """A callable that returns the scalars of ``buffer`` and the place at ``indices``."""
         functions = map(self.function, indices)
         dimensions = list(zip(functions, buffer.strides, buffer.shape, strict=True))
 
@@ -240,7 +240,7 @@ class _Interpreter:
         return place
 
     def table(self, value: Lookup) -> Callable[[], npt.NDArray[Any]]:
-        """What gives the table of ``value``, as the scalars of its tiles."""
+        """A callable that returns the table of ``value``, as the scalars of its tiles."""
         size = tile_scalars(self.config, "acc")
         elements = []
         for part in value.parameters:

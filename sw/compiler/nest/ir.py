@@ -1,7 +1,7 @@
-"""Loop nests as data, from plain loops down to calls of the runtime.
+"""Loop nests as data, from plain loops down to runtime calls.
 
-A `LoopNest` holds a tree of statements. Passes replace those of the first kinds (`Assign` within a
-`Region`) by those of the machine (`Dma`, `NestUop`, `Kernel`, `Token`); loops, allocations and
+A `LoopNest` holds a tree of statements. Passes replace high-level statements (`Assign` within a
+`Region`) by machine statements (`Dma`, `NestUop`, `Kernel`, `Token`); loops, allocations and
 sequences remain. Every loop begins at 0 and has a constant extent.
 """
 
@@ -31,18 +31,17 @@ Stmt = Union[
 
 
 class LoweringError(ValueError):
-    """The compiler or the machine cannot do what is asked; the message says why."""
+    """The compiler or the machine does not support the request; the message gives the reason."""
 
 
 @dataclass(eq=False)
 class NestBuffer:
     """Dense storage of ``shape`` scalars, row-major, in DRAM or in a scratchpad.
 
-    ``copies`` of it are used in turn. Once it is allocated, ``base`` is its first element in the
-    scratchpad and ``pitch`` the number of elements from one copy to the next. Where pairs of copies
-    lie in two banks, ``pair`` is the number of elements from one pair to the next; else it is 0.
-    All copies are to lie in ``bank`` if that is given. What is ``ahead`` is to be computed so many
-    iterations before it is read.
+    Its ``copies`` rotate. After allocation, ``base`` is its first element in the scratchpad and
+    ``pitch`` the distance between copies in elements. Where pairs of copies are in two banks,
+    ``pair`` is the distance between pairs, otherwise 0. With ``bank``, all copies are there. A
+    buffer with ``ahead`` is computed that many iterations before it is read.
 
     A turn is an iteration of the loops around the allocation. A ``rolling`` buffer outlives the
     iterations that fill it: its first dimension is the turn, and elements are counted over all
@@ -155,7 +154,7 @@ class Assign:
 
     @property
     def updates(self) -> bool:
-        """Whether the value depends on what the buffer holds, as in a reduction."""
+        """Whether the value depends on the buffer's contents, as in a reduction."""
         return any(access.source is self.buffer for access in accesses(self.value))
 
 
@@ -164,11 +163,11 @@ class Dma:
     """A LOAD or a STORE; sizes, stride, pads, ``offset`` and ``index`` count elements.
 
     It moves ``y_size`` rows of ``x_size`` elements, ``x_stride`` apart in ``dram`` from element
-    ``offset``, and without gaps in ``sram`` from element ``index``, their padding included. A load
-    with a size of zero is padding alone. Every scalar of padding is ``pad_value``.
+    ``offset``, and contiguous in ``sram`` from element ``index``, padding included. A load with a
+    size of zero is padding only. Every scalar of padding is ``pad_value``.
 
-    If ``dram`` is a buffer of accumulators it is a STORE that forwards results to the scratchpad of
-    inputs; the transfer is then as that of a LOAD of inputs, with accumulators for DRAM.
+    If ``dram`` is a buffer of accumulators, it is a STORE that forwards results to the input
+    scratchpad; the transfer is then like a LOAD of inputs, with accumulators in place of DRAM.
     """
 
     memory: Memory
@@ -225,7 +224,7 @@ class NestUop:
 
 @dataclass(frozen=True)
 class UopLoop:
-    """A loop of the instruction, and what each iteration adds to the indices dst, src and wgt."""
+    """A loop of the instruction, with the increments of the indices dst, src and wgt."""
 
     extent: int
     dst: int

@@ -7,7 +7,7 @@ from keyword import iskeyword
 
 
 class Names:
-    """Gives each object a unique name; ``reserved`` names are not used."""
+    """Assigns unique names to objects; ``reserved`` names are not used."""
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._taken = set(reserved)

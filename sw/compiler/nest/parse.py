@@ -48,7 +48,7 @@ _TRANSFERRED = {
 _TRANSFERS = {"load_buffer_2d": 2, "store_buffer_2d": 3, "forward_buffer_2d": 1}
 _SIZES = ("x_size", "y_size", "x_stride")
 _PADS = tuple(f"{axis}_pad_{side}" for axis in "xy" for side in ("before", "after"))
-# What an allocation may say of its buffer.
+# Attributes of a buffer in an allocation.
 _FIELDS = ("rolling", "ahead", "copies", "bank", "base", "pitch", "pair")
 _Member = TypeVar("_Member", bound=Enum)
 

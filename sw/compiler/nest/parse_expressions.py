@@ -28,7 +28,7 @@ from .ir import NestBuffer
 
 
 class ParseError(ValueError):
-    """The text is not a loop nest; the message gives the line and what is wrong in it."""
+    """The text is not a loop nest; the message gives the line and the problem."""
 
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -52,7 +52,7 @@ class ExpressionParser:
     """Parses expressions, with the names that are in scope."""
 
     def __init__(self) -> None:
-        # All names that have been defined, and those that are in scope.
+        # All defined names, and those in scope.
         self.given: dict[str, Var | NestBuffer] = {}
         self.usable: dict[str, Var | NestBuffer] = {}
 

@@ -1,7 +1,6 @@
-"""The rule of the canonical form that brings factors per channel behind a convolution into it.
+"""Fold factors per channel after a convolution into its weights and bias.
 
-Quantization-aware training writes Conv → BatchNormalization, of which exporters fold into weights
-only what is in float.
+Quantization-aware training writes Conv → BatchNormalization, which exporters fold only in float.
 """
 
 from __future__ import annotations

@@ -42,9 +42,9 @@ def float_average(network: Network, node: Node) -> bool:
 
 
 def rounds_to_odd(network: Network, node: Node) -> bool:
-    """Whether a QLinearAveragePool differs from what QuantizeLinear would make of the average: it
-    rounds halves to even behind the zero point, not before it. That makes a difference where the
-    zero point is odd and halves can occur."""
+    """Whether a QLinearAveragePool differs from QuantizeLinear of the average: it rounds half to
+    even after adding the zero point, which matters for odd zero points with possible ties.
+    """
     given, made = (_parameters(network, *node.inputs[at : at + 2]) for at in (1, 3))
     if given is None or made is None:
         return True

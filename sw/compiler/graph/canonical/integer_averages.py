@@ -36,11 +36,11 @@ AVERAGES = _REDUCTIONS | {"AveragePool", "GlobalAveragePool"}
 
 
 def fuse_average(network: Network, node: Node) -> bool:
-    """DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip]
-    → QuantizeLinear becomes QLinearConv, then Clip.
+    """DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip] →
+    QuantizeLinear becomes QLinearConv, then Clip.
 
-    Where windows at the border count fewer pixels, there is a QLinearConv for each number of
-    pixels, and Where takes each result from the one that is right for it.
+    Where border windows count fewer pixels, there is a QLinearConv per number of pixels, and Where
+    selects the result.
     """
     if node.domain or node.operator not in AVERAGES:
         return False

@@ -180,7 +180,7 @@ def constant_first(network: Network, node: Node) -> bool:
 
 
 def _shapes(network: Network, node: Node) -> tuple[tuple[int, ...], ...] | None:
-    """Those of both factors and the result of a QLinearMatMul."""
+    """Shapes of both factors and the result of a QLinearMatMul."""
     if node.operator != "QLinearMatMul" or node.domain:
         return None
     names = (node.inputs[0], node.inputs[_SECOND], node.outputs[0])
@@ -193,7 +193,7 @@ def _shapes(network: Network, node: Node) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _reshaped(network: Network, name: str, shape: tuple[int, ...]) -> tuple[str, list[Node]]:
-    """``name`` as a tensor of ``shape``, and what makes it."""
+    """``name`` reshaped to ``shape``, and the nodes that do so."""
     info = network.types[name]
     if info.shape == shape:
         return name, []

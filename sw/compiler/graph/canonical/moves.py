@@ -27,7 +27,7 @@ _MOVES = frozenset(
     {"DepthToSpace", "Expand", "Flatten", "Identity", "MaxPool", "Reshape", "SpaceToDepth"}
     | {"Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
-# Operators that drop elements: quantizing before them would take more time than behind them.
+# Operators that drop elements: quantizing before them takes more time than after them.
 _CHOICES = frozenset({"Gather", "Slice"})
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -279,7 +279,7 @@ def _read_as_it_is(network: Network, node: Node) -> bool:
 
 
 def _behind(network: Network, node: Node, moved: Node, dequantize: Node) -> None:
-    """Puts ``moved``, on integers, and ``dequantize`` behind it in place of ``node``."""
+    """Replace ``node`` by ``moved``, on integers, followed by ``dequantize``."""
     name = network.unused_name(f"{node.outputs[0]}_integer")
     source = network.types[dequantize.inputs[0]]
     network.types[name] = replace(network.types[node.outputs[0]], dtype=source.dtype)

@@ -135,8 +135,9 @@ def clip_node(
 def clipped(
     network: Network, made: list[Node], out: QuantizationParameters, low: int, high: int
 ) -> list[Node]:
-    """``made``, with a Clip behind its anchor, or behind a Where that takes its results, unless the
-    bounds are those of the type."""
+    """``made`` with a Clip after its anchor, or after a Where that reads it, unless the bounds are
+    those of the type.
+    """
     limits = np.iinfo(out.zero.dtype)
     if (low, high) == (limits.min, limits.max):
         return made

@@ -1,4 +1,4 @@
-"""Applies rules to a network until none applies, at a cost in proportion to what they change."""
+"""Apply rewrite rules to a network until none applies, revisiting only changed neighbourhoods."""
 
 from __future__ import annotations
 

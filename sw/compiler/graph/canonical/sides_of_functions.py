@@ -1,7 +1,7 @@
-"""The rule of the canonical form for functions that are another line on each side of zero.
+"""Decompose functions that are linear on each side of zero.
 
-PRelu with a slope per channel is no straight line, and no one table. Its two sides are: one of them
-is the zero point wherever the other is not, so that their sum is the function.
+PRelu with a slope per channel is neither linear nor one table. Each of its sides is linear and
+equals the zero point where the other one does not, so the function is their sum.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def both_bounds(network: Network, node: Node) -> bool:
 
 
 def slices_of_split(network: Network, node: Node) -> bool:
-    """A Split of integers, or of what is dequantized, becomes a Slice for each part."""
+    """A Split of integers, or of a dequantized tensor, becomes a Slice per part."""
     if node.domain or node.operator != "Split":
         return False
     source = node.inputs[0]
@@ -121,8 +121,9 @@ def slices_of_split(network: Network, node: Node) -> bool:
 
 
 def slice_of_gather(network: Network, node: Node) -> bool:
-    """A Gather of one index, or of indices in succession, from integers or what is dequantized,
-    becomes a Slice, and a Reshape where an axis goes."""
+    """A Gather of one index, or of consecutive indices, from integers or a dequantized tensor
+    becomes a Slice, and a Reshape where an axis is removed.
+    """
     if node.domain or node.operator != "Gather" or not _of_quantized(network, node.inputs[0]):
         return False
     indices, result = network.constants.get(node.inputs[1]), node.outputs[0]
@@ -300,8 +301,9 @@ def _reshapes(node: Node) -> bool:
 
 
 def share_quantize(network: Network, node: Node) -> bool:
-    """QuantizeLinear operators of one tensor with the same parameters become one; with the option
-    ``DedicatedQDQPair`` of ONNX Runtime's quantizer each reader has one of its own."""
+    """QuantizeLinear operators of one tensor with equal parameters are merged; the option
+    ``DedicatedQDQPair`` of ONNX Runtime's quantizer writes one per reader.
+    """
     own = parameters_of(network, node, "QuantizeLinear")
     if own is None or node.outputs[0] in network.outputs:
         return False

@@ -50,8 +50,9 @@ class _Axis:
 
 
 def phases_of_depth(network: Network, node: Node) -> bool:
-    """QLinearConv → [Clip] → DepthToSpace: blocks of pixels are phases, as those of a transposed
-    convolution; in the mode CRD behind channels in another order."""
+    """QLinearConv → [Clip] → DepthToSpace: blocks of pixels are phases, as in a transposed
+    convolution; in mode CRD with the channels in another order.
+    """
     if node.domain or node.operator != "DepthToSpace":
         return False
     conv = network.maker(node.inputs[0])
@@ -80,8 +81,9 @@ def phases_of_depth(network: Network, node: Node) -> bool:
 
 
 def _phases_first(network: Network, conv: Node, phases: int) -> bool:
-    """Brings the results of ``conv``, ``phases`` for each channel, into the order of phases, with
-    the channels of each. False if they depend on what is known only at run time."""
+    """Permute the results of ``conv``, ``phases`` per channel, to phase-major order. False if they
+    depend on run-time values.
+    """
     inputs = list(conv.inputs)
     for at in (3, 4, 5, 8):
         value = network.constants.get(conv.input(at))

@@ -185,7 +185,7 @@ def sink_transpose(network: Network, node: Node) -> bool:
 
 
 class _Operand:
-    """An operand of an element-wise operator, or what is dequantized to it."""
+    """An operand of an element-wise operator, or the tensor dequantized to it."""
 
     def __init__(self, network: Network, name: str) -> None:
         self._network, self._name, self._source = network, name, name

@@ -181,7 +181,7 @@ def _bias(network: Network, node: Node) -> str:
 
 
 def _adds_bias(network: Network, node: Node, reader: Node) -> bool:
-    """Whether ``reader``, behind the product ``node``, adds a constant."""
+    """Whether ``reader``, after the product ``node``, adds a constant."""
     if node.operator != "MatMul" or reader.operator != "Add":
         return False
     return any(constant_values(network, name) is not None for name in reader.inputs)

@@ -68,10 +68,11 @@ def addition_layer(
     wanted: Array,
     tensors: Tensors,
 ) -> Layer:
-    """The sum of two tensors with the results ``wanted``, int64 (256, 256), as `added` gives them.
+    """The sum of two tensors with the results ``wanted``, int64 (256, 256), as `added` computes
+    them.
 
     ``scales`` are those of both operands and of the result. Raises `Unsupported` if no constants
-    give every result.
+    reproduce every result.
     """
     node = nodes[0]
     image, images = tensors.same_images(*sources, nodes[-1].outputs[0])

@@ -26,11 +26,11 @@ DOMAIN = "com.microsoft"
 
 
 def element_wise(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearAdd or QLinearMul of two tensors of one shape, with a Clip that follows, or of a
-    tensor and a constant. Raises `Unsupported`.
+    """A QLinearAdd or QLinearMul of two tensors of one shape, with a following Clip, or of a tensor
+    and a constant. Raises `Unsupported`.
 
-    The 65,536 results that the machine has to match are computed by ONNX Runtime, since its formula
-    differs from that of Add between quantizations.
+    ONNX Runtime computes the 65,536 reference results, since its formula differs from that of Add
+    between quantizations.
     """
     limits, clips = tensors.clip_after(node.outputs[0])
     names = (node.inputs[0], node.inputs[3])

@@ -1,5 +1,5 @@
-"""Element-wise functions of one tensor on the machine: any function by a table with LOOKUP, else
-those that are a straight line between two bounds, such as sums and products with constants."""
+"""Element-wise functions of one tensor: any function by a table with LOOKUP, otherwise functions
+that are linear between two bounds, such as sums and products with constants."""
 
 from __future__ import annotations
 

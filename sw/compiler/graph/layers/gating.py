@@ -48,7 +48,7 @@ def multiplication_layer(
     """The product of two tensors with the results ``wanted``, int64 (256, 256) by their values.
 
     ``scales`` are those of both operands and of the result. Raises `Unsupported` if no constants
-    give every result.
+    reproduce every result.
     """
     image, images = tensors.same_images(*sources, nodes[-1].outputs[0])
     a, b, y = scales

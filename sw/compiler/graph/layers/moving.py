@@ -30,7 +30,7 @@ from .selecting import (
 )
 from .transposing import transposition
 
-# Operators that move no pixels, beside those that choose channels.
+# Operators that move no pixels, besides those that select channels.
 _OF_CHANNELS = frozenset({"Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -45,8 +45,9 @@ def choosing(node: Node, tensors: Tensors) -> Layer:
 
 
 def _by_channels(make: Callable[[Node, Tensors], Layer], node: Node, tensors: Tensors) -> Layer:
-    """The layer of an operator that selects or joins channels: that of ``make``, or, if it makes
-    none or operators before ``node`` move pixels, the `rearrangement`."""
+    """The layer of an operator that selects or joins channels: by ``make`` or, if that is
+    unsupported or operators before ``node`` move pixels, by `rearrangement`.
+    """
     inner = movers_before(tensors.network, node, tensors.fused)[:-1]
     pixels = [
         item

@@ -26,7 +26,7 @@ from .parts.scales import dequantized
 from .parts.tensors import Tensors
 from .parts.windows import fitting_window
 
-# Pixels of a window: each is an operation of its own in the loop nest.
+# Pixels of a window: each is a separate operation in the loop nest.
 _LARGEST = 256
 
 

@@ -58,7 +58,7 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
         groups=groups,
     )
     workload = _cheapest(plain, zero, config)
-    # What the weights have less than the second factor; row sums have the rest.
+    # Amount subtracted from the second factor in the weights; row sums have the rest.
     taken = 0 if workload.row_sums else zero
     weights = FactorWeights(taken, workload.terms, config.block_out)
     added, *rest = constants

@@ -42,8 +42,9 @@ _LARGEST_INTERMEDIATE = 2
 
 
 def rearrangement(node: Node, tensors: Tensors) -> Layer:
-    """The layer of ``node``, which only moves elements, fused with all such operators before it
-    whose results nothing else reads, or else of ``node`` alone. Raises `Unsupported`."""
+    """The layer of ``node``, which only moves elements, fused with all preceding such operators
+    without other readers, or else of ``node`` alone. Raises `Unsupported`.
+    """
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     if not is_mover(tensors.network, node):
         raise Unsupported("where it moves elements is known only at run time")
@@ -120,7 +121,7 @@ class _Rearranged:
         self.whole = not fills.size
 
     def _of_sources(self, values: Callable[[Image], Array]) -> Array:
-        """For each element the one of ``values`` of its source, given by that source's shape."""
+        """Map each element to the item of ``values`` for its source, given the source's shape."""
         result, *others = map(values, self.images)
         for number, other in enumerate(others, 1):
             result = np.where(self.source == number, other, result)

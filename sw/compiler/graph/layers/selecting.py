@@ -47,9 +47,10 @@ def concatenation(node: Node, tensors: Tensors) -> Layer:
 
 
 def chosen_channels(node: Node, tensors: Tensors) -> Layer:
-    """A Gather or a Slice that chooses channels, of the result of a layer, in any order. Channels
-    of a Concat, or of another Gather, that only such operators read are those of its operands.
-    Raises `Unsupported`."""
+    """A Gather or a Slice that selects channels of a layer's result in any order. Channels of a
+    Concat, or of another Gather, whose only readers are such operators are taken from its operands.
+    Raises `Unsupported`.
+    """
     chosen = chosen_numbers(node, tensors)
     if chosen is None:
         raise Unsupported("it does not choose channels by constant indices")

@@ -54,7 +54,7 @@ def _layer(product: QuantizedProduct, phases: _Phases, tensors: Tensors, image: 
         raise Unsupported("it pads with its zero point, and the machine with zeros")
     kernel = _kernel(sums.weights, phases.strides)
     pads = product.nodes[0].attributes.get("pads", [0] * 4)
-    # The first results of the phases are those of taps that reach as far as they can.
+    # The first results of the phases use the taps with the farthest reach.
     before = tuple(
         phases.before[axis] + (sums.weights.shape[2 + axis] - 1 - pads[axis]) * phases.strides[axis]
         for axis in (0, 1)
@@ -119,7 +119,8 @@ def _phases_after(network: Network, name: str) -> _Phases | None:
 
 def _kernel(phases: Array, strides: tuple[int, int]) -> Array:
     """Weights (outputs, inputs, height, width) of the transposed convolution from those of phases,
-    which read them in reverse; without rows and columns of zeros at their end."""
+    in reverse order; without rows and columns of zeros at their end.
+    """
     down, right = strides
     _, inputs, *taps = phases.shape
     split = phases.reshape(down, right, -1, inputs, *taps)[..., ::-1, ::-1]

@@ -22,9 +22,10 @@ _MOST_DIMENSIONS = 4
 
 
 def transposition(node: Node, tensors: Tensors) -> Layer:
-    """A Transpose that leaves channels what they are: images to rows of channels, rows to images,
-    and the heads of attention, with the Reshape that cuts channels into heads before it or joins
-    them behind it. Raises `Unsupported`."""
+    """A Transpose that preserves channels: images to rows of channels, rows to images, and
+    attention heads, with the Reshape that splits channels into heads before it or joins them after
+    it. Raises `Unsupported`.
+    """
     network, config = tensors.network, tensors.config
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     shape, result = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
@@ -94,7 +95,7 @@ def _result(
 
 
 def _without_ones(sizes: list[int], order: list[int]) -> Permute:
-    """The permutation of axes with these ``sizes``, without those of one."""
+    """The permutation of axes with these ``sizes``, without axes of size one."""
     kept = [axis for axis, size in enumerate(sizes) if size > 1] or [0]
     return Permute(
         tuple(sizes[axis] for axis in kept),

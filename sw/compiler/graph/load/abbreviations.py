@@ -1,4 +1,4 @@
-"""Writes out what a file abbreviates: functions that it defines, and constants that are sparse."""
+"""Expand abbreviations in a file: its functions, and sparse constants."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 from .foreign_files import kind_of
 
-# The ends of folders in which tools keep contents that links in a working folder lead to: those of
-# the Hugging Face cache, of DVC and of git-annex.
+# Path suffixes of the stores that tools link working folders to: the Hugging Face cache, DVC and
+# git-annex.
 _STORES = (("blobs",), (".dvc", "cache"), ("files", "md5"), (".git", "annex", "objects"))
 
 
@@ -27,12 +27,12 @@ def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 
 def load_external_data(model: onnx.ModelProto, path: Path) -> None:
-    """Puts the data of other files into ``model``, which was read from ``path``.
+    """Read external data into ``model``, which was read from ``path``.
 
-    A tensor names a file in the folder of the model or below it. That file may be a link, within
-    the folder or into the store that a tool keeps contents in (see docs/security.md); whatever
-    leads elsewhere is refused. Raises `ModelError`, which names the file, `FileLimitError`, and
-    `ValueError` for an offset or a length that is no number.
+    A tensor names a file in the model's folder or below. That file may be a link, within the folder
+    or into a tool's store (see docs/security.md); other links are rejected. Raises `ModelError`,
+    which names the file, `FileLimitError`, and `ValueError` for an offset or a length that is no
+    number.
     """
     found = []
     total = 0
@@ -87,7 +87,7 @@ def _file(model: Path, location: str, about: str) -> Path:
 def _stores(model: Path) -> Iterator[Path]:
     """The stores that the working folder of ``model`` belongs to: those beside a folder above it,
     and that which holds the model itself if it is a link."""
-    # Folders above it as they are named, and without links among them.
+    # Parent folders as named, and with links resolved.
     named, real = Path(os.path.abspath(model)).parents, (model.parent.resolve() / "x").parents
     for folder in dict.fromkeys((*named, *real)):
         for parts in _STORES:

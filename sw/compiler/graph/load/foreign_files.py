@@ -1,4 +1,4 @@
-"""What a file is that is not an ONNX model."""
+"""Identify files that are not ONNX models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import zipfile
 from pathlib import Path
 
-# The bytes that are looked at; a tar archive says what it is in byte 257.
+# Bytes inspected; a tar archive has its magic at byte 257.
 _HEAD = 1 << 12
 _ONNX = "convert it to ONNX first"
 _UNPACK = "unpack it first"
@@ -41,8 +41,9 @@ _PICKLE = f"a Python pickle, as torch.save writes: {_ONNX}, with torch.onnx.expo
 
 
 def kind_of(source: Path | bytes) -> str:
-    """What a file that is meant to be an ONNX model, or its data, is instead, as in "a NumPy
-    array"; empty if it may be what it is meant to be."""
+    """The kind of a file given as an ONNX model or its data, as in "a NumPy array"; empty if it may
+    be one.
+    """
     if isinstance(source, bytes):
         data = source[:_HEAD]
     else:

@@ -1,4 +1,4 @@
-"""Shapes of a model's inputs: which dimensions are open, and what they become."""
+"""Shapes of a model's inputs: open dimensions and their values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
             if position and is_open(dim):
                 known[dim.dim_param] = dim.dim_value = size
     if known:
-        # What the file says of other tensors holds for the open dimensions.
+        # The file's shapes of other tensors hold for the open dimensions.
         del copied.graph.value_info[:]
         for item in copied.graph.output:
             for dim in item.type.tensor_type.shape.dim:
@@ -52,8 +52,9 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def fix_shapes(model: onnx.ModelProto, batch: int) -> None:
-    """Gives the inputs of ``model`` fixed shapes, with ``batch`` for a first dimension that is
-    open, and removes what depends on them. Raises `ModelError` if another dimension is open."""
+    """Fix the input shapes of ``model``, with ``batch`` for an open first dimension, and remove
+    shapes that depend on it. Raises `ModelError` if another dimension is open.
+    """
     named = set()
     for item in inputs_of(model):
         if not item.type.HasField("tensor_type"):

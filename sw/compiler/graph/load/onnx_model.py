@@ -114,7 +114,7 @@ def _parsed(what: str, data: bytes) -> onnx.ModelProto:
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
-    """All names in ``graph``; those that are not text come as bytes."""
+    """All names in ``graph``; names that are not text are bytes."""
     yield graph.name
     for item in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         yield item.name
@@ -153,7 +153,7 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
 def infer(network: Network) -> Network:
     """``network`` with all types that follow from its inputs and constants.
 
-    Types that ONNX cannot infer stay as they are: asking ONNX Runtime again would take a session.
+    Types that ONNX cannot infer are unchanged: asking ONNX Runtime again would take a session.
     """
     foreign = {
         name
@@ -173,8 +173,9 @@ def infer(network: Network) -> Network:
 
 
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``; if it lacks shapes of outputs, which the checker needs and ONNX Runtime does not,
-    a copy with those that can be inferred."""
+    """``model``, or a copy with inferred output shapes if it lacks them: the checker needs them,
+    ONNX Runtime does not.
+    """
     if all(item.type.tensor_type.HasField("shape") for item in model.graph.output):
         return model
     return with_foreign_types(onnx.shape_inference.infer_shapes(model, data_prop=True))
@@ -223,7 +224,7 @@ def _require_sizes(network: Network) -> None:
 
 
 def _fold_constants(network: Network) -> bool:
-    """Computes what can be known without inputs; whether there was anything."""
+    """Evaluate nodes that do not depend on inputs; returns whether there were any."""
     known_shapes = [node for node in network.nodes if _is_known(network, node)]
     for node in known_shapes:
         shape = np.array(network.types[node.inputs[0]].shape, np.int64)

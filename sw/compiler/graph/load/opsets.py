@@ -1,4 +1,4 @@
-"""Versions of ONNX's operator set, and conversion to those that the compiler knows."""
+"""ONNX operator set versions, and conversion to supported ones."""
 
 from __future__ import annotations
 

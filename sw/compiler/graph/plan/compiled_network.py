@@ -67,8 +67,8 @@ def compile_network(
     open_batch: bool = False,
     passes: Sequence[PlacedPass] = (),
 ) -> CompiledNetwork:
-    """Places the operators of a canonical network and compiles those that the machine runs. Raises
-    `ModelError` for an output that no file of a compiled network can hold.
+    """Place the operators of a canonical network and compile those of the machine. Raises
+    `ModelError` for an output that the file format cannot hold.
 
     ``open_batch`` is that of `NetworkProgram`; ``passes`` are additional passes for the loop nest
     of each layer.

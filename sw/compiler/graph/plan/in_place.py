@@ -1,4 +1,4 @@
-"""Tensors that lie within another: what makes one writes where the joined tensor has it."""
+"""In-place concatenation: producers write their results directly into the joined tensor."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Within:
 def in_place(
     steps: Sequence[PlannedStep], alignment: int
 ) -> tuple[list[PlannedStep], dict[str, Within]]:
-    """``steps`` without the layers that only put tensors behind one another, where what makes these
-    can write them there, and the place of each such tensor, by the name of its buffer.
+    """``steps`` without layers that only concatenate tensors whose producers can write in place,
+    and the place of each such tensor, by the name of its buffer.
 
-    Tensors that pass between host and machine keep buffers of their own, and so do those whose
-    place is not a multiple of ``alignment``, in bytes, to which buffers are aligned.
+    Tensors that pass between host and machine keep separate buffers, and so do tensors whose place
+    is not a multiple of ``alignment`` bytes.
     """
     makers = {step.result.buffer: at for at, step in enumerate(steps) if isinstance(step, Layer)}
     passed = {step.buffer for step in steps if isinstance(step, ToHost | ToMachine)}
@@ -47,7 +47,7 @@ def in_place(
         for name, offset in zip(names, offsets, strict=True):
             places[name] = Within(step.result.buffer, offset)
         del left[number]
-        # The last of those that make its parts completes it.
+        # The last producer of its parts completes it.
         last = max((makers[name] for name in names if makers[name] in left), default=None)
         if last is not None:
             maker = left[last]

@@ -158,7 +158,7 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
             for part in layer.nodes:  # a part may have had its own layer before it was fused
                 items.pop(part.name, None)
             items |= {f"{layer.name} {part.result.tensor}": part for part in layer.first}
-            # Not by its name, which may be that of a node that the host still needs.
+            # Not by its own name, which may be that of a node that the host still needs.
             items[layer.nodes[0].name] = layer
         except NoScheduleFits as reason:
             items[node.name] = HostNode(node, str(reason))
@@ -262,8 +262,9 @@ def _same_layout(held: Image, shape: tuple[int, ...]) -> bool:
 
 
 def _changes_type(node: Node, tensors: Tensors) -> bool:
-    """Whether ``node`` quantizes what the machine holds by the same steps, so that the machine's
-    integers stay the same; its result is then another name of its input."""
+    """Whether ``node`` quantizes a stored tensor with equal steps, so that the integers are
+    unchanged and its result is a view of its input.
+    """
     network = tensors.network
     out = parameters_of(network, node, "QuantizeLinear")
     maker = network.maker(node.inputs[0]) if out else None

@@ -35,9 +35,10 @@ def write_zero_points(network: Network, node: Node) -> bool:
 
 
 def constant_zero_point(network: Network, node: Node) -> bool:
-    """A ConvInteger or MatMulInteger by constant weights gets the zero point that the machine has
-    as 0, and what that changes in its sums is added behind it: Σ (x − z) w = Σ (x − c) w +
-    (c − z) · Σ w. Padding, whose value is z, becomes an operator of its own."""
+    """Give a ConvInteger or MatMulInteger with constant weights the zero point stored as 0, and
+    correct its sums afterwards: Σ (x − z) w = Σ (x − c) w + (c − z) · Σ w. Padding, whose value is
+    z, becomes a separate operator.
+    """
     if node.domain or node.operator not in _PRODUCTS or node.input(2) in network.constants:
         return False
     given, zero = (network.types.get(node.input(index)) for index in (0, 2))

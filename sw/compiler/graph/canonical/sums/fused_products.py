@@ -1,5 +1,4 @@
-"""The rule of the canonical form for ONNX Runtime's own products of integers with results in float,
-which its optimizations make: they become operators of ONNX that give the same elements."""
+"""Replace ONNX Runtime's fused integer products with float results by equal ONNX operators."""
 
 from __future__ import annotations
 

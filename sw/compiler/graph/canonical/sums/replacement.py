@@ -22,7 +22,7 @@ class Replacement:
         self._nodes: list[Node] = []
 
     def add(self, operator: str, what: str, dtype: Any, *inputs: str, **attributes: Any) -> str:
-        """Adds a node whose result has the shape of that of the replaced one; its name."""
+        """Add a node whose result has the replaced node's shape; returns its name."""
         info = replace(self.network.types[self._node.outputs[0]], dtype=np.dtype(dtype))
         (result,) = self.add_all(operator, what, inputs, [info], **attributes)
         return result
@@ -48,8 +48,9 @@ class Replacement:
         return self.network.add_constant(f"{self._node.name}_{what}", value)
 
     def put(self, product: str) -> None:
-        """Puts the nodes into the network. The node of the operator ``product`` gets the name of
-        the one that is replaced."""
+        """Put the nodes into the network. The node of the operator ``product`` takes the replaced
+        node's name.
+        """
         *before, last = (
             replace(node, name=self._node.name) if node.operator == product else node
             for node in self._nodes

@@ -1,7 +1,7 @@
-"""The rule of the canonical form for products whose result stays in float.
+"""Rewrite products whose result stays in float as integer sums and a scale.
 
-ONNX Runtime's default session fuses those of matrices: it sums integers and multiplies each sum by
-the scale of its channel. The same is written here with ONNX's own operators, for convolutions too.
+ONNX Runtime's default session fuses such matrix products: it sums integers and multiplies each sum
+by its channel's scale. This uses ONNX's own operators, for convolutions too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .replacement import Replacement
 
-# Axes of a convolution's input: those of sequences and of images.
+# Ranks of a convolution's input: sequences and images.
 _RANKS = (3, 4)
 
 

@@ -76,8 +76,10 @@ def _fused(
     tensors: Tensors,
     macs: int | None = None,
 ) -> Layer | None:
-    """The layer of ``filters`` and of the convolution whose result they read, if it takes fewer
-    cycles than that and ``alone``. ``macs`` are those of the filters, if not `product`'s."""
+    """The fused layer of ``filters`` and of the convolution that they read, if it takes fewer
+    cycles than that convolution and ``alone``. ``macs`` are those of the filters, unless `product`
+    has them.
+    """
     name = product.nodes[0].inputs[0]
     known = tensors.convolutions.get(name)
     if known is None or tensors.network.only_reader(name) is not product.nodes[0]:

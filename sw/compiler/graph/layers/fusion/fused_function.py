@@ -1,5 +1,4 @@
-"""Functions by a table, fused with what makes their tensor: a product, a selection of channels, or
-another table."""
+"""Table functions fused with their producer: a product, a channel selection, or another table."""
 
 from __future__ import annotations
 
@@ -92,7 +91,8 @@ def _with_table(workload: Any, elements: int) -> Any:
 
 def _is_read_by(network: Network, function: OneTensor) -> bool:
     """Whether only nodes of ``function`` read its source and its intermediate tensors. Constants,
-    which quantizers put behind a DequantizeLinear, may have other readers."""
+    which quantizers put behind a DequantizeLinear, may have other readers.
+    """
     own = {id(node) for node in function.nodes}
     names = {function.source}
     for node in function.nodes[:-1]:

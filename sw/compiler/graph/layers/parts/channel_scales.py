@@ -1,9 +1,9 @@
-"""Parameters of REQUANTIZE for each channel of a layer, proved to give the results of float32.
+"""Parameters of REQUANTIZE for each channel of a layer, proved to equal float32 arithmetic.
 
 Most channels keep their scale and zero point. Nearly dead channels have scales too small for fixed
-point, and a bias beyond the width of the multiplier, which may be as large as 32 bits hold, so that
-some sums wrap. Over the sums that can occur such a channel has one result, or two with a step
-between them: any parameters that give these do.
+point, and a bias beyond the width of the multiplier, up to 32 bits, so that some sums wrap. Over
+the possible sums such a channel has one result, or two with a step between them: any parameters
+with these results will do.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def possible_parameters(
 ) -> tuple[npt.NDArray[np.int32], list[int]]:
     """Parameters as `channel_parameters` has them, and the channels for which none are found."""
     first, last = _wrapped(least), _wrapped(most)
-    # Only some of the sums wrap, or their range exceeds that of 32 bits.
+    # Only some of the sums wrap, or their range exceeds 32 bits.
     parted = (first > last) | (most - least > _GREATEST - _LEAST)
     least, most = np.where(parted, _LEAST, first), np.where(parted, _GREATEST, last)
     proved = te.requantizes_as_float32(scale, *bounds, least, most)
@@ -81,8 +81,9 @@ def possible_parameters(
 def _equivalent(
     scale: np.float32, bounds: tuple[int, int, int], least: int, most: int
 ) -> npt.NDArray[np.int32] | None:
-    """Parameters without bias that give the results of ``scale`` for all sums from ``least`` to
-    ``most``, or None."""
+    """Parameters without bias that equal ``scale`` for all sums from ``least`` to ``most``, or
+    None.
+    """
     if not np.isfinite(scale) or scale < 0:
         return None
     steps = float32_steps(scale, bounds, least, most)

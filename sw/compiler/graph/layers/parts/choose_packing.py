@@ -1,8 +1,8 @@
-"""First layers: pixels under the kernel become channels, so that images of few channels fill tiles.
+"""Pack pixels under the kernel into channels for first layers, so that few channels fill tiles.
 
 The array takes BLOCK_IN channels of one pixel at a time; an image of three channels leaves most of
-them idle. The host, which writes the image anyway, can give a pixel the channels of all pixels that
-the kernel covers along columns, along rows, or both (im2col, which leaves a matrix product). That
+them idle. The host, which writes the image anyway, can add to a pixel the channels of all pixels
+under the kernel along columns, along rows, or both (im2col, which leaves a matrix product). That
 takes fewer cycles and, usually, more bytes.
 """
 

@@ -25,10 +25,10 @@ class Layer:
     """An operator on the machine.
 
     The arguments of its function are ``sources``, ``constants`` (bytes by name) and ``result``, in
-    this order; ``find_function`` builds it, which is done only for layers that are not fused with
-    others. ``macs`` are the network's, without those that padding to whole tiles adds. If it
-    ``joins``, the result is the bytes of its sources, in order. ``first`` are layers that run
-    before it and whose results only it reads.
+    this order; ``find_function`` builds it, only for layers that are not fused with others.
+    ``macs`` are the network's, without padding to whole tiles. If it ``joins``, the result is the
+    concatenated bytes of its sources. ``first`` are layers that run before it and whose results
+    have no other reader.
     """
 
     name: str

@@ -34,10 +34,10 @@ def where_it_fits(fused: Callable[_P, Layer | None]) -> Callable[_P, Layer | Non
 
 
 class LayerFunctions:
-    """Functions by what makes them and their workload.
+    """Functions by builder and workload, built lazily.
 
-    Building one is most of what a layer costs, and many layers are fused with a later one, so
-    functions are promised first and built last. A promise that cannot be kept is not made again.
+    Building a function is most of a layer's cost, and many layers are fused with a later one, so
+    functions are promised first and built last. A failed promise is not repeated.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -46,10 +46,10 @@ class LayerFunctions:
         self._built: dict[Hashable, Function] = {}
 
     def promised(self, make: MakeFunction, workload: Hashable, name: str) -> Callable[[], Function]:
-        """Gives the function ``name`` that ``make`` builds for ``workload``, once it is called.
+        """Return a callable that builds the function ``name`` with ``make`` for ``workload``.
 
-        Workloads that differ in values of arguments alone are built once. Raises `NoScheduleFits`
-        if building the function has raised it before.
+        Workloads that differ only in argument values are built once. Raises `NoScheduleFits` if
+        building the function has raised it before.
         """
         # The tuner's records are of workloads with their actual constants.
         recorded = recorded_knobs(workload, self.env.config) is not None

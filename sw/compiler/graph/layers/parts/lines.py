@@ -21,7 +21,7 @@ from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoi
 
 from .layer import Unsupported
 
-# Weights of one int8 and, if none of them gives all results, of two: their biases are finer steps.
+# Weights of one int8 and, if none of them reproduces all results, of two, which have finer biases.
 _WEIGHTS = np.arange(1, 128), np.arange(128, 255)
 # How many of the possible slopes are tried, in which order, and how many weights for each.
 _SLOPES, _TRIED = 17, 8
@@ -128,7 +128,7 @@ def slope_and_offset(table: Array) -> tuple[float, float] | None:
     slope = _whole((least + most) / 2)
     (begin,), (end,) = strips.offsets(np.array([slope]))
     offset = _whole((begin + end) / 2)
-    # Mirrored, x stands for -1 - x.
+    # Mirrored: x stands for -1 - x.
     return (slope, offset) if strips.signs[0] > 0 else (-slope, offset - slope)
 
 

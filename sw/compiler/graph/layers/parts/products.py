@@ -1,4 +1,4 @@
-"""What the layers of products with constant weights have in common."""
+"""Shared parts of layers of products with constant weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ConstantProduct:
 
     nodes: tuple[Node, ...]
     sums: Sums
-    # That of the input, as the machine holds it.
+    # The stored zero point of the input.
     zero_point: int
     config: Config
 
@@ -60,9 +60,10 @@ class ConstantProduct:
         macs: int | None = None,
     ) -> Layer:
         """The layer of the function that ``make`` builds for ``workload``; its arguments are input,
-        ``weights``, parameters and output. With an ``anchor``, a product that comes before this one
-        in the same layer, the weights and parameters of that come first. ``macs`` are those of
-        this product, if it does not count what its weights say."""
+        ``weights``, parameters and output. With an ``anchor``, a product that precedes this one in
+        the same layer, the anchor's weights and parameters come first. ``macs`` override the count
+        from the weights.
+        """
         constants = {"weights": weights, "requantization": self._requantization[1]}
         nodes = self.nodes
         if macs is None:

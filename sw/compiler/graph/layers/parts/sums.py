@@ -53,9 +53,10 @@ _INT32 = 32
 
 @dataclass(frozen=True)
 class Sums:
-    """What a layer computes: for each output channel (the first axis of ``weights``, which are less
-    their zero point and have at most 9 bits) the sum of products of weights and input, plus
-    ``bias``. ``least`` and ``most`` are bounds of the biased sums. Arrays are (channels,)."""
+    """The sums of a layer: for each output channel (the first axis of ``weights``, from which the
+    zero point has been subtracted, at most 9 bits) the sum of products of weights and input, plus
+    ``bias``. ``least`` and ``most`` are bounds of the biased sums. Arrays are (channels,).
+    """
 
     weights: npt.NDArray[np.int16]
     bias: Integers
@@ -80,8 +81,7 @@ class RequantizedSums(Sums):
 
 
 def requantized_sums(tensors: Tensors, node: Node, limits: Range) -> RequantizedSums:
-    """Those of a QLinearConv, QLinearMatMul or QGemm, clipped to ``limits``. Raises
-    `Unsupported`."""
+    """Sums of a QLinearConv, QLinearMatMul or QGemm, clipped to ``limits``; or `Unsupported`."""
     bias_at, _, zero_at = _PLACES[node.operator]
     scale = float32_scale(tensors, node)
     bias = tensors.constant(node, bias_at) if node.input(bias_at) else None

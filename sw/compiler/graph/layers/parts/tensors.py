@@ -63,8 +63,9 @@ class Tensors:
     def function(
         self, make: MakeFunction, workload: Hashable, node: Node
     ) -> Callable[[], Function]:
-        """Gives the function that ``make`` builds for ``workload``, named after ``node``; it is
-        built if the layer is wanted. Raises `NoScheduleFits` if that is known to be impossible."""
+        """Promise the function that ``make`` builds for ``workload``, named after ``node``. Raises
+        `NoScheduleFits` if that is known to be impossible.
+        """
         return self._functions.promised(make, workload, identifier(node.name))
 
     def layer(
@@ -148,7 +149,7 @@ class Tensors:
         return prod(shape[:-1]), shape[-1], 1, 1
 
     def any_image(self, name: str) -> Image:
-        """The shape in which the machine holds a tensor, else that of images or of rows."""
+        """The shape in which the machine holds a tensor, or else its shape as images or rows."""
         if self.root(name) in self.images:
             return self.images[self.root(name)]
         shape = self.network.types[name].shape
@@ -188,8 +189,8 @@ class Tensors:
     def product_input(self, name: str, image: Image, fits: bool) -> TiledTensor:
         """A tensor as GEMM reads it in the shape ``image``.
 
-        Unless what the machine has ``fits``, the host brings it into that shape: that costs less
-        than the product would there.
+        Unless the stored layout ``fits``, the host converts it: that costs less than running the
+        product there.
         """
         return TiledTensor(self.root(name) if fits else name, image, self.input_layout)
 

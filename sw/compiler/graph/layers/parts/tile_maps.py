@@ -13,7 +13,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .layer import Unsupported
 
-# Each piece is a LOAD of its own in the loop nest.
+# Each piece is a separate LOAD in the loop nest.
 _MOST_PIECES = 64
 _LONGEST_PERIOD = 16
 

@@ -22,8 +22,9 @@ def output_layout(config: Config) -> TileLayout:
 
 
 def pack_weights(weights: Array, config: Config) -> npt.NDArray[np.uint8]:
-    """The bytes of weights (outputs, inputs, height, width) as (outputs/BLOCK_OUT, inputs/BLOCK_IN,
-    height, width · terms, BLOCK_OUT, BLOCK_IN), where `terms_of` gives the terms."""
+    """Bytes of weights (outputs, inputs, height, width) as (outputs/BLOCK_OUT, inputs/BLOCK_IN,
+    height, width · terms, BLOCK_OUT, BLOCK_IN), with the terms of `terms_of`.
+    """
     # Rows of a tile are outputs: weights are laid out as images are.
     return TileLayout.of(config.wgt).pack(as_terms(weights, terms_of(weights)))
 
