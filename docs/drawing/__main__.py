@@ -1,7 +1,7 @@
 """``python -m docs.drawing [--check] [NAME ...]`` draws figures anew: ``make figures`` draws all.
 
-Names are ``blocks``, ``bitfields``, ``pipeline``, ``exploration``, ``layers`` and ``tutorials``;
-the last two run on the RTL, which takes some minutes when the simulator with a timeline is built
+Names are ``blocks``, ``bitfields``, ``pipeline``, ``exploration``, ``terminal``, ``layers`` and
+``tutorials``; the last three run on the RTL, which takes some minutes when the simulator with a timeline is built
 first. With ``--check`` nothing is written: files that differ are named, with exit code 1.
 """
 
@@ -15,7 +15,7 @@ from amaranth_vta.bench.layers import measure_layers
 from amaranth_vta.hw.config import DEFAULT, PRESETS
 from amaranth_vta.sim.machine.dram import memory_timing
 
-from . import bitfields, blocks, exploration, pipeline, roofline, timeline, tutorials
+from . import bitfields, blocks, exploration, pipeline, roofline, terminal, timeline, tutorials
 from .svg import Draw, sources
 
 DRAM = "ddr"
@@ -39,6 +39,11 @@ def _pipeline() -> Figures:
 def _exploration() -> Figures:
     found = exploration.points()
     yield "exploration", lambda theme: exploration.draw(theme, found)
+
+
+def _terminal() -> Figures:
+    lines = terminal.output()
+    yield "terminal", lambda theme: terminal.draw(theme, lines)
 
 
 def _layers() -> Figures:
@@ -83,6 +88,7 @@ FIGURES: dict[str, Callable[[], Figures]] = {
     "bitfields": _bitfields,
     "pipeline": _pipeline,
     "exploration": _exploration,
+    "terminal": _terminal,
     "layers": _layers,
     "tutorials": _tutorials,
 }

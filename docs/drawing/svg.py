@@ -91,11 +91,17 @@ class Drawing:
         bold: bool = False,
         mono: bool = False,
         turn: float = 0,
+        after: float | None = None,
     ) -> None:
-        """Text whose baseline is at ``y``; ``anchor`` is start, middle or end; ``turn`` degrees."""
+        """Text whose baseline is at ``y``; ``anchor`` is start, middle or end; ``turn`` degrees.
+
+        Blanks of ``mono`` text are kept. Text of the class ``later`` (`style`) appears ``after`` so
+        many seconds.
+        """
         more = f' text-anchor="{anchor}"' if anchor != "start" else ""
         more += ' font-weight="600"' if bold else ""
-        more += f' font-family="{_MONO}"' if mono else ""
+        more += f' font-family="{_MONO}" xml:space="preserve"' if mono else ""
+        more += f' class="later" style="animation-delay: {after:.2f}s"' if after is not None else ""
         more += f' transform="rotate({_n(turn)} {_n(x)} {_n(y)})"' if turn else ""
         self._shapes.append(
             f'<text x="{_n(x)}" y="{_n(y)}" font-size="{_n(size)}" '
@@ -122,6 +128,10 @@ class Drawing:
             self._head(path[-2], path[-1], color)
         if arrow == "both":
             self._head(path[1], path[0], color)
+
+    def style(self, rules: str) -> None:
+        """CSS for the shapes of the figure."""
+        self._shapes.append(f"<style>{rules}</style>")
 
     def circle(self, x: float, y: float, radius: float, fill: str, tip: str = "") -> None:
         end = f"><title>{escape(tip)}</title></circle>" if tip else "/>"
