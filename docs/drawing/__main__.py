@@ -1,8 +1,8 @@
 """``python -m docs.drawing [--check] [NAME ...]`` draws figures anew: ``make figures`` draws all.
 
 Names are ``blocks``, ``bitfields``, ``pipeline``, ``exploration``, ``terminal``, ``layers`` and
-``tutorials``; the last three run on the RTL, which takes some minutes when the simulator with a timeline is built
-first. With ``--check`` nothing is written: files that differ are named, with exit code 1.
+``tutorials``. The last three run on the RTL, which takes some minutes when a simulator is built
+first. With ``--check`` nothing is written: stale files are named, with exit code 1.
 """
 
 from __future__ import annotations
