@@ -32,8 +32,10 @@ MOST_STEPS = 2
 _OF_DEFAULT = 2
 # Steps that are scales in float32 do not divide differences exactly.
 _SLACK = 1e-3
-# The float32 rounding error of a layer in the file, in steps of its result.
+# The rounding error of a layer in the file, in steps of its result: in float32, and in files that
+# use float16, whose 11 bits are 1/16 of a step in a result of 128 steps.
 _NOISE = 1 / 64
+_NOISE_OF_HALVES = 128 * 2**-11
 # The difference of infinities and NaN from numbers; JSON has no infinities.
 _FAR = 1e30
 # The suffix of graph inputs that take tensors computed by the file.
@@ -74,17 +76,18 @@ class LayerDifference:
 
     ``steps`` is the largest difference. ``unrounded`` is the largest distance, in steps, from the
     input of the file's QuantizeLinear; None if another operator makes the tensor. ``bound`` comes
-    from `Rounding.bounds`.
+    from `Rounding.bounds`. ``noise`` is the rounding error of the file itself, in steps.
     """
 
     steps: int
     unrounded: float | None
     bound: float
+    noise: float = _NOISE
 
     @property
     def limit(self) -> float:
         """Of ``unrounded``."""
-        return 0.5 + self.bound + _NOISE
+        return 0.5 + self.bound + self.noise
 
     @property
     def ok(self) -> bool:
@@ -99,7 +102,7 @@ class LayerDifference:
         unrounded = None
         if self.unrounded is not None and other.unrounded is not None:
             unrounded = max(self.unrounded, other.unrounded)
-        return LayerDifference(max(self.steps, other.steps), unrounded, self.bound)
+        return replace(self, steps=max(self.steps, other.steps), unrounded=unrounded)
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ class _Layers:
         made = (name for node in network.nodes for name in node.outputs if name in of_file)
         self._common = [name for name in made if network.types[name].dtype in BYTE_TYPES]
         self._network, self._outputs = network, outputs
+        self._noise = _NOISE_OF_HALVES if _has_halves(model) else _NOISE
         self._quantized = _quantized(model, self._common)
         sources = (item.source for item in self._quantized.values() if item.source in of_file)
         self._wanted = list(dict.fromkeys([*outputs, *self._common, *sources]))
@@ -197,7 +201,7 @@ class _Layers:
             exact = np.clip(quantized.unrounded(found), low, high)
             unrounded = float(np.nan_to_num(np.abs(got - exact), nan=0.0).max(initial=0))
         steps = int(np.abs(got - wanted).max(initial=0))
-        return LayerDifference(steps, unrounded, self._bounds[name])
+        return LayerDifference(steps, unrounded, self._bounds[name], self._noise)
 
     def _bounds_of_layers(self) -> dict[str, float]:
         """The bound of each shared tensor before which integers are rounded at most once."""
@@ -261,6 +265,18 @@ class _Quantized:
         """The file's numbers in steps, before it rounds them; float64."""
         with np.errstate(over="ignore"):
             return found[self.source].astype(np.float64) / self.scale.item() + int(self.zero.item())
+
+
+def _has_halves(model: onnx.ModelProto) -> bool:
+    """Whether an initializer, a Constant or an input is of float16."""
+    from onnx import TensorProto
+
+    graph = model.graph
+    attributes = (item for node in graph.node for item in node.attribute)
+    types = [item.data_type for item in graph.initializer]
+    types += [item.t.data_type for item in attributes]
+    types += [item.type.tensor_type.elem_type for item in graph.input]
+    return TensorProto.FLOAT16 in types
 
 
 def _quantized(model: onnx.ModelProto, names: list[str]) -> dict[str, _Quantized]:

@@ -347,6 +347,6 @@ def test_a_folder_with_other_things_is_left_alone(
     assert vta(model, "--report", tmp_path) == 2
     assert "it holds other things and no report.html" in capsys.readouterr().err
     assert vta(model, "--report", model) == 2
-    assert vta(model, "--report", tmp_path / "missing" / "report") == 2
+    assert vta(model, "--report", model / "report") == 2
     assert vta(model, "--report", tmp_path / "report", "--inputs", tmp_path / "missing") == 2
     assert [path.name for path in tmp_path.iterdir()] == ["doubling.onnx"]

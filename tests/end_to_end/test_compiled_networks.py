@@ -206,6 +206,10 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(compiled: Path, tmp_
         assert target.read_bytes() == b"before"
 
 
-def test_compile_needs_a_place_that_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    err = refused(capsys, "compile", DIGITS, "-o", "/nowhere/digits.vta")
-    assert "/nowhere/digits.vta cannot be written: No such file or directory" in err
+def test_compile_needs_a_place_that_can_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    target = tmp_path / "file" / "digits.vta"
+    err = refused(capsys, "compile", DIGITS, "-o", target)
+    assert f"{target} cannot be written: Not a directory" in err

@@ -158,6 +158,8 @@ def test_the_limit_follows_a_default_session_that_differs_more() -> None:
     [
         (LayerDifference(1, 0.503, 0.004), True),
         (LayerDifference(1, 0.53, 0.004), False),
+        (LayerDifference(1, 0.53, 0.004, 1 / 16), True),
+        (LayerDifference(1, 0.58, 0.004, 1 / 16), False),
         (LayerDifference(2, 1.4, 0.9), True),
         (LayerDifference(1, None, 0.0), True),
         (LayerDifference(2, None, 0.0), False),

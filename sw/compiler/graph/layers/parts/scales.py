@@ -21,6 +21,7 @@ def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
     """The tensor of 8-bit integers that the float tensor ``name`` is dequantized from, and its
     quantization. Raises `Unsupported` if there is none."""
     if reason := why_in_float(network, name):
+        require_rounded(network, name)
         raise Unsupported(reason)
     producer = network.maker(name)
     parameters = parameters_of(network, producer, "DequantizeLinear")
