@@ -3,7 +3,7 @@
     import amaranth_vta as vta
     from amaranth_vta import te
 
-The names below are imported at their first use, since some of them import large packages.
+The public names below are imported lazily, on first use, since some of them import large packages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.lower import lower
     from amaranth_vta.sw.compiler.tuner.explain import explain
 
-__version__: str  # the installed package's, read at its first use
+__version__: str  # of the installed package, read on first use
 
 __all__ = [
     "PRESETS",

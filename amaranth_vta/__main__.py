@@ -1,4 +1,4 @@
-"""``python -m amaranth_vta`` is the command ``vta``."""
+"""Entry point of ``python -m amaranth_vta``, which runs the command ``vta``."""
 
 from __future__ import annotations
 

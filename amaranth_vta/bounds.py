@@ -1,4 +1,4 @@
-"""The least cycles that a machine of a configuration can take: `bound_cycles`."""
+"""Lower bound on the cycles of a program: `bound_cycles`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from amaranth_vta.sw.runtime.work import Work
 
 
 def bound_cycles(work: Work, dram: str, runs: int = 1) -> int:
-    """The least cycles of a program in ``runs`` runs: the larger of compute and of bus time with
-    the memory ``dram``."""
+    """Lower bound on the cycles of a program executed ``runs`` times: the larger of compute time
+    and bus time with the memory model ``dram``.
+    """
     bus = memory_timing(dram).least_cycles(work.words_read, work.words_written, runs)
     return max(work.compute_cycles, bus)

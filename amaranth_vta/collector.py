@@ -6,8 +6,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Objects made while paused, after which all garbage is collected once: two seconds of work, and a
-# bound of a gigabyte on the garbage of processes that elaborate many machines.
+# A full collection runs once this many objects have been created while paused. It takes two
+# seconds, and limits garbage to about a gigabyte in processes that elaborate many machines.
 _COLLECTED_AFTER = 8_000_000
 _made = 0
 
@@ -16,7 +16,7 @@ _made = 0
 def collector_paused() -> Iterator[None]:
     """A context without garbage collection.
 
-    For work that makes many objects which all stay in use until its end: the collector would scan
+    For work that creates many objects and keeps all of them until its end: the collector would scan
     them again and again, which takes half of the time of an elaboration.
     """
     global _made
@@ -31,8 +31,8 @@ def collector_paused() -> Iterator[None]:
                 gc.collect()
                 _made = 0
             elif not gc.get_freeze_count():
-                # Moves the new objects out of the collector's sight, so that it does not scan all
-                # at once.
+                # Moves the new objects to the oldest generation, so that the collector does not
+                # scan them all at once.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

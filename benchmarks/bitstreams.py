@@ -64,7 +64,7 @@ def _teller(board: Board) -> Callable[[str], None]:
 
 
 def write_table() -> None:
-    """The manifests as a table of the page."""
+    """Write the manifests as a table into the page."""
     lines = [
         "| board | configuration | LUTs | flip-flops | multipliers | block RAMs | MHz reached | "
         "MHz of its clock | memory | longest path |",
@@ -97,7 +97,7 @@ def _path(path: dict[str, Any] | None, folder: str) -> str:
 
 
 def _module(cell: str) -> str:
-    """The module that holds a cell, without the design's outer ones."""
+    """The module that contains a cell, without the path of its outer modules."""
     return cell.rpartition(".")[0].removeprefix("system.machine.core.machine.")
 
 

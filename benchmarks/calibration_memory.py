@@ -1,9 +1,9 @@
-"""The memory and time of ``vta quantize`` for a few and for many samples.
+"""Peak memory and time of ``vta quantize`` for small and large numbers of samples.
 
     python benchmarks/calibration_memory.py
 
-Seven 3×3 convolutions of 32 channels with Relu, samples of 3×224×224, covering all values and
-99.9 % of them. The peak includes the whole process.
+Quantizes seven 3×3 convolutions of 32 channels with Relu, with samples of 3×224×224, for ranges
+that cover all values and 99.9 % of the values. The peak is of the whole process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def main() -> None:
                 np.savez(folder / "x.npz", x=images.astype(np.float32))
                 arguments = ["float.onnx", "-o", "int8.onnx", "--calibrate", "x.npz", *options]
                 start = perf_counter()
-                # The peak of children is the largest of all so far, so each has a parent.
+                # RUSAGE_CHILDREN holds the maximum over all children so far, so each run has its
+                # own parent.
                 peak = subprocess.run(
                     [sys.executable, __file__, *arguments],
                     cwd=folder,

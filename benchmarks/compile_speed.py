@@ -1,12 +1,12 @@
-"""How long networks take to compile, and how that grows with their size.
+"""Measure the compile time of networks, and how it grows with their size.
 
     python benchmarks/compile_speed.py [--config pynq-extended] [--nodes 500 1000 2000 4000]
 
-Residual networks of small layers, so that work on the graph dominates, without and with host
-operators between the layers. Processor time of one process, warm: a small network is compiled
-first. The last column is the time per node, relative to the smallest network of its kind: 1.0 all
-the way down is linear. Then ResNet-18, compiled and loaded from the cache, which begins empty; and
-the phases of compiling it, each without those that it calls.
+Compiles residual networks of small layers, so that work on the graph dominates, with and without
+host operators between the layers. Times are processor time of one process, measured after a small
+network has been compiled to warm up. The last column is the time per node relative to the smallest
+network of its kind: 1.0 in every row means linear growth. Then compiles ResNet-18 with a cold and a
+warm cache, and prints the exclusive time of each compilation phase.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tests.support.random_networks import QuantizedNetwork
 
 
 def network(nodes: int, on_host: bool) -> onnx.ModelProto:
-    """A residual network of about ``nodes`` operators; with ``on_host``, each block has one that
-    runs on the host."""
+    """A residual network of about ``nodes`` operators; with ``on_host``, each block contains a host
+    operator."""
     result = QuantizedNetwork(1, "qdq", np.int8, (16, 8, 8))
     while len(result.nodes) < nodes:
         branch, deviation = result.dequantized(), result.deviation

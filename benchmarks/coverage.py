@@ -1,14 +1,14 @@
-"""How much of the machine random programs reach: lines and toggles of its Verilog, per module, and
-hazards together with stalls (of a machine with OVERLAP).
+"""Measure how much of the machine random programs cover: lines and toggles of its Verilog per
+module, and hazards that coincide with stalls (for a machine with OVERLAP).
 
     python benchmarks/coverage.py [--programs 300] [--seed 1] [--config tiny-extended]
                                   [--unreached FILE] [--json FILE]
 
-The programs are those of ``vta fuzz``, faulty ones included; they are only run here, not checked.
-Verilator counts how often each line has been run and each bit has changed, up and down; and in how
-many cycles a micro-op or an instruction met a hazard while a module waited for memory or the bus
-for a module, for each pair of the two. FILE gets the points that no program has reached, one per
-line.
+Runs the programs of ``vta fuzz``, faulty ones included, without checking their results. Verilator
+counts how often each line runs and each bit rises and falls. A cover point for each pair of a
+hazard (of a micro-op or an instruction) and a stall (of a module on memory, or of the bus) counts
+the cycles in which both occur. ``--unreached`` writes the points that no program has reached to
+FILE, one per line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from amaranth_vta.sim.machine.rtl.build import COVERAGE, HARNESS, PINS, Harness,
 from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
 
 _VARIABLE = "VTA_COVERAGE"
-# Seconds, of a program of a few hundred instructions.
+# Seconds for a program of a few hundred instructions.
 _TIME_LIMIT = 120.0
 _WRITER = f"""
 module write_coverage();
@@ -44,7 +44,8 @@ module write_coverage();
 endmodule
 """
 _DESCRIPTION, _COUNT = (re.compile(text, re.MULTILINE) for text in (r"^C '(.*)' \d+$", r"' (\d+)$"))
-# Of Yosys: a wire `$1`, and what makes an `always @*` without inputs run once.
+# Names that Yosys generates: a wire `$1`, and the condition that makes an `always @*` without
+# inputs run once.
 _UNNAMED, _STARTER = "__024", "$started ) begin end"
 Point = tuple[str, str, str]
 """Its kind, its module, and what it is."""
@@ -54,7 +55,7 @@ _PAIR = re.compile(r"// (.+) x (.+)$")
 
 _COMPUTE = "vta.core.machine.compute"
 _ACC, _LOOPS, _COUNTERS = f"{_COMPUTE}.accumulators", f"{_COMPUTE}.loops", "vta.core.counters"
-# What was in the cycle before: the accumulators answer a read in the next one.
+# Signals delayed by one cycle, because the accumulators answer a read in the next cycle.
 _REGISTERS = {
     "gemm_has_read": f"{_ACC}.gemm_read__enable",
     "alu_has_read_dst": f"{_ACC}.alu_dst__enable",
@@ -98,12 +99,12 @@ class _Covered(Top):
 
 
 def _has_pairs(config: Config) -> bool:
-    """Whether it has what `HAZARDS` and `STALLS` name."""
+    """Whether the machine has the signals that `HAZARDS` and `STALLS` name."""
     return bool(config.overlap and config.counters)
 
 
 def _pairs() -> str:
-    """The module that counts the cycles of each hazard with each stall."""
+    """A Verilog module with a cover point for each pair of hazard and stall."""
     registers = [
         f"  reg {name} = 0; always @(posedge clk) {name} <= {source};\n"
         for name, source in _REGISTERS.items()
@@ -203,8 +204,9 @@ def summary(reached: Counter[Point]) -> dict[str, dict[str, tuple[int, int]]]:
 
 
 def _points(text: str, verilog: str) -> list[Point | None]:
-    """Those of a file that Verilator writes; None for what is not counted here: wires without a
-    name, and lines that are only there to start a process."""
+    """Parse the points of a file that Verilator writes. Points that are not counted are None:
+    unnamed wires, and lines that only start a process.
+    """
     lines = verilog.splitlines()
     points: list[Point | None] = []
     for description in _DESCRIPTION.findall(text):

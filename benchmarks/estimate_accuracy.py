@@ -1,15 +1,15 @@
-"""How far the estimate of cycles is from the RTL, and how much faster it is.
+"""Compare the estimated cycles with the RTL's, and the speed of both.
 
     python benchmarks/estimate_accuracy.py [--networks resnet18 ...] [--dram ddr] [--layers]
                                            [--record tests/golden/streams]
 
-Runs the digits example and whole networks with random weights on the RTL, replays the same
-instruction streams on the device `estimate`, and prints the cycles of both, the error of the worst
-layer of at least 10,000 cycles, and the ratio of the processor times of both: for the estimate the
-best of several replays of all layers by one machine, which keeps what it found out about the
-instructions. ``--layers`` prints every layer; ``--record`` writes the streams and the RTL's cycles
-for `tests/sim/estimate`. ResNet-50 takes about a minute, the others less. Ends with 1 if an
-estimate is more than 0.5 % off, 2 % for one of those layers, or 5 % for digits.
+Runs the digits example and whole networks with random weights on the RTL, and replays the same
+instruction streams on the device `estimate`. Prints the cycles of both, the error of the worst
+layer of at least 10,000 cycles, and the ratio of processor times; that of the estimate is the best
+of several replays of all layers on one machine, whose cached analysis of the instructions is warm.
+``--layers`` prints every layer; ``--record`` writes the streams and the RTL's cycles for
+`tests/sim/estimate`. ResNet-50 takes about a minute, the others less. Exits with 1 if the error
+exceeds 0.5 % for a network, 2 % for one of those layers, or 5 % for digits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LONG_LAYER = 10_000
 
 
 class Recorder:
-    """Passes calls on to ``device``; keeps its runs and the processor time that they took."""
+    """Forwards calls to ``device``; records its runs and their processor time."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -68,7 +68,9 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Compared:
-    """A network on the RTL and the estimate: cycles of each layer, and seconds for all of them."""
+    """A network on the RTL and on the estimate: cycles of each layer, and the total time in
+    seconds.
+    """
 
     name: str
     runs: list[RecordedRun]
@@ -86,7 +88,7 @@ class Compared:
 
     @property
     def worst(self) -> float:
-        """The error, of those of the long layers, whose magnitude is greatest."""
+        """The largest relative error of a long layer, by magnitude."""
         errors = [
             estimate / run.cycles - 1
             for run, estimate in zip(self.runs, self.estimated, strict=True)

@@ -1,11 +1,11 @@
-"""Measures the latencies of `hw/timing.py` on the design itself.
+"""Measure the latencies of `hw/timing.py` on the design itself.
 
     python benchmarks/estimate_constants.py [--write]
 
-A small program runs in Amaranth's simulator. What its instructions wait for, and for how long,
-gives sums of latencies, each along a path from one event to another; the table has the measured
-sums and those of `hw/timing.py`. Where they differ, ``--write`` changes the last latency of the
-path. Ends with 1 if any differs.
+Runs a small program in Amaranth's simulator and derives sums of latencies from when its
+instructions issue and finish; each sum is the latency of a path from one event to another. Prints
+the measured sums beside those of `hw/timing.py`. Where they differ, ``--write`` changes the last
+latency of the path. Without it, exits with 1 if any differs.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ class Recorder(Timeline):
 
 @dataclass(frozen=True)
 class Interval:
-    """Cycles between two events: ``measured``, and the sum of `hw/timing.py` without ``last``, the
-    name of the latency at the end of the path."""
+    """Cycles between two events: ``measured``, and ``before``, the latencies of the path according
+    to `hw/timing.py` except for ``last``, the name of the final latency.
+    """
 
     name: str
     measured: int
@@ -89,8 +90,7 @@ def main() -> int:
 
 
 def measure() -> list[Interval]:
-    """The paths, ordered so that all but the last latency of each are known from those before
-    it."""
+    """Measure the paths, in an order in which earlier paths determine all but the last latency."""
     recorder = run()
     known, memory = timing.LATENCIES, memory_timing(DRAM)
     handed = {span.index: span.end - 1 for span in recorder.spans if span.lane == "fetch"}
@@ -98,7 +98,7 @@ def measure() -> list[Interval]:
     issued = {span.index: span.issued for span in units}
     done = {span.index: span.end for span in units}
     request = known.grant_to_memory + memory.latency
-    around = 2  # operands are read before, and results written after
+    around = 2  # one cycle to read the operands, one to write the results
     return [
         Interval("hand-over to issue", issued[LOAD] - handed[LOAD], 0, "hand_over_to_issue"),
         Interval("done to issue with the token", issued[GEMM] - done[LOAD], 1, "done_to_retire"),

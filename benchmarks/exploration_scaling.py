@@ -1,14 +1,14 @@
-"""How an exploration scales with its workers: real ones, and 64 that only wait.
+"""How an exploration scales with its workers: with real workers, and with 64 that only sleep.
 
     python benchmarks/exploration_scaling.py [--workers 1 2 4] [--seconds 1.0] [--resnet18]
 
-The first table evaluates points of the handwritten digits on that many processes, none of them from
-the cache; what matters is the ratio to the first row, given the number of cores. In the second one,
-64 workers of a real scheduler are threads that sleep instead of computing, so that it shows the
-cost of the scheduler and of the search: with a batch as large as the number of workers, all of them
-wait for its slowest point, and with a smaller one for work. ``ideal`` is a scheduler that costs
-nothing. ``--resnet18`` measures only the 200 points of examples/exploration/resnet18.toml, from an
-empty cache, on as many processes as there are cores. Needs the extra ``explore``.
+The first table evaluates points of the handwritten digits on each number of processes, without
+cached results; compare the speedup over the first row with the number of cores. In the second
+table, the 64 workers of a real scheduler are threads that sleep instead of computing, which shows
+the overhead of scheduler and search. A batch as large as the number of workers waits for its
+slowest point; a smaller one leaves workers idle. ``ideal`` is a scheduler without overhead.
+``--resnet18`` measures only the 200 points of examples/exploration/resnet18.toml, with a cold cache
+and one process per core. Needs the extra ``explore``.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 DIGITS = EXAMPLES / "digits/digits.onnx"
 RESNET18 = EXAMPLES / "exploration/resnet18.toml"
 SIMULATED, POINTS = 64, 512
-# Points of one network take different times: a small machine takes more instructions.
+# Points of one network take different times: a small machine needs more instructions.
 SPREAD = (0.5, 1.5)
 
 
 def machines() -> list[Config]:
-    """Distinct machines that take about the same time to compile for."""
+    """Distinct machines with about the same compile time."""
     base = PRESETS["tiny-extended"].to_dict()
     changes = [
         {"LOG_BUS_WIDTH": bus, "LOG_WGT_BUFF_SIZE": weights, "OVERLAP": overlap, "LOOKUP": 0}
@@ -51,7 +51,7 @@ def machines() -> list[Config]:
 
 
 def computed(workers: int) -> float:
-    """Points per second of ``workers`` processes, without the time in which they start."""
+    """Points per second of ``workers`` processes, excluding their startup."""
     model, tasks = DIGITS.read_bytes(), machines()
     with tempfile.TemporaryDirectory() as cache:
         (Path(cache) / "estimate").symlink_to(_cache() / "estimate")
@@ -87,7 +87,7 @@ def delays(seconds: float) -> list[float]:
 
 
 def ideal(batch: int, waits: Sequence[float]) -> float:
-    """The share of 64 workers that is busy on average, if only points take time."""
+    """The average utilization of 64 workers if only points take time."""
     now = 0.0
     for first in range(0, len(waits), batch):
         free = [now] * SIMULATED
@@ -98,7 +98,7 @@ def ideal(batch: int, waits: Sequence[float]) -> float:
 
 
 def simulated(batch: int, waits: Sequence[float]) -> float:
-    """The same by a real scheduler, with threads that sleep."""
+    """The average utilization of 64 sleeping threads under a real scheduler."""
     cluster = distributed.LocalCluster(
         n_workers=SIMULATED, threads_per_worker=1, processes=False, dashboard_address=None
     )

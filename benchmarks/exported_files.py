@@ -1,12 +1,12 @@
-"""ONNX files of PyTorch's and Keras's own exporters, with samples to calibrate with.
+"""ONNX files from PyTorch's and Keras's own exporters, with samples for calibration.
 
     python benchmarks/exported_files.py torch|torchscript|keras|tflite FOLDER [NAME ...]
 
-The frameworks are no dependencies of this project; each has an environment of its own, in which
-this script runs by itself: ``torch`` and ``torchscript`` need the packages torch, torchvision and
-onnxscript, ``keras`` and ``tflite`` need tensorflow-cpu and tf2onnx. ``tflite`` files are quantized
-by TensorFlow, the others are float. Weights are random. For each NAME the folder then has NAME.onnx
-and NAME.npz, for `vta quantize --calibrate` and `vta run --inputs`.
+The frameworks are not dependencies of this project: run this script in a separate environment for
+each. ``torch`` and ``torchscript`` need the packages torch, torchvision and onnxscript; ``keras``
+and ``tflite`` need tensorflow-cpu and tf2onnx. ``tflite`` files are quantized by TensorFlow, the
+others are float. Weights are random. Writes NAME.onnx and NAME.npz to the folder for each NAME, for
+`vta quantize --calibrate` and `vta run --inputs`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def torch_models():
     from torch.nn import functional
 
     class Branches(nn.Module):
-        """What does not fit one sequence: a gate, an addition, a pyramid of maxima, upsampling."""
+        """A network that branches: a gate, an addition, a pyramid of maximum pools, upsampling."""
 
         def __init__(self):
             super().__init__()

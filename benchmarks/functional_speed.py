@@ -1,8 +1,8 @@
-"""How fast the functional model is: ``python benchmarks/functional_speed.py`` (about a minute).
+"""Speed of the functional model: ``python benchmarks/functional_speed.py`` (about a minute).
 
-ResNet-18 on the compiled model, with each instruction set of the host that it was compiled for, and
-on ONNX Runtime with one thread, in turns: times are of the processor, the least of several rounds.
-Then each preset on a program like a convolution of 3×3 with four input blocks.
+Runs ResNet-18 on the compiled model, with each host instruction set that it was compiled for, and
+on ONNX Runtime with one thread, alternately: processor times, the minimum of several rounds. Then
+measures each preset with a program like a 3×3 convolution with four input blocks.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def measure_resnet18(rounds: int, clear: bool) -> None:
 
     sessions = {}
     for vectors in available_vectors():
-        # Before the first run, since the contents of scratchpads are not copied.
+        # Replace the model before the first run, since scratchpads are not copied.
         session = Session(model, DEFAULT, "functional")
         session.device.model = Timed(session.device.config, session.device.memory, vectors)
         sessions[vectors] = session
-    for _ in range(rounds + 1):  # the first one warms up
+    for _ in range(rounds + 1):  # the first round warms up
         note("ONNX Runtime, one thread", seconds_of(lambda: reference.run(None, inputs)))
         for vectors, session in sessions.items():
             session.device.model.seconds = 0.0

@@ -1,12 +1,12 @@
-"""Damaged and hostile files of every kind, given to the command line.
+"""Run the command line on damaged and hostile files of every kind.
 
     python benchmarks/fuzz_files.py [--runs 10000] [--seed 1] [--jobs 2] [--keep DIR]
 
-Whatever a file contains, a command ends with the exit code 0, 1, 2 or 3, in bounded time and
-memory: this takes good files, changes bytes or fields (sizes, names, numbers, instructions, with
-the checksums corrected), and gives each to a command in its own process. Prints how the runs ended
-and the most time and memory that one took; the files of runs that broke the rule stay in DIR. Ends
-with 1 if there are any. The same seed and number make the same file.
+Whatever a file contains, a command must exit with 0, 1, 2 or 3, in bounded time and memory. Takes
+valid files, mutates bytes or fields (sizes, names, numbers, instructions, with corrected
+checksums), and gives each to a command in its own process. Prints how the runs ended and the
+maximum time and memory of a run, keeps the files of failing runs in DIR, and exits with 1 if there
+are any. The same seed and number produce the same file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Change = Callable[[Random, bytes], bytes]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file: good ones, ways to change their contents, and commands that read them."""
+    """A kind of file: valid examples, mutations of their contents, and commands that read them."""
 
     suffix: str
     seeds: tuple[bytes, ...]
@@ -88,7 +88,7 @@ class Outcome:
         )
 
 
-# Changes of bytes.
+# Mutations of bytes.
 
 
 def flip_bits(random: Random, data: bytes) -> bytes:
@@ -115,7 +115,7 @@ def cut_short(random: Random, data: bytes) -> bytes:
     return data[: random.randrange(min(len(data), 300))]
 
 
-# Changes of contents.
+# Mutations of contents.
 
 
 def any_json(random: Random, value: Any) -> Any:
@@ -197,7 +197,7 @@ def with_arrays(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def array_header(random: Random, data: bytes) -> bytes:
-    """An array whose header claims another type or shape, in an archive that is sound."""
+    """Change the type or shape in an array's header, in an otherwise valid archive."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w", 8) as new:
         members = old.infolist()
@@ -219,7 +219,7 @@ def array_header(random: Random, data: bytes) -> bytes:
 
 
 def program(random: Random, data: bytes) -> bytes:
-    """An image with other instructions."""
+    """Mutate the instructions of an image."""
     arrays = arrays_in(data)
     first, count = int(arrays["insn_addr"]), int(arrays["insn_count"])
     dram = arrays["dram"].copy()
@@ -230,7 +230,7 @@ def program(random: Random, data: bytes) -> bytes:
 
 
 def compiled_network(random: Random, data: bytes) -> bytes:
-    """A compiled network with changed contents and the right checksum."""
+    """Mutate the contents of a compiled network and correct its checksum."""
     arrays = arrays_in(data)
     header = json.loads(str(arrays.pop("header")))
     header.pop("checksum")
@@ -378,8 +378,9 @@ def measured(network: Path) -> bytes:
 
 @cache
 def kinds(folder: Path) -> dict[str, Kind]:
-    """All kinds of files that commands read; other files that the commands need are in
-    ``folder``."""
+    """All kinds of files that commands read. Further files that the commands need are written to
+    ``folder``.
+    """
     models = tuple(small_model(on_host).SerializeToString() for on_host in (False, True))
     compiled = []
     for model in models:
@@ -461,9 +462,10 @@ def begun(number: int, seed: int, folder: Path) -> Run:
 
 
 def outcomes(numbers: Iterable[int], seed: int, folder: Path, jobs: int) -> Iterator[Outcome]:
-    """Runs cases, ``jobs`` at a time, each in a process of its own. Files of those that break the
-    rule stay in ``folder``."""
-    # No threads: a process with several must not go on after a fork.
+    """Run cases, up to ``jobs`` at a time, each in its own process. The files of failing cases stay
+    in ``folder``.
+    """
+    # No threads: forking a multithreaded process is unsafe.
     running: dict[int, Run] = {}
     for number in numbers:
         while len(running) >= jobs:
@@ -532,7 +534,7 @@ def _child(arguments: tuple[str, ...], log: Path) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Does the work that every run shares once, so that a run does only what its file asks for."""
+    """Do work shared by all runs once, so that a run measures only the work for its file."""
     for name, kind in kinds(folder).items():
         path = folder / f"sound-{name}{kind.suffix}"
         path.write_bytes(kind.seeds[-1])

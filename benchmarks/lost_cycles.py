@@ -2,13 +2,13 @@
 
     python benchmarks/lost_cycles.py [--networks NAME ...] [--dram ideal|ddr] [--layers]
 
-By the estimate, in one launch as `vta bench` runs them. The causes add up to the cycles: MACs of
-the network; products with the zeros that fill tiles up and with the identity matrix, by which GEMM
-moves values; cycles in which GEMM has an instruction and multiplies nothing; and, of the cycles
-without an instruction of GEMM, those in which compute loads micro-ops or parameters, those of the
-ALU alone, and those in which it waits for load or for store. The rest are latencies between
-instructions. With ``--layers`` one row per layer, without telling apart what GEMM does: a layer's
-cycles are those from the last STORE of the one before to its own, which GEMM has left by then.
+Uses the estimate, with the network in one launch as in `vta bench`. The columns add up to all
+cycles: MACs of the network; multiplications by padding zeros of partial tiles and by the identity
+matrix, with which GEMM moves values; and cycles in which GEMM is stalled within an instruction.
+Cycles without a GEMM instruction are split into micro-op and parameter loads of compute, ALU
+alone, and waits for load or for store. The rest are latencies between instructions. ``--layers``
+prints one row per layer and does not split the cycles of GEMM; a layer's cycles run from the last
+STORE of the previous layer to its own last STORE, when GEMM may already work on the next layer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHOWN = ("resnet18", "resnet50", "mobilenetv2", "yolo", "digits")
 
 @dataclass
 class Lost:
-    """Cycles of a network: those of its MACs, and the others by cause."""
+    """Cycles of a network: MACs, and lost cycles by cause."""
 
     macs: int = 0
     zeros: int = 0
@@ -55,13 +55,13 @@ HEADS = (
 )
 
 
-# What compute does in a cycle: where several are active, the first in the order counts.
+# Activity of compute in a cycle: if several lanes are active, the first in this order counts.
 _GEMM, _REST = -1, 4
 _ORDER = {"gemm": _GEMM, "compute loads": 0, "alu": 1, "load": 2, "store": 3}
 
 
 class _Doing(Timeline):
-    """What compute does in each cycle of all launches, by `_ORDER`: int8 (cycles,)."""
+    """Activity of compute in each cycle of all launches, as numbers of `_ORDER`: int8 (cycles,)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class _Doing(Timeline):
 
 
 def _counts(doing: npt.NDArray[np.int8]) -> list[int]:
-    """Cycles with an instruction of GEMM, and those without by what compute does instead."""
+    """Count the cycles with a GEMM instruction, then the other cycles by activity of compute."""
     counts: list[int] = np.bincount(doing - _GEMM, minlength=_REST - _GEMM + 1).tolist()
     return counts
 
@@ -97,7 +97,7 @@ def _kind(span: Span) -> str:
 
 
 def _run(name: str, dram: str) -> tuple[Session, npt.NDArray[np.int8]]:
-    """A session that has run a network once, and what compute did."""
+    """Run a network once; return its session and the activity of compute per cycle."""
     network, timeline = generate(name), _Doing()
     with Session(
         network.model, DEFAULT, "estimate", dram, timeline=timeline, timing_only=True
@@ -116,7 +116,7 @@ def lost(name: str, dram: str) -> Lost:
 
 
 def layer_table(name: str, dram: str = "ddr") -> list[str]:
-    """The lines of the table of a network's layers, in Markdown."""
+    """The Markdown table of a network's layers, as lines."""
     session, doing = _run(name, dram)
     lines = head("layer", "cycles", "GEMM", *HEADS[5:])
     for layer in session.layers:
@@ -132,7 +132,7 @@ def _row(name: str, counts: Iterable[int]) -> str:
 
 
 def table(names: Iterable[str] = SHOWN, dram: str = "ddr") -> list[str]:
-    """The lines of the table, in Markdown."""
+    """The Markdown table of the networks, as lines."""
     lines = head(*HEADS)
     for name in names:
         found = lost(name, dram)

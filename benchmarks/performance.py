@@ -1,14 +1,14 @@
-"""Measures the numbers of docs/performance.md and writes them there: ``make performance``.
+"""Measure the numbers of docs/performance.md and update the page: ``make performance``.
 
     python benchmarks/performance.py [--only cycles] [--seconds 10] [--check]
 
-ResNet-18, its convolutions and the steady-state rates on the RTL of `pynq-extended` with the
-memory ``ddr``, how fast the machine simulates, and its area from ``bitstreams/resources.md``
-(``make resources``); where whole networks lose cycles, by the estimate. Replaces what stands
-between the markers of the page, or only ``cycles``, ``speed``, ``area`` or ``lost`` cycles; all but
-the speed are the same on every host, and the page names the processor of that. ``--check``
-compares the page with the measurements, except for the speed, instead of writing it. Ends with 1 if
-a result is wrong or the page is stale.
+Measures ResNet-18, its convolutions and steady-state rates on the RTL of `pynq-extended` with the
+memory ``ddr``, and the simulation speed; takes the area from ``bitstreams/resources.md`` (``make
+resources``) and the lost cycles of whole networks from the estimate. Replaces the text between the
+markers of the page, or only its part ``cycles``, ``speed``, ``area`` or ``lost``. All but the speed
+are the same on every host; for the speed, the page names the processor. ``--check`` compares the
+page with the measurements, except for the speed, instead of writing it. Exits with 1 if a result is
+wrong or the page is stale.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def _cycles() -> tuple[list[str], bool]:
-    """The lines about cycles, and whether a result is wrong."""
+    """Markdown lines about cycles, and whether a result is wrong."""
     config = PRESETS[CONFIG]
     layers = list(measure_layers(config, "rtl", DRAM))
     by_hand = list(measure_layers(config, "rtl", DRAM, by_hand=True))
@@ -78,8 +78,9 @@ def _cycles() -> tuple[list[str], bool]:
 
 
 def replace(marker: str, lines: Sequence[str], page: str = "performance.md") -> bool:
-    """Puts ``lines`` into the page, between ``marker`` and the end that follows it. Returns False,
-    since the page is right then."""
+    """Replace the text of the page between ``marker`` and the end marker by ``lines``. Returns
+    False: the page is no longer stale.
+    """
     path = DOCS / page
     before, rest = path.read_text(encoding="utf-8").split(marker)
     after = rest.partition(END)[2]
@@ -89,7 +90,7 @@ def replace(marker: str, lines: Sequence[str], page: str = "performance.md") -> 
 
 
 def stale(marker: str, lines: Sequence[str], page: str = "performance.md") -> bool:
-    """Whether the page has other lines between ``marker`` and the end; prints the difference."""
+    """Whether the text of the page after ``marker`` is not ``lines``; prints the difference."""
     text = (DOCS / page).read_text(encoding="utf-8").split(marker)[1].partition(END)[0]
     difference = list(unified_diff(text.splitlines(), lines, f"docs/{page}", "measured", n=0))
     print("\n".join(line.rstrip() for line in difference))
@@ -97,7 +98,7 @@ def stale(marker: str, lines: Sequence[str], page: str = "performance.md") -> bo
 
 
 def _network() -> tuple[list[str], int]:
-    """The lines about ResNet-18 as a whole, and how many of its results are wrong."""
+    """Markdown lines about ResNet-18 as a whole, and its number of wrong results."""
     network = generate("resnet18")
     with Session(network.model, CONFIG, "rtl", DRAM) as session:
         report = session.check(network.inputs)
@@ -174,7 +175,7 @@ def _speeds(seconds: float) -> list[str]:
 
 
 def area() -> list[str]:
-    """The lines about area: the first table of the report on resources."""
+    """Markdown lines about area: the first table of the resource report."""
     lines = RESOURCES.read_text(encoding="utf-8").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("| machine"))
     last = next(number for number in range(first, len(lines)) if not lines[number].startswith("|"))

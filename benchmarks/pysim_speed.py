@@ -1,9 +1,9 @@
-"""How fast Amaranth's simulator runs the machine, on its own engine and on the levelized one.
+"""Speed of the machine in Amaranth's simulator, with Amaranth's own engine and the levelized one.
 
     python benchmarks/pysim_speed.py [--config tiny] [--programs 4]
 
-Random programs, on either engine in turn, which must take the same cycles and leave the same
-memory; seconds and cycles per second are of processor time.
+Runs random programs on both engines alternately; both must take the same cycles and leave the same
+memory. Seconds and cycles per second are processor time.
 """
 
 from __future__ import annotations

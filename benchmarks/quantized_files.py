@@ -3,11 +3,11 @@
     python benchmarks/quantized_files.py [--networks 500] [--cases] [--forms [DIR]] [--config NAME]
         [FILE ...]
 
-Random networks quantized by ONNX Runtime with random options, ONNX's own cases of float operators
-between quantizations, one small network for each form in which quantized networks come (kept in
-DIR), and files. One line for each kind: how many are equal in every element, how
-many differ, how many are refused, and the share of their MACs that run on the machine; then the
-reasons why operators run on the host. A network that differs is reduced and printed.
+Takes random networks quantized by ONNX Runtime with random options, ONNX's own test cases of float
+operators with their inputs and outputs quantized, a small network for each form of quantized file
+(kept in DIR), and the given files. Prints one line per kind: how many are equal in every element,
+different and refused, and the share of their MACs that runs on the machine; then why operators run
+on the host. A random network whose results differ is reduced and printed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, name: str, model: onnx.ModelProto, inputs: Any, config: str) -> bool:
-        """Compiles, runs and compares a model; False if results differ, True if it is refused."""
+        """Compile, run and compare a model; returns False only if results differ, not if it is
+        refused."""
         try:
             with Session(model, config) as session:
                 report = session.check(random_inputs(session) if inputs is None else inputs)
@@ -79,14 +80,14 @@ def networks(count: int, config: str) -> Tally:
     def fails(case: Case) -> bool:
         try:
             return not Tally().add("", case.quantized(), {"x": case.images()[0]}, config)
-        except Exception:  # the quantizer's own
+        except Exception:  # raised by the quantizer itself
             return False
 
     for seed in range(count):
         case = Case.drawn(seed)
         try:
             model = case.quantized()
-        except Exception as error:  # the quantizer's own
+        except Exception as error:  # raised by the quantizer itself
             tally.refused.append(f"seed {seed}: the quantizer: {error}")
             continue
         if not tally.add(f"seed {seed}", model, {"x": case.images()[0]}, config):
@@ -102,7 +103,7 @@ def cases(config: str) -> Tally:
 
 
 def forms(folder: str, config: str) -> Tally:
-    """With a ``folder``, the files are kept there."""
+    """Compare all forms; with a ``folder``, keep their files there."""
     tally = Tally()
     for name, form in FORMS.items():
         model = form.make()

@@ -1,12 +1,13 @@
-"""Whether tokens order every launch of whole networks, and claims of independence are true.
+"""Check that tokens order the accesses of every launch, and that claims of independence are true.
 
     python benchmarks/races.py [--networks NAME ...] [--config NAME]
 
-Runs the final streams of a network, layers joined, on the clear functional model with its checks:
-for accesses of two modules to one element that no token orders (without any, each order that tokens
-allow gives the same result), for instructions marked independent that are not, and for reads of
-scratchpad elements that nothing was written to. Activations are random, which no access depends on.
-Prints one row per launch, and ends with 1 if anything was found. A large network takes minutes.
+Runs the final instruction streams of a network, with layers joined, on the readable functional
+model with its checks enabled. They find races (accesses of two modules to one element that no token
+orders; without races, all legal orders give the same result), instructions wrongly marked
+independent, and reads of scratchpad elements that were never written. Activations are random; no
+access depends on them. Prints one row per launch, and exits with 1 if anything was found. A large
+network takes minutes.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 from amaranth_vta.sw.runtime.runtime import Runtime
 
 SHOWN = ("resnet18", "resnet50", "mobilenetv2", "yolo", "digits")
-# Of each kind, at most so many are printed.
+# Maximum number of findings printed per kind.
 _PRINTED = 4
 
 
 def found(network: NetworkProgram) -> Iterator[tuple[str, list[str]]]:
-    """By launch, its name and size as text, and all that is wrong with it."""
+    """For each launch, its name and size as text, and its findings."""
     program = network.program
     streams = network.launched("network")
     device = FunctionalDevice(

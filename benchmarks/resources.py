@@ -1,10 +1,11 @@
-"""The resources that machines take by module, on a Zynq-7020 and an ECP5, by Yosys.
+"""FPGA resources of machines by module, on a Zynq-7020 and an ECP5, synthesized with Yosys.
 
     python benchmarks/resources.py [--config NAME ... --family xc7|ecp5] [-o FILE]
 
-Writes ``bitstreams/resources.md``, of the machines for each chip unless others are named, and its
-first table into ``docs/performance.md``. Nothing is placed or routed: these are the cells that
-synthesis infers, each module by itself. Needs the extra ``fpga``; takes minutes for each machine.
+Writes ``bitstreams/resources.md`` for the default machines of each chip (or those given by
+``--config``), and its first table into ``docs/performance.md``. Nothing is placed or routed: the
+counts are the cells that synthesis infers with each module kept separate. Needs the extra ``fpga``;
+takes minutes per machine.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ REPORT = REPOSITORY / "bitstreams" / "resources.md"
 
 @dataclass(frozen=True)
 class Family:
-    """A family of chips: the ``command`` of Yosys, what its cells are counted as, the machines that
-    are made for it, and a chip's capacity, by column; and others' figures for it."""
+    """A family of chips: the Yosys ``command``, the table's columns and how cells are counted in
+    them, the default machines, a chip with its capacity per column, and published figures of other
+    designs.
+    """
 
     command: str
     columns: tuple[str, ...]
@@ -69,17 +72,17 @@ FAMILIES = {
         (24_288, 24_288, 28, 56),
     ),
 }
-# Hides the names of wires: Yosys 0.70 fails with `count_id(wire->name) == 0` when a name that ABC
-# brings back is one that the module has already.
+# Hide wire names: Yosys 0.70 fails with `count_id(wire->name) == 0` when a name that ABC restores
+# already exists in the module.
 UNNAMED = "hierarchy -top vta; rename -hide */w:*"
-# Modules with fewer LUTs have no row: they only count in the modules that hold them.
+# Modules with fewer LUTs get no row; their parents' counts include them.
 _LEAST_LUTS = 200
 
 Usage = list[float]
 
 
 def synthesize(config: Config, family: Family) -> dict[str, Usage]:
-    """The usage of each module with its submodules, by name; the machine itself is "vta"."""
+    """Resource usage of each module with its submodules, by name; the machine itself is "vta"."""
     with tempfile.TemporaryDirectory() as folder:
         source, report = Path(folder, "vta.v"), Path(folder, "report.json")
         source.write_text(merged_modules(verilog(config)))

@@ -1,15 +1,15 @@
-"""Runs of the RTL that something disturbs: do they end, harm nothing, and leave nothing behind?
+"""Disturb runs of the RTL, and check that they end, do no harm, and leave nothing behind.
 
     python benchmarks/safety.py [--runs 10000] [--seed 1] [--jobs 2]
 
-A soft reset or the reset line in any cycle; a memory that falls silent for longer than the watchdog
-waits; one that ends within the program, or lacks one word that it uses, so that any beat of a burst
-may be an error; flipped bits in instructions, micro-ops and parameters; garbage instead of
-instructions. Each run must end, or stop when it is asked to, within the time that the watchdog
-sets; report an error of memory; write nothing but what its STOREs may; keep to the rules of the
-bus; and the next program must do what it does on a fresh machine.
-Most programs have base registers, all have limits. Prints how the runs ended; ends with 1 if one
-broke a rule. The same seed and number make the same run. Takes a quarter of an hour on a core.
+The disturbances: a soft reset or the reset line in any cycle; a memory that stalls for longer than
+the watchdog's timeout; a memory that ends within the program, or lacks one word that it uses, so
+that any beat of a burst may be an error; flipped bits in instructions, micro-ops and parameters;
+garbage instead of instructions. Each run must end by itself or after a stop, within the time that
+the watchdog sets; report memory errors; write only the bytes of its STOREs; and obey the bus
+protocol. The next program must behave as on a fresh machine.
+Most programs have base registers, all have limits. Prints how the runs ended; exits with 1 if one
+broke a rule. The same seed and number produce the same run. Takes a quarter of an hour on one core.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from amaranth_vta.sim.fuzz.campaign import processes
 from tests.support.disturbed_runs import KINDS, Outcome, attempt
 
-# Runs that a process takes at once.
+# Number of runs per task of a process.
 _CHUNK = 20
 
 

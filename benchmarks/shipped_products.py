@@ -1,11 +1,11 @@
-"""ResNet-18 on the RTL with the multipliers that synthesis gets.
+"""Run ResNet-18 on the RTL with the multipliers that synthesis gets.
 
     python benchmarks/shipped_products.py [--network NAME] [--config NAME]
 
-`--device rtl` simulates GEMM's dot products as loops, and clocks parts of the machine only when
-they are active. This runs a whole network on the design exactly as it is exported, compares its
-results with ONNX Runtime and its cycles with those of `--device rtl`, and exits with 1 if either
-differs. ResNet-18 takes some minutes.
+`--device rtl` simulates GEMM's dot products as loops, and clocks parts of the machine only while
+they are active. This script runs a whole network on the design exactly as it is exported, compares
+the results with ONNX Runtime and the cycles with those of `--device rtl`, and exits with 1 if
+either differs. ResNet-18 takes some minutes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How fast the compiled machine simulates, and how long it takes to build.
+"""Simulation speed of the compiled machine, and the time to build it.
 
     python benchmarks/simulation_speed.py [--config NAME] [--dram ideal] [--seconds 5] [--build]
 
-The program keeps load, GEMM, ALU and store busy at once, so that no module is idle. The simulator
-clocks groups of registers apart, and only while they are active; a build with one clock for all
-registers runs in turn with it, as the reference. ``--build`` builds in an empty cache first.
+The program keeps load, GEMM, ALU and store busy at the same time. The simulator clocks groups of
+registers separately, and only while they are active; as a reference, a build with one clock for all
+registers runs alternately with it. ``--build`` first measures a build with a cold cache.
 """
 
 from __future__ import annotations
@@ -98,14 +98,16 @@ def main() -> None:
 
 
 def simulated_cycles_per_second(config: Config, dram: str, seconds: float) -> float:
-    """Of the busy program, per second of processor time: other processes change that little."""
+    """Simulation speed of the busy program, per second of processor time, which other processes
+    hardly affect.
+    """
     return cycles_per_second(config, dram, seconds, (True,))[0]
 
 
 def cycles_per_second(
     config: Config, dram: str, seconds: float, variants: tuple[bool, ...] = (True, False)
 ) -> list[float]:
-    """Cycles per second of the busy program with and without groups, run in turn.
+    """Cycles per second of the busy program with and without register groups, run alternately.
 
     Each of the ``variants`` runs for ``seconds`` of processor time; all must take the same cycles
     and leave the same memory.

@@ -1,12 +1,12 @@
-"""Which machine for which network, on three FPGAs: the study of docs/exploration.md.
+"""The best machine for each network on three FPGAs: the study of docs/exploration.md.
 
     python benchmarks/study.py [-o DIR] [--chip NAME ...] [--jobs N] [--write | --check]
 
-Explores machines for ResNet-18, MobileNetV2 and BERT-tiny on an XC7Z020, an ECP5-85F and an
-ECP5-25F by ``vta explore`` into DIR (build/study), where each SPEC is beside its results, and
-prints the findings as Markdown; ``--write`` puts them into docs/exploration.md, ``--check`` ends
-with 1 if that page has others. Takes a quarter of an hour of processor time, and resumes
-where it was stopped. Needs the extras ``explore`` and ``networks``.
+Runs ``vta explore`` for ResNet-18, MobileNetV2 and BERT-tiny on an XC7Z020, an ECP5-85F and an
+ECP5-25F, with each SPEC and its results in DIR (build/study). Prints the findings as Markdown;
+``--write`` puts them into docs/exploration.md, ``--check`` exits with 1 if that page has others.
+Takes a quarter of an hour of processor time, and resumes where it was stopped. Needs the extras
+``explore`` and ``networks``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ method = "grid"
 
 @dataclass(frozen=True)
 class Space:
-    """The machines that are tried on a chip."""
+    """The parameters explored on a chip."""
 
     base: str
     parameters: dict[str, list[int]]
@@ -91,7 +91,7 @@ SPACES = {
             "LOG_ACC_BUFF_SIZE": [14],
         },
     ),
-    # With OVERLAP, ResNet-18 takes more memory than the preset addresses.
+    # With OVERLAP, ResNet-18 needs more memory than the preset addresses.
     "ecp5-25f": Space(
         "ecp5-25f",
         {"OVERLAP": [0, 1], "REQUANTIZE": [1], "PAD_VALUE": [1], "LOG_DRAM_SIZE": [26]},
@@ -102,8 +102,9 @@ Row = dict[str, str]
 
 
 def explore(chip: str, folder: Path, jobs: list[str]) -> list[Row]:
-    """The points of a chip that are machines, by ``vta explore``: with different blocks of inputs
-    and outputs none can forward."""
+    """Run ``vta explore`` for a chip and return its legal points: forwarding needs input and output
+    blocks of the same size.
+    """
     space = SPACES[chip]
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{key} = {values}" for key, values in space.parameters.items()]
@@ -121,7 +122,7 @@ def explore(chip: str, folder: Path, jobs: list[str]) -> list[Row]:
 
 
 def found(chip: str, rows: list[Row]) -> Iterator[str]:
-    """Markdown: the cost of each machine for each network, and why one is best for it."""
+    """Markdown: the cost of each machine for each network, and why the best one is best."""
     space = SPACES[chip]
     good = [row for row in rows if row["status"] == "ok"]
     legal = {machine(space, row) for row in good}
@@ -195,7 +196,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def halves_bus(row: Row, best: Row) -> bool:
-    """Whether a machine differs in a bus of half the width alone."""
+    """Whether a machine differs from ``best`` only in a bus of half the width."""
     same = {"LOG_BLOCK_IN", "LOG_BLOCK_OUT", *NAMES} - {"LOG_BUS_WIDTH"}
     return int(row["LOG_BUS_WIDTH"]) == int(best["LOG_BUS_WIDTH"]) - 1 and all(
         row[key] == best[key] for key in same
@@ -203,7 +204,7 @@ def halves_bus(row: Row, best: Row) -> bool:
 
 
 def refused(rows: list[Row]) -> str:
-    """The resources of which the refused machines need too much, as the end of a sentence."""
+    """The resources that the refused machines exceed, as the end of a sentence."""
     kinds = dict.fromkeys(row["reason"].split()[0] for row in rows)
     names = {"dsp": "multipliers", "lut": "LUTs", "bram36": "block RAMs"}
     said = [names[kind] for kind in kinds if kind in names]

@@ -1,4 +1,4 @@
-"""Lines of tables in Markdown: a name, and numbers."""
+"""Markdown tables whose rows have a name and numbers."""
 
 from __future__ import annotations
 

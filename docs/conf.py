@@ -1,4 +1,4 @@
-"""The site: `make site` builds it from these pages, the tutorials as they are, and docstrings."""
+"""Sphinx configuration: `make site` builds the pages, tutorials and docstrings into a site."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ html_show_sphinx = False
 
 default_role = "py:obj"
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # signatures in the sources have them; docstrings say what they mean
+autodoc_typehints = "none"  # the signatures have types; docstrings explain the parameters
 autodoc_class_signature = "separated"
 napoleon_google_docstring = False
 napoleon_custom_sections = [("Ports", "params_style")]
@@ -45,7 +45,7 @@ def setup(app: object) -> None:
 
 
 def stay_on_the_site(app: object, page: str, source: list[str]) -> None:
-    """The readme of the digits example is a page here; in the repository links lead to the file."""
+    """Link to the pages of the site where the repository links to files, and theme the figures."""
     up = "../" * page.count("/")
     text = source[0].replace(f"({up}../examples/digits/README.md", f"({up}digits.md")
     text = text.replace(f"({up}../bitstreams/", f"(path:{up}../bitstreams/")  # offered as a file
@@ -59,7 +59,7 @@ PICTURE = re.compile(
 
 
 def themed(match: re.Match[str]) -> str:
-    """Both variants of a figure; the theme shows the one that fits, also when it is switched."""
+    """Include both variants of a figure; the theme shows the matching one, also after a switch."""
     figure = Path(__file__).parent / match["light"]
     wide = " wide" if int(re.findall(r' width="(\d+)"', figure.read_text())[0]) > 600 else ""
     images = "".join(

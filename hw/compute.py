@@ -137,7 +137,7 @@ class Compute(wiring.Component):
         return data.View(instruction_layout(self._config, opcode), entry.bits)
 
     def _decode(self, m: Module, decoder: Decoder) -> None:
-        """Determine the unit of an instruction and whether the instruction is illegal."""
+        """Determine the unit of an instruction, and whether the instruction is illegal."""
         config = self._config
         units = {
             isa.Opcode.LOAD: Unit.LOADER,
@@ -164,7 +164,7 @@ class Compute(wiring.Component):
                 m.d.comb += decoder.illegal.eq(1)
 
     def _start(self, m: Module, order: InOrder, is_finish: Value) -> None:
-        """Hold an instruction until those of all other units have retired. GEMM and ALU
+        """Hold an instruction until older ones of all other units have retired. GEMM and ALU
         instructions wait for each other in their command queues instead.
         """
         waits = Signal()
@@ -309,7 +309,7 @@ def take_turns(m: Module, gemm: GemmUnit, alu: AluUnit, failed: Value) -> None:
 
 
 def _place(opcode: isa.Opcode) -> int:
-    """Index of the unit that executes ``opcode``, among the units of compute."""
+    """Index of the compute unit that executes ``opcode``."""
     return Unit.__members__[opcode.name].value - 1
 
 

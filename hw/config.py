@@ -1,7 +1,7 @@
-"""The parameters of a machine, their limits, and what follows from them.
+"""Parameters of a machine, their limits, and derived quantities.
 
-A `Config` is the one object from which hardware, compiler, runtime and simulators take every
-width, depth and size. Its JSON form uses the keys of the published ``vta_config.json``.
+Hardware, compiler, runtime and simulators take every width, depth and size from a `Config`. Its
+JSON form uses the keys of the published ``vta_config.json``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ConfigError(ValueError):
 
 
 class _SizeError(ConfigError):
-    """Scratchpads of a ``config``, otherwise legal, that are too small or too large."""
+    """Scratchpads of ``config`` that are too small or too large; all other parameters are legal."""
 
     def __init__(self, text: str, config: Config | None = None) -> None:
         super().__init__(text)
@@ -35,8 +35,8 @@ def _log2(low: int, high: int, default: int, doc: str) -> Any:
 
 
 def _extension(doc: str, later: bool = False) -> Any:
-    """A configuration flag of an extension. If it came ``later`` than the first release of the
-    configuration format, it has no key and no register where it is off.
+    """A configuration flag that enables an extension. A ``later`` extension, newer than the first
+    release of the configuration format, has a key and a register only where it is enabled.
     """
     return field(
         default=0,
@@ -47,8 +47,7 @@ def _extension(doc: str, later: bool = False) -> Any:
     )
 
 
-# Fields with log2 of the rows and columns of each tile and of its scalar width. Micro-ops are
-# fixed.
+# Per tile, the fields with log2 of its rows, columns and scalar width. Micro-ops have a fixed size.
 _TILES = {
     "inp": ("batch", "block_in", "inp_width"),
     "wgt": ("block_out", "block_in", "wgt_width"),
@@ -59,7 +58,7 @@ _SCRATCHPADS = ("uop", "inp", "wgt", "acc")
 
 
 def _power_of_two(name: str) -> cached_property[int]:
-    """The property 2 ** field ``name``."""
+    """A property: 2 to the power of field ``name``."""
     return cached_property(lambda config: 1 << getattr(config, name))
 
 
@@ -74,9 +73,9 @@ def _tile_memory(name: str) -> cached_property[TileMemory]:
 
 @dataclass(frozen=True)
 class Config:
-    """Parameters of one machine. Every field is a base-2 logarithm, as in the JSON file.
+    """Parameters of one machine. Sizes and widths are base-2 logarithms, as in the JSON file.
 
-    Raises `ConfigError` when a value is out of range, or when a micro-op or an instruction cannot
+    Raises `ConfigError` if a value is out of range, or if a micro-op or an instruction cannot
     encode the resulting indices; the message names the key and the largest buffer that fits.
     """
 
@@ -148,7 +147,7 @@ class Config:
             )
 
     def _log_tile(self, name: str) -> tuple[int, int, int]:
-        """log2 of the rows and columns of a tile and of the bits of a scalar."""
+        """log2 of the rows, columns and scalar width of a tile."""
         if name == "uop":
             return 0, 0, (isa.UOP_WIDTH - 1).bit_length()
         rows, columns, width = (getattr(self, f"log_{part}") for part in _TILES[name])
@@ -172,7 +171,7 @@ class Config:
         problem = isa.encoding_problem(self._index_widths())
         if problem is None:
             return
-        # Every buffer whose reduction alone suffices, the smallest reduction first.
+        # Every buffer that can be reduced alone until the encoding fits, smallest reduction first.
         ways = []
         for name in _SCRATCHPADS:
             key = f"log_{name}_buff_size"
@@ -197,8 +196,9 @@ class Config:
         )
 
     def _reduced_together(self) -> list[str]:
-        """The buffers to reduce by few bits each until everything fits, as one choice; empty if
-        no reduction of several is smaller than that of one."""
+        """One choice of several buffers to reduce together until the encoding fits, by the fewest
+        bits in total; empty if reducing a single buffer takes no more.
+        """
         widths = self._index_widths()
         fitting = _fitting_widths(widths, dict.fromkeys(widths, 1), dict.fromkeys(widths, 0))
         reduced = [name for name in fitting or {} if fitting and fitting[name] < widths[name]]
@@ -213,8 +213,9 @@ class Config:
     def _sizes_that_fit(
         self, fixed: Container[str], wanted: Mapping[str, int]
     ) -> dict[str, int] | None:
-        """Sizes by key with which these parameters are legal, those in ``fixed`` as they are, with
-        index widths close to ``wanted``; None if there are none."""
+        """Buffer sizes, by key, with which the other parameters are legal and index widths are
+        close to ``wanted``; sizes in ``fixed`` are kept. None if there are none.
+        """
         least = dict.fromkeys(_SCRATCHPADS, 1)
         least["inp"] = max(1, (self.taps - 1).bit_length())
         if self.lookup:
@@ -342,12 +343,12 @@ class Config:
         return cls(**arguments)
 
     def changed(self, values: Mapping[str, int]) -> Config:
-        """This machine with other ``values``, by the keys of ``vta_config.json``.
+        """Copy of this configuration with ``values`` replaced, by the keys of ``vta_config.json``.
 
-        A scratchpad that ``values`` do not name keeps its bytes if it can. Else it grows to the
-        least that the machine can work with, or all of them shrink until an instruction and a
-        micro-op hold their indices: by as few bits as possible, and so that their depths stay
-        close to what they were. Raises `ConfigError` as `from_dict` does.
+        A scratchpad not named in ``values`` keeps its size in bytes if possible. Otherwise it grows
+        to the minimum that the machine supports, or these scratchpads shrink until instructions and
+        micro-ops can encode their indices: by the fewest bits in total, with depths close to the
+        old ones. Raises `ConfigError` as `from_dict` does.
         """
         merged = {key: value for key, value in self.to_dict().items() if key not in values}
         if "LOG_BLOCK" in values:
@@ -400,8 +401,8 @@ class Config:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """``object_pairs_hook`` of `json.loads` that raises `ValueError` for a duplicate key, of which
-    `json` would silently drop one.
+    """``object_pairs_hook`` of `json.loads` that raises `ValueError` for a duplicate key, where
+    `json` would silently keep only one value.
     """
     values: dict[str, Any] = {}
     for key, value in pairs:
@@ -414,9 +415,9 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _fitting_widths(
     widths: Mapping[str, int], least: Mapping[str, int], wanted: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Index widths of scratchpads that fit the encoding: ``widths``, reduced by as few bits in
-    total as possible but not below ``least``, and then as close to ``wanted`` as possible; None if
-    there are none."""
+    """Index widths that fit the encoding: ``widths``, reduced by the fewest bits in total but not
+    below ``least``; among equal reductions, the closest to ``wanted``. None if there are none.
+    """
     room = [widths[name] - least[name] for name in widths]
     for total in range(sum(room) + 1):
         found = []
@@ -424,7 +425,7 @@ def _fitting_widths(
             reduced = dict(zip(widths, map(sub, widths.values(), parts), strict=True))
             if isa.encoding_problem(reduced) is None:
                 off = sum((reduced[name] - wanted[name]) ** 2 for name in widths)
-                # Of equals, the one that cuts accumulators least.
+                # Ties: the one that reduces accumulators least.
                 found.append((off, parts[::-1], reduced))
         if found:
             return min(found)[2]
@@ -432,7 +433,7 @@ def _fitting_widths(
 
 
 def _partitions(total: int, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All ways to divide ``total`` into parts, each of at most the ``room`` at its place."""
+    """All tuples with sum ``total``, each item at most the ``room`` at its position."""
     if not room:
         if total == 0:
             yield ()
@@ -462,7 +463,7 @@ class BusAttributes:
                 raise ConfigError(f"Ax{name.upper()} = {value} is not a number of {bits} bits")
 
 
-# Keys of published configuration files that do not describe the machine or follow from others.
+# Keys of published configuration files that do not affect the machine or follow from other keys.
 _KEYS_WITHOUT_MEANING = frozenset(
     {"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_OUT_BUFF_SIZE"}
 )

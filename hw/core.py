@@ -27,7 +27,7 @@ TIMEOUT_WIDTH = 32
 
 
 class FaultReport(data.Struct):
-    """Why a run failed: `isa.Cause` (0: no failure), `isa.Module`, instruction index."""
+    """Why a run failed: `isa.Cause` (0: no fault), `isa.Module`, instruction index."""
 
     cause: 3
     module: 2
@@ -113,7 +113,7 @@ class Core(wiring.Component):
         m = Module()
         running = Signal()
         machine = Module()
-        # A separate signal: inverting it at each use would cost an inverter per flip-flop.
+        # One inverted signal: inverting it at each use would cost an inverter per flip-flop.
         held = self.held
         m.d.comb += held.eq(~running)
         m.submodules.machine = ResetInserter(dict.fromkeys(self._groups.domains, held))(machine)
@@ -204,7 +204,7 @@ class Core(wiring.Component):
             scratchpad = geometry(config, memory).scratchpad(read_elements=(len(read.data),))
             machine.submodules[memory.name.lower()] = scratchpad
             if config.forward and memory is isa.Memory.INP:
-                # Writes of data from the bus are never stalled.
+                # Writes of bus data are never stalled; FORWARD is held instead.
                 loads = fill.enable.any()
                 machine.d.comb += [
                     Value.cast(getattr(scratchpad.write, name)).eq(
@@ -356,8 +356,8 @@ class _Parts(NamedTuple):
 
 
 class _State(NamedTuple):
-    """State of a module: it has ``failed`` with ``cause``, or it waits for another module;
-    ``index`` is its instruction in either case.
+    """State of a module: either it has ``failed`` with ``cause``, or it is ``waiting`` for another
+    module; ``index`` is its instruction in both cases.
     """
 
     module: isa.Module
@@ -368,11 +368,11 @@ class _State(NamedTuple):
 
 
 def _lowest(m: Module, states: list[_State]) -> data.View:
-    """Fault with the lowest index in the previous cycle; else a deadlock at the lowest waiting
-    module; else zeros.
+    """Report of the previous cycle's states: the fault with the lowest index, else a deadlock at
+    the lowest waiting instruction, else zeros.
     """
     any_failed, found_any = Signal(), Signal()
-    # Reports, each with its valid bit.
+    # Pairs of a valid bit and a report.
     reports: list[tuple[Value, Any]] = []
     failures, stops = [], []
     for state in states:
@@ -404,7 +404,7 @@ def _lowest(m: Module, states: list[_State]) -> data.View:
             lower.append((counts | other_counts, report))
         reports = lower + reports[2 * len(lower) :]
     ((_, lowest),) = reports
-    # Early, so that only the multiplexer follows the comparison of indices.
+    # The valid bit arrives early, so only this multiplexer follows the comparison of indices.
     found = Signal(FaultReport, name="found")
     with m.If(found_any):
         m.d.comb += found.eq(lowest)

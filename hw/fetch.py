@@ -119,8 +119,8 @@ class Fetch(wiring.Component):
                 request.address.eq(plan.address),
                 request.length.eq((plan.further + 1) * (word_bytes // bus_bytes) - 1),
             ]
-        # Freed words are known late and only select between sums with and without carry; so the
-        # added amount is less 1.
+        # ``freed`` arrives late, so it only selects between two sums, which differ by a carry-in.
+        # So ``added`` is the number of requested words less 1.
         added = plan.further | (~ask).replicate(len(plan.further))
         m.d.sync += reserved.eq(
             Mux(freed, reserved + added, (Cat(1, reserved) + Cat(1, added))[1:])

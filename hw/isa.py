@@ -1,9 +1,9 @@
 """The instruction set: fields, encoding, and the rules of legal instructions.
 
-Everything that reads or writes an instruction or a micro-op, in hardware as in software, takes
-field positions from the tables of this module. An instruction is 128 bits, two little-endian 64-bit
-words; fields follow one another from bit 0, and one that would straddle bit 64 starts word 1. Some
-widths depend on the depths of the scratchpads."""
+Hardware and software take all field positions from the tables of this module. An instruction is 128
+bits, two little-endian 64-bit words. Fields are packed from bit 0 upwards; a field that would
+straddle bit 64 starts word 1 instead. Some widths depend on the depths of the scratchpads.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SIZE_WIDTH = 16
 PAD_WIDTH = 4
 ITERATION_WIDTH = 14
 IMMEDIATE_WIDTH = 16
-# Instructions that each module's queue holds, counted until they retire.
+# Capacity of each module's instruction queue; instructions count until they retire.
 QUEUE_DEPTH = 64
-# The largest number of tokens that a token counter holds.
+# Maximum value of a token counter.
 TOKEN_LIMIT = 1023
-# Base registers are aligned to the larger of this and an element.
+# Base registers are aligned to this or to the element size, whichever is larger.
 BASE_ALIGNMENT = 64
 
 
@@ -50,7 +50,7 @@ MULTIPLYING = (Opcode.GEMM, Opcode.MULTIPLY, Opcode.DEPTHWISE)
 
 
 class Memory(IntEnum):
-    """Memory ids of LOAD and STORE; ACC_8BIT loads accumulators from scalars as narrow as OUT's."""
+    """Memory ids of LOAD and STORE; ACC_8BIT loads accumulators from scalars of OUT's width."""
 
     UOP = 0
     WGT = 1
@@ -60,24 +60,24 @@ class Memory(IntEnum):
     ACC_8BIT = 5
 
 
-# Those with a base and a limit in DRAM.
+# Memories with a base and a limit in DRAM.
 LIMITED = (Memory.UOP, Memory.INP, Memory.WGT, Memory.ACC, Memory.OUT)
 
 
 def limited_as(memory: Memory) -> Memory:
-    """The memory whose base and limit transfers of ``memory`` have."""
+    """The memory whose base and limit apply to transfers of ``memory``: OUT for ACC_8BIT."""
     return Memory.OUT if memory is Memory.ACC_8BIT else memory
 
 
 class Padding(IntEnum):
-    """Extension PAD_VALUE: a LOAD that names one of these as memory sets that module's value."""
+    """Extension PAD_VALUE: memory ids with which a LOAD sets the padding value of a module."""
 
     LOAD = 6
     COMPUTE = 7
 
 
 def padding_of(memory: Memory) -> Padding | None:
-    """The value that pads LOADs of ``memory``; None for UOP, always padded with zeros."""
+    """The padding value that LOADs of ``memory`` use; None for UOP, which is padded with zeros."""
     match memory:
         case Memory.INP | Memory.WGT:
             return Padding.LOAD
@@ -87,7 +87,7 @@ def padding_of(memory: Memory) -> Padding | None:
 
 
 class AluOp(IntEnum):
-    """The operations of the tensor ALU by their number."""
+    """Operations of the tensor ALU, with their encoding."""
 
     MIN = 0
     MAX = 1
@@ -98,11 +98,11 @@ class AluOp(IntEnum):
     REQUANTIZE = 5
     # Extension LOOKUP.
     LOOKUP = 6
-    # Extension MULTIPLY_ADD; the immediate is the index of the accumulators that multiply.
+    # Extension MULTIPLY_ADD; the immediate is the accumulator index of the factor.
     MULTIPLY_ADD = 7
 
 
-# The operations that extensions add; each reads accumulators, and has no other immediate.
+# Operations added by extensions. All read accumulators; only MULTIPLY_ADD has an immediate.
 _EXTENSION_ALU_OPS = {
     "requantize": AluOp.REQUANTIZE,
     "lookup": AluOp.LOOKUP,
@@ -112,28 +112,28 @@ BASE_ALU_OPS = tuple(op for op in AluOp if op not in _EXTENSION_ALU_OPS.values()
 
 
 def extended_alu_ops(extensions: frozenset[str]) -> tuple[AluOp, ...]:
-    """The operations of a machine with these extensions that are not `BASE_ALU_OPS`."""
+    """Operations that these extensions add to `BASE_ALU_OPS`."""
     return tuple(op for name, op in _EXTENSION_ALU_OPS.items() if name in extensions)
 
 
-# Accumulator elements that hold the parameters of a requantization, in this order: the bias; bits
-# 31..0 of the scale, an unsigned number of SCALE_WIDTH bits of which SCALE_FRACTION are a fraction;
-# its upper bits; and, from bit 0 up, zero point, low and high bound as int8, with bit WIDE_BIT set
-# if accumulators are first divided by a power of two that leaves MULTIPLIED_WIDTH bits of their 32.
-# Other bits are ignored.
+# Number of accumulator elements with the parameters of a REQUANTIZE. In order: the bias; bits 31..0
+# of the scale, which is unsigned and has SCALE_WIDTH bits, SCALE_FRACTION of them fractional; the
+# upper bits of the scale; and, from bit 0 up, zero point, low and high bound as int8. If WIDE_BIT
+# is set in the last element, accumulators are first divided by a power of two, which leaves
+# MULTIPLIED_WIDTH of their 32 bits. Other bits are ignored.
 REQUANTIZE_PARAMETERS = 4
 SCALE_WIDTH = 49
 SCALE_FRACTION = 43
 MULTIPLIED_WIDTH = 25
 WIDE_BIT = 24
-# The most taps of a channel that a micro-op of DEPTHWISE takes.
+# Maximum taps per channel of a DEPTHWISE micro-op.
 MOST_TAPS = 3
-# Bytes of a table of LOOKUP, one for each value of a byte.
+# Bytes of a LOOKUP table: one entry per byte value.
 TABLE_BYTES = 256
 
 
 class Module(IntEnum):
-    """The modules that execute instructions, and fetch, which hands them out."""
+    """The modules that execute instructions, and fetch, which dispatches them."""
 
     LOAD = 0
     COMPUTE = 1
@@ -141,7 +141,7 @@ class Module(IntEnum):
     FETCH = 3
 
 
-# (giver, taker): the tokens that the first has given to the second and that are not taken yet.
+# (giver, taker): the tokens that the giver has pushed and the taker has not popped yet.
 TokenQueue = tuple[Module, Module]
 
 TOKEN_QUEUES: tuple[TokenQueue, ...] = (
@@ -160,13 +160,13 @@ def queue_name(queue: TokenQueue) -> str:
 
 @cache
 def neighbours(module: Module) -> Mapping[str, Module]:
-    """The modules that ``module`` exchanges tokens with, by the side that its flags name."""
+    """The modules with which ``module`` exchanges tokens, keyed by the side in the flag names."""
     takers = [taker for giver, taker in TOKEN_QUEUES if giver is module]
     return {"prev" if taker < module else "next": taker for taker in takers}
 
 
 class Cause(IntEnum):
-    """Why a run failed; 0 in the fault register means that it did not."""
+    """Why a run failed; the fault register is 0 after a run without a fault."""
 
     ILLEGAL_INSTRUCTION = 1
     INDEX_OUT_OF_RANGE = 2
@@ -187,7 +187,7 @@ class Field:
     signed: bool = False
 
     def insert(self, value: int) -> int:
-        """``value`` at the field's place; raises `EncodingError` if the field cannot hold it."""
+        """``value`` shifted to the field's position; raises `EncodingError` if it does not fit."""
         low, high = (
             (-1 << self.width - 1, 1 << self.width - 1) if self.signed else (0, 1 << self.width)
         )
@@ -202,7 +202,7 @@ class Field:
 
 
 class EncodingError(ValueError):
-    """A value that its field cannot hold."""
+    """A value that does not fit its field."""
 
 
 Layout = Mapping[str, Field]
@@ -221,7 +221,7 @@ _MEMORY = (
     ("x_pad_1", PAD_WIDTH),
 )
 _PADS = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
-# The fields that must be zero, besides the reserved bits, in a LOAD that sets a padding value.
+# Fields that must be zero, like the reserved bits, in a LOAD that sets a padding value.
 UNUSED_BY_SET_PADDING = ("sram_base", "y_size", "x_size", "x_stride", *_PADS)
 _SIGNED = frozenset({"immediate"})
 _OPCODE_MASK = 7
@@ -238,10 +238,10 @@ def _place(items: Iterable[tuple[str, int]]) -> dict[str, Field]:
 
 
 def _with_flag(layout: dict[str, Field], name: str) -> dict[str, Field]:
-    """``layout`` with one more bit: the highest unused one of word 1, else of word 0.
+    """Add a one-bit field to ``layout``: the highest unused bit of word 1, else of word 0.
 
-    There is one in every configuration that fits: the widths of GEMM's fields in the two words are
-    never both even, so they cannot fill both words; nor can ALU's.
+    Every configuration that fits has an unused bit: the widths of GEMM's fields in the two words
+    are never both even, so they cannot fill both words; nor can ALU's.
     """
     used = sum((1 << item.width) - 1 << item.offset for item in layout.values())
     offset = next(
@@ -290,7 +290,7 @@ def _layouts(widths: Mapping[str, int], extensions: frozenset[str]) -> dict[Opco
     if "overwrite" in extensions:
         layouts[Opcode.MULTIPLY] = layouts[Opcode.GEMM]
     if "depthwise" in extensions:
-        # It never resets: the bit says whether it overwrites.
+        # DEPTHWISE never resets; the bit of ``reset`` is ``overwrite`` instead.
         layouts[Opcode.DEPTHWISE] = {
             field.name: field
             for field in (
@@ -308,7 +308,9 @@ def _uop_layout(widths: Mapping[str, int]) -> Layout:
 
 
 def encoding_problem(index_widths: Mapping[str, int]) -> str | None:
-    """What does not fit, given log2 of the depths of ``uop``, ``inp``, ``wgt`` and ``acc``."""
+    """Which encoding is too wide, given log2 of the depths of ``uop``, ``inp``, ``wgt`` and
+    ``acc``; None if all fit.
+    """
     uop = _uop_layout(index_widths)
     bits = sum(item.width for item in uop.values())
     if bits > UOP_WIDTH:
@@ -326,7 +328,7 @@ def encoding_problem(index_widths: Mapping[str, int]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """What all instructions have: the tokens that are popped before and pushed after."""
+    """Common part of all instructions: tokens popped before execution, and pushed at retirement."""
 
     opcode: ClassVar[Opcode]
     pop_prev: int = 0
@@ -351,12 +353,12 @@ class _MemoryInstruction(Instruction):
 
     @property
     def row_elements(self) -> int:
-        """Elements that one row takes in the scratchpad, padding included."""
+        """Scratchpad elements per row, padding included."""
         return self.x_pad_0 + self.x_size + self.x_pad_1
 
     @property
     def elements(self) -> int:
-        """Elements that the instruction touches in the scratchpad, padding included."""
+        """Scratchpad elements that the instruction touches, padding included."""
         if self.x_size == 0:
             return 0
         return (self.y_pad_0 + self.y_size + self.y_pad_1) * self.row_elements
@@ -369,10 +371,11 @@ class Load(_MemoryInstruction):
 
 @dataclass(frozen=True, kw_only=True)
 class SetPadding(_MemoryInstruction):
-    """A LOAD that loads nothing: extension PAD_VALUE. ``memory`` is a `Padding`.
+    """A LOAD that sets its module's padding value instead of loading (extension PAD_VALUE).
 
-    In later LOADs of its module each scalar of padding is the low bits of ``dram_base``, as many
-    as the scratchpad's scalars have. All other fields except the token flags must be 0.
+    ``memory`` is a `Padding`. In later LOADs of the module each padding scalar is ``dram_base``,
+    truncated to the width of the scratchpad's scalars. All other fields except the token flags must
+    be 0.
     """
 
     opcode = Opcode.LOAD
@@ -387,7 +390,7 @@ class SetPadding(_MemoryInstruction):
 
 
 def set_padding(padding: Padding, value: int) -> SetPadding:
-    """The instruction that sets ``padding`` to ``value``, of at most 32 bits with its sign."""
+    """The instruction that sets ``padding`` to ``value``, a signed number of up to 32 bits."""
     return SetPadding(memory=padding, dram_base=value & (1 << DRAM_BASE_WIDTH) - 1)
 
 
@@ -399,11 +402,11 @@ class Store(_MemoryInstruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Forward(_MemoryInstruction):
-    """A STORE to INP (extension FORWARD). Its fields have the meaning of a LOAD of INP, but its
-    rows come from accumulators instead of DRAM.
+    """A STORE to INP (extension FORWARD). Fields mean the same as in a LOAD of INP, but the rows
+    come from accumulators instead of DRAM.
 
-    ``dram_base`` is `forward_base` of the first accumulator and the padding value; ``x_stride``
-    counts accumulators from row to row.
+    ``dram_base`` is encoded by `forward_base`; ``x_stride`` is the number of accumulators from one
+    row to the next.
     """
 
     opcode = Opcode.STORE
@@ -421,20 +424,21 @@ class Forward(_MemoryInstruction):
 
     @property
     def padding(self) -> int:
-        """The signed number whose low bits are each scalar of padding."""
+        """The padding value, signed; each padding scalar is its low bits."""
         value = self.dram_base >> SRAM_BASE_WIDTH
         return value - (value >> 15 << 16)
 
 
 def factor_immediate(index: int) -> int:
-    """The ``immediate`` of a MULTIPLY_ADD by the accumulators at ``index``."""
+    """The ``immediate`` of a MULTIPLY_ADD whose factor is the accumulator ``index``."""
     half = 1 << IMMEDIATE_WIDTH - 1
     return (index + half) % (2 * half) - half
 
 
 def forward_base(accumulator: int, padding: int = 0) -> int:
-    """``dram_base`` of a `Forward` that reads from ``accumulator`` on; ``padding`` has 16 bits at
-    most, with its sign."""
+    """``dram_base`` of a `Forward` that reads from ``accumulator`` on; ``padding`` is a signed
+    number of up to 16 bits.
+    """
     return accumulator | (padding & 0xFFFF) << SRAM_BASE_WIDTH
 
 
@@ -449,8 +453,8 @@ class _LoopInstruction(Instruction):
     dst_factor_in: int = 0
     src_factor_out: int = 0
     src_factor_in: int = 0
-    # Extension OVERLAP: the instruction touches no accumulator of an instruction of the other unit,
-    # GEMM or ALU, that may still be in flight; it need not wait for that.
+    # Extension OVERLAP: the instruction need not wait for older instructions of the other unit
+    # (GEMM or ALU), since it touches no accumulator of those that may still be in flight.
     independent: int = 0
 
     @property
@@ -467,13 +471,15 @@ class Gemm(_LoopInstruction):
 
     @property
     def overwrites(self) -> bool:
-        """Whether products replace what accumulators held, instead of being added to it."""
+        """Whether products replace the accumulators instead of being added to them."""
         return False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Multiply(Gemm):
-    """A GEMM that sets accumulators: extension OVERWRITE. ``reset`` must be 0."""
+    """A GEMM that sets accumulators instead of adding to them (extension OVERWRITE). ``reset`` must
+    be 0.
+    """
 
     opcode = Opcode.MULTIPLY
 
@@ -484,8 +490,9 @@ class Multiply(Gemm):
 
 @dataclass(frozen=True, kw_only=True)
 class Depthwise(Gemm):
-    """A GEMM of several taps per channel, which adds to accumulators or, with ``overwrite``, sets
-    them: extension DEPTHWISE. ``reset`` is not encoded."""
+    """A GEMM with several taps per channel (extension DEPTHWISE); ``overwrite`` sets accumulators
+    instead of adding to them. ``reset`` is not encoded.
+    """
 
     opcode = Opcode.DEPTHWISE
     overwrite: int = 0
@@ -504,7 +511,7 @@ class Alu(_LoopInstruction):
 
     @property
     def factor(self) -> int | None:
-        """Of a MULTIPLY_ADD, the index of the accumulators that multiply; None of others."""
+        """Accumulator index of the factor of a MULTIPLY_ADD; None for other operations."""
         if self.alu_opcode != AluOp.MULTIPLY_ADD:
             return None
         return self.immediate % (1 << IMMEDIATE_WIDTH)
@@ -517,14 +524,14 @@ class Finish(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown(Instruction):
-    """An opcode that the instruction set does not have; goes to compute, which refuses it."""
+    """An instruction with an undefined opcode; dispatched to compute, which rejects it."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Uop:
-    """A micro-op: indices of destination, source and weight, to which loops add their offsets."""
+    """A micro-op: indices of destination, source and weight, before loop offsets are added."""
 
     dst: int = 0
     src: int = 0
@@ -543,7 +550,7 @@ _CLASSES: dict[Opcode, type[Instruction]] = {
 
 
 class InstructionSet:
-    """Encoder and decoder for one configuration; get it by `instruction_set`."""
+    """Encoder and decoder for one configuration; created by `instruction_set`."""
 
     def __init__(
         self, index_widths: Mapping[str, int], extensions: frozenset[str] = frozenset()
@@ -553,9 +560,9 @@ class InstructionSet:
         self._forwarded = (Memory.INP,) if "forward" in extensions else ()
         self.layouts = _layouts(index_widths, extensions)
         self.uop_layout = _uop_layout(index_widths)
-        # The bits that no field of an instruction covers, which are 0 in a legal one. Extensions
-        # take their flags from these bits, so a machine without the extension must refuse them.
-        # FINISH has no fields beyond its head and never gets any: its other bits are ignored.
+        # Per opcode, the bits outside all fields, which are 0 in a legal instruction. Extensions
+        # take their flags from these bits, so a machine without the extension must reject them.
+        # FINISH will never have fields besides its token flags, so its other bits are ignored.
         self.uncovered: dict[int, int] = {
             opcode: ~sum((1 << item.width) - 1 << item.offset for item in layout.values())
             & (1 << INSTRUCTION_WIDTH) - 1
@@ -585,10 +592,10 @@ class InstructionSet:
         return bits
 
     def decode(self, bits: int) -> Instruction:
-        """Any 128 bits decode; `problem` says whether the machine accepts them."""
+        """Decode any 128 bits; `problem` says whether the machine accepts them."""
         number = bits & _OPCODE_MASK
         known = number in self.layouts
-        # The common fields of all instructions are those of FINISH, which has no others.
+        # All instructions share the fields of FINISH, which has no others.
         layout = self.layouts[Opcode(number) if known else Opcode.FINISH]
         values = {name: item.extract(bits) for name, item in layout.items() if name != "opcode"}
         if not known:
@@ -600,7 +607,7 @@ class InstructionSet:
         return _CLASSES[Opcode(number)](**values)
 
     def unused_bits(self, bits: int) -> int:
-        """The set ``bits`` outside all fields of the instruction."""
+        """The set bits of ``bits`` that lie outside all fields of the instruction."""
         return bits & self.uncovered.get(bits & _OPCODE_MASK, 0)
 
     def problem(self, bits: int) -> str | None:
@@ -620,7 +627,7 @@ class InstructionSet:
         return sum(item.insert(getattr(uop, name)) for name, item in self.uop_layout.items())
 
     def decode_uop(self, bits: int) -> Uop:
-        """Any 32 bits decode; bits outside all fields are ignored."""
+        """Decode any 32 bits; bits outside all fields are ignored."""
         return Uop(**{name: item.extract(bits) for name, item in self.uop_layout.items()})
 
 
@@ -640,13 +647,13 @@ def instruction_set(config: HasExtensions) -> InstructionSet:
     )
 
 
-# The memories that load fills; all others that can be loaded are compute's.
+# Memories filled by the load module; compute fills all others.
 LOADED_BY_LOAD = (Memory.INP, Memory.WGT)
 _LOADED = (*LOADED_BY_LOAD, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
 
 
 def module_of(instruction: Instruction) -> Module:
-    """The module to which fetch hands an instruction; compute for an unknown opcode or memory."""
+    """The module that executes an instruction; compute for an unknown opcode or memory."""
     match instruction:
         case Store() | Forward():
             return Module.STORE
@@ -658,7 +665,7 @@ def module_of(instruction: Instruction) -> Module:
 
 
 class Rule(NamedTuple):
-    """A legal instruction has one of ``values`` in each of ``fields``.
+    """A constraint on legal instructions: each of ``fields`` has one of ``values``.
 
     ``when`` restricts the rule to instructions with one of some values in another field. ``reason``
     describes the violation; ``{field}`` and ``{value}`` in it are replaced by the offending field.
@@ -736,9 +743,9 @@ def rules(opcode: Opcode, extensions: frozenset[str]) -> tuple[Rule, ...]:
 def illegal_reason(
     instruction: Instruction, extensions: frozenset[str] = frozenset()
 ) -> str | None:
-    """Why a module refuses the instruction before it takes any token; None if it does not.
+    """Reason why a module rejects the instruction before popping tokens, or None.
 
-    This checks fields only; `InstructionSet.problem` also checks the bits outside of them.
+    Checks fields only; `InstructionSet.problem` also checks the bits outside all fields.
     """
     module = module_of(instruction)
     sides = neighbours(module)

@@ -1,8 +1,8 @@
-"""The registers of the machine, as software sees them: one table for hardware and drivers.
+"""Registers of the machine as software sees them: one table for hardware and drivers.
 
-A register is 32 bits wide, or 64 and then two words with the low one first. Addresses are byte
-offsets on the AXI4-Lite port. This module is data only; `amaranth_vta.hw.bus.csr` makes the
-hardware from it.
+A register has 32 bits, or 64 in two words with the low word first. Addresses are byte offsets on
+the AXI4-Lite port. This module is data only; `amaranth_vta.hw.bus.csr` generates the hardware from
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from . import isa
 from .config import Config
 
 WORD_BYTES = 4
-# Bits of an address on the register port.
+# Address width of the register port, in bits.
 ADDRESS_WIDTH = 12
 IDENTITY = int.from_bytes(b"VTA0", "little")
 VERSION = 1
@@ -25,16 +25,16 @@ class Access(Enum):
     """How software uses a register."""
 
     READ = "read-only"
-    # Of the latest run; while it runs, a few cycles behind.
+    # Counts of the latest run; during a run, a few cycles behind.
     COUNTER = "counter"
     READ_WRITE = "read and write"
-    # Each bit that is written as 1 starts something; reads as zero.
+    # Writing 1 to a bit triggers a command; reads return zero.
     COMMAND = "command"
 
 
 @dataclass(frozen=True)
 class Bits:
-    """A part of a register: ``width`` bits from bit ``offset`` up."""
+    """A field of a register: ``width`` bits from bit ``offset`` up."""
 
     name: str
     offset: int
@@ -44,7 +44,7 @@ class Bits:
 
 @dataclass(frozen=True)
 class Register:
-    """``width`` bits at byte ``offset``, 32 or 64; ``bits`` are its parts, if it has any."""
+    """``width`` bits, 32 or 64, at byte ``offset``; ``bits`` are its fields, if any."""
 
     name: str
     offset: int
@@ -52,11 +52,11 @@ class Register:
     doc: str
     width: int = 32
     bits: tuple[Bits, ...] = field(default=())
-    # Its value after power-up.
+    # Value after power-up.
     init: int = 0
 
     def part(self, name: str) -> Bits:
-        """The part of that name; `KeyError` if there is none."""
+        """The field called ``name``; raises `KeyError` if there is none."""
         for item in self.bits:
             if item.name == name:
                 return item
@@ -65,8 +65,9 @@ class Register:
 
 @dataclass(frozen=True)
 class Counter:
-    """A quantity counted in each run. One that does not depend on ``time`` has the same value on
-    all devices for a program that ends without a fault."""
+    """A quantity counted in each run. Unless it depends on ``time``, it is the same on all devices
+    for a program that ends without a fault.
+    """
 
     name: str
     doc: str
@@ -158,7 +159,7 @@ COUNTERS = (
 COUNTERS_OFFSET = 0x200
 COUNTERS_END = COUNTERS_OFFSET + 2 * WORD_BYTES * len(COUNTERS)
 
-# Who uses the base and the limit of each.
+# Which instructions use each base and limit.
 _MEMORIES_IN_DRAM = {memory.name: f"LOADs of {memory.name}" for memory in isa.LIMITED} | {
     "OUT": "STOREs and LOADs of ACC_8BIT"
 }

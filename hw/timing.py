@@ -38,8 +38,8 @@ REQUANTIZING_ALU_LATENCY = 6
 SMALL_ALU_REGISTERS = 2
 # Words in which a LOOKUP table is copied into the lanes, one per cycle.
 TABLE_WORDS = 64
-# Cycles from accepting a GEMM micro-op to its completion, without that register: tiles are read
-# before the dot products, accumulators written after them.
+# Cycles from accepting a GEMM micro-op to its completion, without the additional register of small
+# machines: tiles are read before the dot products, accumulators written after them.
 GEMM_LATENCY = DOT_PRODUCT_LATENCY + 2
 # Machines with at most this many multiply-accumulates per cycle target small FPGAs.
 SMALL_MACS = 128
@@ -48,7 +48,7 @@ SMALL_MACS = 128
 def is_small(config: Config) -> bool:
     """Whether the machine targets a small FPGA, where block RAM is slow and multipliers are far
     away: tiles, ALU operands and products have an additional register, which costs a cycle each.
-    Instruction queues are in block RAM, of which scratchpads leave some.
+    Instruction queues use block RAM, since scratchpads leave some free.
     """
     return config.macs_per_cycle <= SMALL_MACS
 
@@ -80,9 +80,9 @@ def early_end(config: Config) -> int:
 
 
 def copied_sources(config: Config) -> int:
-    """Number of accumulators, the last ones, that have a second copy, from which the ALU reads a
-    source together with its destination regardless of GEMM's reads. With OVERLAP a quarter, for the
-    constants of a layer; otherwise all, since sums and bias share a bank.
+    """Number of accumulators, counted from the last, that have a second copy: from it the ALU reads
+    a source together with the destination, regardless of GEMM's reads. With OVERLAP a quarter, for
+    the constants of a layer; otherwise all, since sums and bias share a bank.
     """
     return max(1, config.acc.depth // 4) if config.overlap else config.acc.depth
 

@@ -24,7 +24,7 @@ class Top(wiring.Component):
 
     A driver writes the program's address, length and base addresses, writes CONTROL.launch, and
     waits for the interrupt or for STATUS.done. Program registers must not change during a run.
-    Every program ends by itself; CONTROL.reset stops one that computes for too long.
+    Every program terminates; CONTROL.reset aborts one that takes too long.
 
     Timing: the run starts in the cycle after the launch reaches the register file; CYCLES counts
     from then to the end of the run.

@@ -1,8 +1,9 @@
-"""Cache of build results between processes: elaborated designs, compiled simulators.
+"""Cache of build results, shared by processes: elaborated designs, compiled simulators.
 
-A cached file is named by a hash of all its inputs. It appears atomically, with a seal, the digest
-of its name and contents: a file that is damaged, or was written by another user, is rebuilt.
-Several processes may request the same file at the same time."""
+A cached file is named by a hash of all its inputs. It is renamed into place atomically, with a
+seal: a digest of its name and contents. A file that is damaged, or was written by another user, is
+rebuilt. Several processes may request the same file at the same time.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +21,18 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-# Not resolved: sim is a link in the package, which this module is imported from.
+# Not resolved: ``sim`` is a symbolic link in the package from which this module is imported.
 _PACKAGE = Path(__file__).parents[1]
-# Finds the number of the process that makes an unfinished file.
+# Matches unfinished files and captures the id of the process that writes them.
 _UNFINISHED = re.compile(r"^build-(\d+)-|\.(\d+)(?:\.seal)?$")
-# Packages that compute constants, or the host's part of a network.
+# Packages that compute constants, or the part of a network that runs on the host.
 _COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
 KEPT_SECONDS = 30 * 24 * 3600
 _OTHERS_WRITE = 0o022
 
 
 class ToolchainError(RuntimeError):
-    """Something cannot be built, or kept, on this machine; the message says why."""
+    """Something that cannot be built or cached on this machine; the message says why."""
 
 
 def cache_folder() -> Path:
@@ -42,11 +43,11 @@ def cache_folder() -> Path:
 
 
 def kept(kind: str, name: str, make: Callable[[Path], None]) -> Path:
-    """The file ``name`` in the folder ``kind`` of the cache, built if it does not exist.
+    """Path of the file ``name`` in the cache folder ``kind``; builds the file if it does not exist.
 
-    ``make`` writes the file at the path that it is given; its exceptions are passed on, and nothing
-    is cached then. Raises `ToolchainError` if the file does not exist and cannot be cached, or if
-    the folder belongs to another user.
+    ``make`` writes the file to the path that it is given; if it raises, nothing is cached and the
+    exception propagates. Raises `ToolchainError` if the file does not exist and cannot be cached,
+    or if the folder belongs to another user.
     """
     folder = cache_folder() / kind
     path = folder / name
@@ -67,7 +68,8 @@ def kept(kind: str, name: str, make: Callable[[Path], None]) -> Path:
                 make(target)
                 target.chmod(0o644)
                 _seal(path).unlink(missing_ok=True)
-                # Another process may look at any moment: without its seal the file is not used.
+                # Another process may read the file at any time, and ignores it without a valid
+                # seal.
                 seal = target.with_name(f"{target.name}.seal")
                 seal.write_text(_digest(path.name, target))
                 seal.chmod(0o644)
@@ -84,7 +86,7 @@ def kept(kind: str, name: str, make: Callable[[Path], None]) -> Path:
 
 
 def hash_of(*parts: str) -> str:
-    """A name for what depends on ``parts``."""
+    """A file name that identifies ``parts``: a hash of them."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part.encode())
@@ -92,14 +94,14 @@ def hash_of(*parts: str) -> str:
 
 
 def package_files(root: Path) -> list[Path]:
-    """Every file of the package in ``root``, relative to it: sources and data, without bytecode.
+    """All files of the package in ``root``, relative to it: sources and data, without bytecode.
 
-    A result that depends on the package depends on these; a selection would miss the next module
-    that something comes to import.
+    Results that depend on the package depend on all of these; a selection could miss a module that
+    is imported later.
     """
     found: list[Path] = []
     for folder, names, files in os.walk(root, followlinks=True):
-        # Copies of the examples, in an installed package, are the user's programs.
+        # An installed package may contain copies of the examples, which are the user's programs.
         names[:] = [name for name in names if name not in ("__pycache__", "examples")]
         found += [Path(folder, name).relative_to(root) for name in files]
     return sorted(found)
@@ -107,8 +109,9 @@ def package_files(root: Path) -> list[Path]:
 
 @cache
 def package_version() -> tuple[str, ...]:
-    """What results depend on besides their input: a digest of this package, and the versions of
-    the packages that compute with it."""
+    """Inputs that all results share: a digest of this package, and the versions of the packages
+    that compute with it.
+    """
     digest = hashlib.sha256()
     for path in package_files(_PACKAGE):
         contents = (_PACKAGE / path).read_bytes()
@@ -117,7 +120,7 @@ def package_version() -> tuple[str, ...]:
 
 
 def _make_private(folder: Path) -> None:
-    """Makes ``folder`` one in which only this user writes."""
+    """Create ``folder`` if needed, and allow only this user to write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
@@ -133,12 +136,12 @@ def _make_private(folder: Path) -> None:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Whether it belongs to this user, or to root, who may change everything anyway."""
+    """Whether the file belongs to this user or to root, who could change it anyway."""
     return status.st_uid in (os.geteuid(), 0)
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether the file is unchanged since `kept` wrote it; if so, its time stamp is updated."""
+    """Whether the file is unchanged since `kept` wrote it; if so, its timestamp is updated."""
     seal = _seal(path)
     try:
         for file in (path, seal):
@@ -160,7 +163,7 @@ def _seal(path: Path) -> Path:
 
 
 def _digest(name: str, file: Path) -> str:
-    # The name is hashed too, so that a file under another name is not accepted.
+    # The name is hashed too, so that a renamed file is rejected.
     return hashlib.sha256(name.encode() + b"\0" + file.read_bytes()).hexdigest()
 
 
@@ -172,8 +175,9 @@ def _unwritable(folder: Path, error: OSError) -> ToolchainError:
 
 @contextmanager
 def build_folder(target: Path) -> Iterator[Path]:
-    """A folder for intermediate files of ``target``, which `kept` asks for. It is removed after the
-    build or, if this process is killed, by the next one."""
+    """A folder for intermediate files of a build of ``target`` within `kept`. It is removed after
+    the build, or by a later build if this process is killed.
+    """
     prefix = f"build-{os.getpid()}-"
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
         yield Path(folder)
@@ -199,5 +203,5 @@ def _runs(process: int) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return True  # of another user
+        return True  # the process belongs to another user
     return True

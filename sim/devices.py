@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEVICES = ("functional", "rtl", "cxxrtl", "pysim", "estimate", "board", "remote")
 # Devices with base registers for programs.
 WITH_BASES = ("rtl", "cxxrtl", "pysim")
-# The environment variable that names the client file of a server, which `vta serve` writes.
+# Environment variable that names the client file of a server, written by `vta serve`.
 REMOTE = "VTA_REMOTE"
 # Parts of the machine that can be skipped.
 PARTS = ("load", "gemm", "alu", "store")
@@ -45,12 +45,12 @@ def open_device(
 ) -> Device:
     """Open a fresh machine with ``memory_bytes`` of zeroed memory, from address ``origin`` on.
 
-    ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, ``waves`` a file for a
-    VCD of each run, and ``timeline`` receives each run; these are for the cycle-accurate devices.
-    ``order`` is for the functional model: ``program``, ``reverse``, ``random:SEED`` or
-    ``last:MODULE``. ``skip`` disables a part of the machine, one of `PARTS`. ``timing_only`` is for
-    the estimate: cycles without results. ``progress`` is called with each step of a build; without
-    it, steps are shown on standard error if that is a terminal, and logged otherwise.
+    For cycle-accurate devices: ``dram`` is the timing of memory, ``ideal``, ``ddr`` or
+    ``random:SEED``; ``waves`` is a VCD file for all runs; ``timeline`` records each run. For the
+    functional model: ``order`` is ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``. For
+    the estimate: ``timing_only`` computes cycles without results. ``skip`` disables a part of the
+    machine, one of `PARTS`. ``progress`` is called with each step of a build; by default, steps are
+    shown on standard error if that is a terminal, and logged otherwise.
 
     Raises `DeviceError`, `DramError` for an unknown ``dram``, `ToolchainError` if a simulator
     cannot be built, and the errors of boards and servers.
@@ -80,7 +80,7 @@ def open_device(
 
 
 def close_device(device: Device) -> None:
-    """Releases what ``device`` holds, and completes its wave file."""
+    """Release the resources of ``device``, and complete its wave file."""
     close = getattr(device, "close", None)
     if close is not None:
         close()
@@ -97,8 +97,8 @@ def _open(
     progress: Callable[[str], None] | None,
     origin: int,
 ) -> Device:
-    # The cycle-accurate devices import Amaranth and more, which takes seconds that the functional
-    # model need not wait for; and the command line reads the names above for every command.
+    # Cycle-accurate devices are imported here, since importing Amaranth takes seconds; the
+    # functional model, and commands that only use the names above, do without it.
     match name:
         case "functional":
             from .model.device import FunctionalDevice
@@ -107,7 +107,7 @@ def _open(
                 raise DeviceError("the functional model has no clock, hence no waves to write")
             if timeline is not None:
                 raise DeviceError("the functional model has no clock, hence no timeline to write")
-            memory_timing(dram)  # unused here, but an unknown name is refused
+            memory_timing(dram)  # not used, but unknown names are rejected
             try:
                 return FunctionalDevice(
                     config, memory_bytes, order, progress=progress, origin=origin
@@ -133,7 +133,7 @@ def _open(
 
             if waves is not None or timeline is not None:
                 raise DeviceError("a board shows no signals, hence no waves and no timeline")
-            memory_timing(dram)  # the board has its own, but an unknown name is refused
+            memory_timing(dram)  # the board has its own memory, but unknown names are rejected
             return open_board(config, memory_bytes, progress)
         case "remote":
             if waves is not None or timeline is not None:

@@ -1,13 +1,14 @@
-"""Amaranth's simulator with levelized combinational logic and without idle registers.
+"""Amaranth's simulator with levelized combinational logic and event-driven registers.
 
-`amaranth.sim` runs one process per fragment and clock domain: it computes all registers of a
-fragment at every edge, and its combinational logic whenever inputs change, in no order.
+`amaranth.sim` runs one process per fragment and clock domain. It evaluates all registers of a
+fragment at every edge, and combinational logic whenever an input changes, in arbitrary order.
 `LevelizedEngine` compiles the same statements, with Amaranth's compiler, in the smallest groups
-without common targets. A group of registers runs at an edge only if an input has changed since the
-last one; a group of combinational logic runs after the groups that it reads from.
+that assign disjoint signals. A register group runs at an edge only if an input has changed since
+the previous edge; a combinational group runs after the groups that drive its inputs.
 
-All signals have the same values when an instant has settled; glitches within one are not visible.
-It uses internals of Amaranth 0.5, to which pyproject.toml pins it (docs/decisions/0040).
+Once an instant has settled, all signals have the same values as in `amaranth.sim`; glitches within
+an instant are not visible. The engine uses internals of Amaranth 0.5, to which pyproject.toml pins
+it (docs/decisions/0040).
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _Run = Callable[[], None]
 
 
 def simulator(component: Any) -> Simulator:
-    """A simulation of a component, on a `LevelizedEngine`."""
+    """A simulator for ``component`` that uses `LevelizedEngine`."""
     with collector_paused():
         return Simulator(component, engine=LevelizedEngine)
 
 
 class _Group(NamedTuple):
-    """Compiled statements. Signals and memories are indices of slots of the engine's state."""
+    """A compiled group of statements. Signals and memories are slots of the engine's state."""
 
     run: _Run
     inputs: set[int]
@@ -42,18 +43,20 @@ class _Group(NamedTuple):
 
 
 class _Registers:
-    """The groups of registers of a clock domain."""
+    """Register groups of a clock domain."""
 
     def __init__(self) -> None:
         self.all: list[_Run] = []
-        # Groups that also print or check: they run at every edge.
+        # Groups with Print or Assert statements, which run at every edge.
         self.always: list[_Run] = []
-        # To run at the next edge.
+        # Groups that run at the next edge.
         self.due: set[_Run] = set()
 
 
 class _State(pysim._PyEngineState):
-    """Records what a process waits for during its compilation in ``inputs``, if that is a set."""
+    """Records in ``inputs``, while that is a set, the signals and memories that a compiled process
+    waits for.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,9 +88,9 @@ class LevelizedEngine(pysim.PySimEngine):
         self._vcd_writers: list[Any] = []
         self._active_triggers: set[Any] = set()
         self._domains: dict[Any, _Registers] = {}
-        # Groups of registers whose clock has risen.
+        # Register groups triggered by a clock edge and not yet run.
         self._clocked: set[_Run] = set()
-        # A bit per group of combinational logic, in order of levels: whether it is to run.
+        # Bit n: the combinational group at position n in topological order must run.
         self._stale = 0
         combinational = []
         wakes: dict[int, tuple[list[int], dict[_Registers, list[_Run]]]] = {}
@@ -101,7 +104,7 @@ class LevelizedEngine(pysim.PySimEngine):
                 registers.all.append(group.run)
                 if not _splits(part.statements.get(domain, ())):
                     registers.always.append(group.run)
-                # Its outputs as well, since a testbench may set them.
+                # Outputs wake the group too, since a testbench may overwrite them.
                 for slot in group.inputs | group.outputs:
                     runs = wakes.setdefault(slot, ([], {}))[1]
                     runs.setdefault(registers, []).append(group.run)
@@ -154,7 +157,7 @@ class LevelizedEngine(pysim.PySimEngine):
                     writer.update_signal(now, change.signal)
 
     def _run_all(self) -> None:
-        """Has every group run next."""
+        """Schedule every group."""
         self._stale = (1 << len(self._levels)) - 1
         self._clocked.clear()
         for registers in self._domains.values():
@@ -207,7 +210,7 @@ class LevelizedEngine(pysim.PySimEngine):
         return self._domains[domain]
 
     def _wake(self, slot: int, stale: int, runs: dict[_Registers, list[_Run]]) -> None:
-        """Has groups run when a signal or memory changes."""
+        """Schedule groups when a signal or memory changes."""
         due = [(registers.due, tuple(each)) for registers, each in runs.items()]
         state = self._state.slots[slot]
 
@@ -233,7 +236,7 @@ def _fragments(fragment: Fragment) -> Iterator[Fragment]:
 
 
 def _parts(fragment: Fragment) -> Iterator[tuple[Fragment, str]]:
-    """The fragment in parts of one domain each that set no signal in common."""
+    """Split a fragment into parts with one domain each that assign disjoint signals."""
     if isinstance(fragment, MemoryInstance):
         ports = (*fragment._read_ports, *fragment._write_ports)
         for domain in {*fragment.statements, *(port._domain for port in ports)}:
@@ -269,10 +272,13 @@ def _splits(statements: Iterable[Any]) -> bool:
 
 
 def _groups(statements: list[Any]) -> list[_StatementList]:
-    """Statements in the smallest groups that set no signal in common, each in the same order."""
+    """Partition statements into the smallest groups that assign disjoint signals, in original
+    order.
+    """
     if not _splits(statements):
         return [_StatementList(statements)]
-    # The signals that each statement sets, by identity, and a forest of those set together.
+    # Per statement, the assigned signals by identity; ``parents`` is a union-find forest that joins
+    # signals assigned by the same statement.
     sets: dict[int, set[int]] = {}
     parents: dict[int, int] = {}
 
@@ -304,7 +310,7 @@ def _groups(statements: list[Any]) -> list[_StatementList]:
 
     for statement in statements:
         visit(statement)
-    # From here on, the groups that each statement sets signals of.
+    # From here on: per statement, the groups of its signals.
     sets = {key: {root(signal) for signal in signals} for key, signals in sets.items()}
     members: dict[int, list[Any]] = {}
     for statement in statements:
@@ -314,7 +320,7 @@ def _groups(statements: list[Any]) -> list[_StatementList]:
 
 
 def _levelized(groups: Sequence[_Group]) -> list[_Group]:
-    """Groups in the order of their dependences; loops are iterated until they settle."""
+    """Sort groups topologically; combinational loops are iterated until they settle."""
     drivers: dict[int, list[int]] = {}
     for n, group in enumerate(groups):
         for slot in group.outputs:

@@ -1,4 +1,4 @@
-"""The memory of every simulated device, as the host reads and writes it."""
+"""Memory of simulated devices, with access for the host."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.isa import INSTRUCTION_BYTES
 
-# Memory sizes are rounded up to this, the bytes of the widest bus.
+# Memory sizes are rounded up to a multiple of the widest bus word, in bytes.
 _UNIT = 64
 
 
 class MemoryBacked:
-    """A device's ``memory``: ``memory_bytes`` zeros at first, rounded up to whole bus words.
+    """A device's ``memory``: ``memory_bytes``, rounded up to whole bus words, initially zero.
 
-    ``origin`` is the byte address of the first of them, a multiple of 64; an access to another
-    address is a bus error.
+    ``origin``, a multiple of 64, is the address of its first byte; accesses to other addresses are
+    bus errors.
     """
 
     def __init__(self, memory_bytes: int, origin: int = 0) -> None:

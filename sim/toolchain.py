@@ -1,4 +1,4 @@
-"""The C++ compiler of this machine, and what its output depends on besides the sources."""
+"""The host's C++ compiler, and the properties of the host on which its output depends."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def target_of(command: tuple[str, ...]) -> str:
 
 
 def run_tool(command: Command, problem: str, environment: Mapping[str, str] | None = None) -> None:
-    """Runs ``command``; if it fails, raises `ToolchainError` with ``problem`` and the first error,
-    and leaves the tool's output in a log in the cache folder."""
+    """Run ``command``. On failure, raise `ToolchainError` with ``problem`` and the first error
+    message, and write the tool's output to a log in the cache folder.
+    """
     done = subprocess.run(
         command,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Instructions and micro-ops as readable text."""
+"""Disassembles instructions and micro-ops to text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def listing(
 
     With ``read_memory(address, size)``, which returns device memory at the start of the stream, the
     micro-ops of each GEMM and ALU instruction follow, one per line. ``uop_buffer`` is the known
-    content of the micro-op buffer before the stream: bits by index.
+    content of the micro-op buffer at the start of the stream: bits by index.
     """
     instructions = isa.instruction_set(config)
     uops = dict(uop_buffer or {})
@@ -37,7 +37,7 @@ def listing(
         if read_memory is None or problem:
             continue
         if isinstance(instruction, isa.Load) and instruction.memory == isa.Memory.UOP:
-            # A LOAD that reaches beyond the buffer is a fault before it loads anything.
+            # A LOAD that exceeds the buffer faults before it loads anything.
             if instruction.sram_base + instruction.elements <= config.uop.depth:
                 uops |= _loaded_uops(instruction, read_memory)
         elif isinstance(instruction, isa.Gemm | isa.Alu):

@@ -1,8 +1,8 @@
 """``python -m tests.check``: lint, types and the tests that a change affects, within 90 seconds.
 
-Tests are those of files that import a changed module, directly or through others, nearest first.
-Those that need a simulator which is not built, and those that would start after a minute, are
-skipped and counted: `make test` runs everything.
+Runs test files that import a changed module, directly or indirectly, nearest first. Skips and
+counts tests that need a simulator which has not been built, and tests that would start after a
+minute: `make test` runs everything.
 """
 
 from __future__ import annotations

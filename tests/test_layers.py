@@ -1,4 +1,4 @@
-"""Who may import whom."""
+"""Layers import only the layers below them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# Modules that software shares with hardware: data that import neither Amaranth nor the design.
+# Modules that software shares with hardware: data, without imports of Amaranth or the design.
 SHARED = (
     "amaranth_vta.hw.config",
     "amaranth_vta.hw.isa",
@@ -18,7 +18,7 @@ SHARED = (
     "amaranth_vta.hw.timing",
     "amaranth_vta.hw.boards.protocol",
 )
-# The one module outside hw that knows the design itself.
+# The only module outside hw that may import the design.
 ELABORATES = "sim/machine/elaborate.py"
 FOLDERS = ("hw", "sw", "sim")
 # rglob does not follow the links in amaranth_vta.
@@ -26,7 +26,7 @@ SOURCES = (*FOLDERS, "amaranth_vta", "tests", "examples", "benchmarks")
 
 
 def violations(root: Path) -> Iterator[str]:
-    """Imports under ``root`` that cross a border between layers, each with file and line."""
+    """Imports under ``root`` that violate the layering, each with file and line."""
     for folder in FOLDERS:
         if (root / folder / "__init__.py").exists():
             yield f"{folder}/__init__.py: the lint rule would take relative imports for `{folder}`"

@@ -64,7 +64,7 @@ def test_the_index_lists_every_record_and_page() -> None:
         for path in docs.rglob("*.*")
         if path.suffix in (".md", ".ipynb")
     }
-    # The site's copy of the example's readme, and the parts of the API, which its own page lists.
+    # The site's copy of the example's readme, and the API pages, which have an index of their own.
     apart = {page for page in pages if page.startswith("api/")} | {"index.md", "digits.md"}
     records = {page for page in pages if page.startswith("decisions/0")}
     listed = (docs / "decisions" / "index.md").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def test_the_area_in_the_documentation_is_that_of_the_report() -> None:
 
 
 def test_every_figure_has_its_dark_variant_and_is_shown() -> None:
-    """A floor plan has both colors in one file, which the reader's preference chooses from."""
+    """A floor plan has both colors in one file, selected by the reader's preferred scheme."""
     figures = ROOT / "docs" / "figures"
     sources = (
         *(ROOT / "docs").rglob("*.md"),

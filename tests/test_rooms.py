@@ -1,5 +1,4 @@
-"""Folders, files and functions stay small enough to be found and read, imports go one way, and one
-name means one class."""
+"""Folders, files and functions stay small, imports go one way, and class names are unique."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from tests.support.import_graph import imported, module_name
 ROOT = Path(__file__).parents[1]
 SOURCES = ("hw", "sw", "sim", "amaranth_vta")
 FILES, LINES, FUNCTION_LINES, ELABORATE_LINES = 24, 600, 100, 120
-# Exceptions, each with its reason. There is none for import cycles.
+# Exceptions from the size limits, with reasons; import cycles have none.
 ALLOWED = {
     "hw/isa.py": "the instruction set is one table, to be read from top to bottom",
 }
-# Names of two classes each, with their meanings.
+# Class names that are used twice, with their two meanings.
 SHARED = {
     "Access": "how software uses a register; an element of a tensor",
     "Link": "both ends of the serial line",

@@ -1,4 +1,4 @@
-"""The decorator that loops over seeds runs them all, and says which one failed."""
+"""The decorator that loops over seeds runs them all, and reports which one failed."""
 
 from __future__ import annotations
 

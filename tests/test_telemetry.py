@@ -17,8 +17,9 @@ VTA = ("-m", "amaranth_vta")
 
 
 def files_written(home: Path, *arguments: str) -> list[str]:
-    """The files in the home folder, and in the cache folder if one is named, of a user who has
-    called Python with ``arguments``; without those in amaranth-vta's own cache."""
+    """Files that Python with ``arguments`` writes into a new home folder, except amaranth-vta's own
+    cache.
+    """
     names = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment |= {"VTA_CACHE": str(cache_folder()), "HOME": str(home)}

@@ -1,6 +1,6 @@
-"""Random tensors for a convolution, and its results by NumPy: `layer_data`.
+"""Random tensors for a convolution, with results computed by NumPy: `layer_data`.
 
-Scales are such that results spread over their whole range.
+Scales are chosen so that results spread over their whole range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def layer_data(layer: Conv2d, config: Config) -> tuple[Bytes, Bytes, Bytes, Bytes]:
-    """The bytes of input, weights and constants, and of the results that NumPy computes."""
+    """The bytes of input, weights and constants, and of the expected results, computed by NumPy."""
     x, w, constants = _random_data(layer, config)
     total = _wrapped(convolved(layer, x, w), config)
     expected = _requantized(layer, total, constants, config)
@@ -34,11 +34,11 @@ def layer_data(layer: Conv2d, config: Config) -> tuple[Bytes, Bytes, Bytes, Byte
 
 
 def _random_data(layer: Conv2d, config: Config, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Input, weights, and the constants of the epilogue, in tiles."""
+    """Input, weights, and constants of the epilogue, tiled."""
     chance = np.random.default_rng(seed)
     channels = layer.outputs * config.block_out
     summed = layer.inputs * config.block_in * layer.kernel[0] * layer.kernel[1]
-    # Narrow accumulators hold only sums of small numbers.
+    # Limits the factors so that sums do not overflow narrow accumulators.
     most = isqrt((1 << config.acc_width - 2) // summed)
 
     def numbers(width: int, shape: tuple[int, ...]) -> Array:
@@ -65,7 +65,7 @@ def _random_data(layer: Conv2d, config: Config, seed: int = 0) -> tuple[Array, A
 
 
 def _requantized(layer: Conv2d, total: Array, constants: Array, config: Config) -> Array:
-    """``total`` (images, outputs, rows, columns, BATCH, BLOCK_OUT) after requantization."""
+    """Requantizes ``total`` (images, outputs, rows, columns, BATCH, BLOCK_OUT)."""
     requantize = layer.requantize
     of_channel = [constants[None, :, number, None, None] for number in range(constants.shape[1])]
     if isinstance(requantize, RoundingShift):
@@ -75,12 +75,12 @@ def _requantized(layer: Conv2d, total: Array, constants: Array, config: Config) 
 
 
 def _wrapped(values: Array, config: Config) -> Array:
-    """``values`` wrapped to the width of an accumulator."""
+    """``values`` wrapped around to the width of an accumulator."""
     return values.astype(f"int{config.acc_width}")
 
 
 def convolved(layer: Conv2d, x: Array, w: Array) -> Array:
-    """The sums of products by NumPy: int64 (images, outputs, rows, columns, BATCH, BLOCK_OUT)."""
+    """The convolution by NumPy: int64 sums (images, outputs, rows, columns, BATCH, BLOCK_OUT)."""
     top, left, bottom, right = layer.pads
     padded = np.pad(
         x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0))

@@ -1,6 +1,6 @@
-"""The convolutions of ResNet-18, with bias, requantization and clipping, one layer at a time.
+"""Benchmarks the convolutions of ResNet-18, with bias, requantization and clipping, layer by layer.
 
-Each has the compiler's schedule, or a hand-written one for comparison, and runs on random data. Its
+Each layer uses the compiler's schedule, or a hand-written one for comparison, on random data. Its
 results are compared with NumPy and with the functional model.
 """
 
@@ -27,9 +27,9 @@ from .measurement import Measurement
 from .resnet18 import LayerRow, rows
 from .watched import WatchedDevice
 
-# Targets as shares of the bound. 1x1 layers are short: their first loads and last stores, which
-# overlap with nothing, take a sixth of the cycles. Each target is below 85 % of a bound that loads
-# all pixels.
+# Targets as fractions of the bound. 1x1 layers are short: their first loads and last stores, which
+# nothing overlaps, take a sixth of the cycles. Each target is below 85 % of a bound that loads all
+# pixels.
 _TARGET = 0.92
 _SHORT_TARGETS = {"1x1 s2 64-128": 0.83, "1x1 s2 128-256": 0.85, "1x1 s2 256-512": 0.81}
 _SPARE_BYTES = 1 << 20
@@ -44,8 +44,9 @@ def measure_layers(
     timing_only: bool = False,
     by_hand: bool = False,
 ) -> Iterator[Measurement]:
-    """One measurement per layer, in the order of the network, scheduled by the compiler or
-    ``by_hand``. Raises `LoweringError` if no schedule fits the machine."""
+    """Yields one measurement per layer, in network order, with schedules chosen by the compiler or
+    ``by_hand``. Raises `LoweringError` if no schedule fits the machine.
+    """
     for row in rows(config):
         data = layer_data(row.workload, config)
         size = _SPARE_BYTES + sum(part.nbytes for part in data)
@@ -71,8 +72,10 @@ def explanations(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def layer_bound(layer: Conv2d, config: Config, dram: str) -> int:
-    """The least cycles of a layer: the larger of its MACs at the array's rate, and of the bus time
-    of each pixel that the kernel reads, each weight and each result, once."""
+    """Lower bound on the cycles of a layer: the larger of compute time at the array's peak rate,
+    and of bus time if each pixel that the kernel reads, each weight and each result is transferred
+    once.
+    """
     taps = layer.kernel[0] * layer.kernel[1]
     pixels = layer.batch * layer.output_height * layer.output_width
     met = layer.batch * _met(layer, 0) * _met(layer, 1)
@@ -86,7 +89,7 @@ def layer_bound(layer: Conv2d, config: Config, dram: str) -> int:
 
 
 def _met(layer: Conv2d, axis: int) -> int:
-    """Rows (axis 0) or columns of the image that some output reads."""
+    """Number of rows (axis 0) or columns (axis 1) of the image that the kernel reads."""
     extent = (layer.height, layer.width)[axis]
     results = (layer.output_height, layer.output_width)[axis]
     first = -layer.pads[axis]
@@ -99,7 +102,9 @@ def _met(layer: Conv2d, axis: int) -> int:
 
 
 def _constant_bytes(layer: Conv2d, config: Config) -> int:
-    """Bytes that an output channel needs besides its weights: a bias, and a scale if it has one."""
+    """Bytes of an output channel besides its weights: a bias, and a scale if requantized per
+    channel.
+    """
     return config.acc_width // 8 * (2 if isinstance(layer.requantize, PerChannelScale) else 1)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measurement:
-    """``bound_cycles`` are the least that a machine of the configuration can take, None for a layer
-    that overlaps with others; ``target`` is the share of the bound to reach, or None.
-    ``mismatches`` counts bytes that differ from the functional model's, or for a whole network
-    elements that differ from ONNX Runtime's. ``cycles`` is None on a device without a clock.
+    """``bound_cycles`` is the lower bound for the machine, None for a layer that overlaps with
+    others; ``target`` is the fraction of the bound to reach, or None. ``mismatches`` counts bytes
+    that differ from the functional model's, or for a whole network elements that differ from ONNX
+    Runtime's. ``cycles`` is None on a device without a clock.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Measurement:
     device_seconds: float
     # As in `RunResult`; for a rate, the difference between its two programs.
     counters: dict[str, int]
-    # Whether cycles, and counters of time, are estimates.
+    # Whether cycles and cycle counters are estimates.
     estimated: bool = False
 
     @property

@@ -1,7 +1,7 @@
-"""Rates in the steady state: micro-ops, vectors and words per cycle.
+"""Steady-state rates: micro-ops, vectors and words per cycle.
 
-Each rate is measured as the difference between two programs that repeat the same work a different
-number of times, so that the launch and the first latency, which both have, cancel out.
+Each rate is the difference between two programs that repeat the same work a different number of
+times, so that the launch and the initial latency cancel out.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _REPEATS = (4, 12)
 
 @dataclass(frozen=True)
 class _Case:
-    """The ``instructions`` of one repetition, the least cycles that compute takes for them, and the
-    bus words that they read and write."""
+    """The ``instructions`` of one repetition, a lower bound on their ``compute`` cycles, and the
+    bus words that they read and write.
+    """
 
     name: str
     target: float
@@ -44,11 +45,11 @@ class _Case:
     words_written: float = 0
 
     def bound_cycles(self, repetitions: int, dram: str) -> int:
-        """The least cycles that ``repetitions`` more repetitions can add to a program."""
+        """Lower bound on the cycles that ``repetitions`` more repetitions add to a program."""
         read, written = (
             int(words * repetitions) for words in (self.words_read, self.words_written)
         )
-        # Either program may end just before a stall of the memory, so this counts as two runs.
+        # Either program may end just before the memory stalls, so this counts as two runs.
         bus = memory_timing(dram).least_cycles(read, written, runs=2)
         return max(self.compute * repetitions, bus)
 
@@ -62,7 +63,7 @@ def measure_rates(
     skip: str | None = None,
     timing_only: bool = False,
 ) -> Iterator[Measurement]:
-    """The measurements of ``kind``, one of `KINDS`."""
+    """Yields the measurements of ``kind``, one of `KINDS`."""
     cases = {"gemm": _gemm, "alu": _alu, "load": _load, "store": _store}[kind]
     for case in cases(config, dram):
         yield _measure(case, kind, config, device_name, dram, timeline, skip, timing_only)
@@ -175,9 +176,9 @@ def _store(config: Config, dram: str) -> Iterator[_Case]:
 
 
 def _transfers(config: Config, memory: TileMemory) -> Iterator[tuple[str, dict[str, int], float]]:
-    """The name and fields of each transfer, and the words that it moves."""
+    """The name and fields of each transfer, and the number of bus words."""
     size, bus = memory.element_bytes, config.bus_bytes
-    # As much as the scratchpad holds, in an unused part of memory.
+    # As many elements as the scratchpad holds, in an unused part of memory.
     place = MEMORY_BYTES // 4
     elements = min(memory.depth, place // size)
     whole = {"dram_base": place // size, "x_size": elements, "y_size": 1}

@@ -1,4 +1,4 @@
-"""Programs that repeat the same work, run on a device and compared with the functional model."""
+"""Runs benchmark programs on a device, and compares memory with the functional model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMORY_BYTES = 1 << 20
 def image_of(
     config: Config, uops: Sequence[isa.Uop], program: Sequence[isa.Instruction]
 ) -> ProgramImage:
-    """Random memory with ``uops`` at address 0 and ``program`` at its end."""
+    """A program image: random memory with ``uops`` at address 0 and ``program`` at its end."""
     encode = isa.instruction_set(config).encode_uop
     dram = np.random.default_rng(0).integers(0, 256, MEMORY_BYTES, np.uint8)
     words = np.array([encode(uop) for uop in uops], "<u4").view(np.uint8)
@@ -28,8 +28,9 @@ def image_of(
 
 
 def run_compared(config: Config, image: ProgramImage, device: Device) -> tuple[RunResult, int]:
-    """The result of ``image`` on ``device``, and how many bytes of memory differ from the
-    functional model's."""
+    """Runs ``image`` on ``device``; returns the result, and the number of bytes of memory that
+    differ from the functional model's.
+    """
     memories = []
     for each in (FunctionalDevice(config, image.dram.size), device):
         each.write(0, image.dram)
@@ -40,5 +41,5 @@ def run_compared(config: Config, image: ProgramImage, device: Device) -> tuple[R
 
 
 def difference(first: int | None, second: int | None) -> int | None:
-    """The cycles that the second of two programs takes more, or None without a clock."""
+    """Cycles of the second program minus those of the first; None without a clock."""
     return None if first is None or second is None else second - first

@@ -1,8 +1,8 @@
-"""The convolutions of ResNet-18, one row per layer, for any machine: `rows`.
+"""The convolutions of ResNet-18, one row per layer, tiled for any machine: `rows`.
 
-resnet18.json has the layers, in channels and pixels, and how often the network has each. By the
-name of a preset it has knobs that were found by hand, in tiles of that preset, as a reference for
-the compiler's choice.
+resnet18.json lists the layers, in channels and pixels, with the number of times that each occurs.
+For some presets it also has knobs tuned by hand, in tiles of that preset, as a reference for the
+compiler's choice.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from amaranth_vta.sw.runtime.network.tile_layout import tiles
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer, for BATCH images; ``macs`` are without padding of channels, ``knobs`` are None
-    where none were found by hand."""
+    """One layer, for BATCH images; ``macs`` counts MACs without channel padding, ``knobs`` is None
+    without hand-tuned knobs.
+    """
 
     name: str
     count: int
@@ -38,7 +39,7 @@ class LayerRow:
 
 
 def rows(config: Config) -> list[LayerRow]:
-    """The layers, in the order of the network, for the machine of ``config``."""
+    """The layers in network order, for the machine of ``config``."""
     file = _file()
     found = (knobs for name, knobs in file["knobs"].items() if PRESETS[name] == config)
     by_hand: dict[str, Any] = next(found, {})
@@ -46,7 +47,7 @@ def rows(config: Config) -> list[LayerRow]:
 
 
 def has_knobs(config: Config) -> bool:
-    """Whether knobs were found by hand for the machine of ``config``."""
+    """Whether there are hand-tuned knobs for the machine of ``config``."""
     return all(row.knobs is not None for row in rows(config))
 
 
@@ -74,11 +75,12 @@ def _row(layer: Mapping[str, Any], knobs: Mapping[str, Any] | None, config: Conf
 
 
 def _requantization(summed: int, config: Config) -> Requantization:
-    """REQUANTIZE, as networks use it, if the machine has it; else a shift with which results spread
-    over their whole range."""
+    """REQUANTIZE, as in networks, if the machine has it; else a shift that spreads results over
+    their whole range.
+    """
     if config.requantize:
         return PerChannelScale()
-    # The standard deviation of a sum of n random products is √n times that of one.
+    # The standard deviation of a sum of n random products is √n times that of one product.
     deviation = 2.0 ** (config.inp_width + config.wgt_width) / 12 * summed**0.5
     limit = 1 << config.out_width - 1
     shift = max(0, min(round(log2(deviation / limit * 2)), config.acc_width - 2))

@@ -1,8 +1,8 @@
-"""Rounds of dependent instructions: the latency of waiting.
+"""Round-trip latencies: rounds of instructions that depend on each other.
 
 A round is measured as the difference between two programs that repeat it a different number of
-times, so that launch and first latency cancel out. Both are longer than the instruction queues, so
-that fetch takes its share of the bus as in any long program.
+times, so that the launch and the initial latency cancel out. Both programs are longer than the
+instruction queues, so that fetch uses the bus as in any long program.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from amaranth_vta.sim.programs.image import ProgramImage
 
 from .repeated import difference, image_of, run_compared
 
-# Where tiles and accumulators are loaded from, and results are stored to; micro-ops are at 0.
+# DRAM addresses of tiles, of accumulators to load, and of results; micro-ops are at 0.
 _TILES_AT, _ACCUMULATORS_AT, _RESULTS_AT = 1 << 16, 1 << 18, 1 << 19
-# Micro-ops, and accumulators, of the longer instructions.
+# Number of micro-ops, and of accumulators, per long instruction.
 _ITEMS = 16
-# How many more rounds one program has than the other, and that one has.
+# Number of rounds in the first program, and of additional rounds in the second.
 ROUNDS = 64
 
 
 @dataclass(frozen=True)
 class Round:
-    """``cycles`` of `ROUNDS` rounds, or None on a device without a clock; ``mismatches`` counts
-    bytes that differ from the functional model's."""
+    """``cycles`` of `ROUNDS` rounds, None on a device without a clock; ``mismatches`` counts bytes
+    that differ from the functional model's.
+    """
 
     name: str
     cycles: int | None
@@ -48,7 +49,9 @@ class Round:
 
 
 def measure_rounds(config: Config, device_name: str, dram: str) -> Iterator[Round]:
-    """The rounds that a machine of ``config`` can do; it must hold 16 of everything."""
+    """Yields the rounds that the machine of ``config`` supports; its scratchpads must hold 16 of
+    everything.
+    """
     for name, instructions in _rounds(config).items():
         cycles: list[int | None] = []
         mismatches = 0
@@ -63,11 +66,11 @@ def measure_rounds(config: Config, device_name: str, dram: str) -> Iterator[Roun
 
 def _rounds(config: Config) -> dict[str, list[Instruction]]:
     """The instructions of each round, by name."""
-    # One micro-op, and all of them; of GEMM and, with as many accumulators, of the ALU.
+    # Fields for the last micro-op alone, and for all 16, of GEMM or of the ALU.
     last, every = {"uop_begin": _ITEMS - 1, "uop_end": _ITEMS}, {"uop_end": _ITEMS}
     for_load = {"pop_prev": 1, "push_prev": 1}
     for_store = {"pop_next": 1, "push_next": 1}
-    # Load and store exchange tokens with compute.
+    # Token flags of the load and store modules mirror those of compute.
     load, store = for_store, for_load
     place = {"sram_base": _ITEMS - 1, "x_size": 1}
     one = _load(config, Memory.INP, x_size=1, **load)
@@ -85,7 +88,7 @@ def _rounds(config: Config) -> dict[str, list[Instruction]]:
         ],
     }
     if config.forward:
-        # To the input of the last micro-op.
+        # Writes the input that the last micro-op reads.
         source = forward_base(_ITEMS - 1)
         forward = Forward(sram_base=_ITEMS - 1, dram_base=source, x_size=1, **store)
         rounds["GEMM, FORWARD"] = [Gemm(**last, **for_store), forward]
@@ -93,7 +96,7 @@ def _rounds(config: Config) -> dict[str, list[Instruction]]:
 
 
 def _load(config: Config, memory: Memory, x_size: int = _ITEMS, **fields: int) -> Load:
-    """A LOAD to the beginning of a scratchpad."""
+    """A LOAD to address 0 of a scratchpad."""
     at = {Memory.UOP: 0, Memory.ACC: _ACCUMULATORS_AT}.get(memory, _TILES_AT)
     return Load(
         memory=memory,
@@ -104,7 +107,7 @@ def _load(config: Config, memory: Memory, x_size: int = _ITEMS, **fields: int) -
 
 
 def _image(config: Config, rounds: list[Instruction]) -> ProgramImage:
-    """A program of ``rounds`` that stores their results."""
+    """A program that loads all scratchpads, runs ``rounds`` and stores their results."""
     other = config.acc.depth // 2
     uops = [Uop(dst=n, src=n, wgt=n) for n in range(_ITEMS)]
     uops.append(Uop(dst=other, src=_ITEMS - 1))

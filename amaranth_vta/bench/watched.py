@@ -1,4 +1,4 @@
-"""A device that counts the work of the programs that it runs."""
+"""A device wrapper that counts the work of each program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amaranth_vta.sw.runtime.work import Work, work
 
 
 class WatchedDevice:
-    """``device``, with the work of its latest run in `work`."""
+    """Wraps ``device``; `work` is the work of the latest run."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""Whole networks with random weights, one measurement per layer on the machine."""
+"""Benchmarks whole networks with random weights, with one measurement per layer on the machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .measurement import Measurement
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """A run of ``images`` of a network: all its ``layers`` and ``launches``, ``measurements`` of
-    the layers on the machine, and in ``spent`` where the cycles of each launch went, empty without
-    a clock. Elements that differ from ONNX Runtime's count as mismatches of the last
-    measurement."""
+    """A run of ``images`` of a network: its ``layers`` and ``launches``, the ``measurements`` of
+    layers on the machine, and in ``spent`` a breakdown of the cycles of each launch, empty without
+    a clock. Elements that differ from ONNX Runtime's count as mismatches of the last measurement.
+    """
 
     layers: list[LayerReport]
     launches: list[LaunchReport]
@@ -29,7 +29,7 @@ class MeasuredNetwork:
 
     @property
     def whole(self) -> Measurement:
-        """All layers on the machine as one."""
+        """All layers on the machine, combined in one measurement."""
         items = self.measurements
         cycles = [launch.cycles for launch in self.launches if launch.cycles is not None]
         return Measurement(

@@ -1,6 +1,6 @@
 """The command ``vta``: one module per command, and the shared entry point.
 
-Commands return their exit code; their exceptions become one line on standard error.
+Commands return their exit code; an exception is printed as one line on standard error.
 """
 
 from __future__ import annotations
@@ -86,24 +86,24 @@ for command in chain.from_iterable(_SECTIONS.values()):
 
 
 def main() -> None:
-    """The entry point of the command ``vta``."""
+    """Entry point of the command ``vta``."""
     prepare_streams()
     signal.signal(signal.SIGTERM, _end)
     if not sys.warnoptions:
-        # Standard error is for messages to the user; PYTHONWARNINGS shows warnings nevertheless.
+        # Standard error is for messages to the user; PYTHONWARNINGS still enables warnings.
         warnings.simplefilter("ignore")
     sys.exit(invoke(sys.argv[1:]))
 
 
 def _end(signal_number: int, _: object) -> NoReturn:
-    """Ends as by an exception, so that nothing half-done is left behind."""
+    """Exits through an exception, so that temporary files are cleaned up."""
     sys.exit(128 + signal_number)
 
 
 def invoke(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code.
 
-    With VTA_DEBUG set, exceptions propagate instead of becoming one line.
+    With VTA_DEBUG set, exceptions propagate instead of being printed as one line.
     """
     try:
         with vta.make_context("vta", list(arguments), obj=tuple(arguments)) as context:
@@ -112,7 +112,7 @@ def invoke(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as end:  # --help, --version
         return end.exit_code
     except BrokenPipeError:
-        # The reader of the pipe has gone; Python would flush standard output again at exit.
+        # The reader of the pipe has exited; Python would flush standard output again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except (Exception, KeyboardInterrupt) as error:

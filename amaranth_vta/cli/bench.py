@@ -1,4 +1,4 @@
-"""``vta bench``: how close the machine comes to what its configuration allows."""
+"""``vta bench``: benchmarks, with cycles compared to their lower bounds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from amaranth_vta.bench.whole_networks import MeasuredNetwork
     from amaranth_vta.sim.trace.perfetto import Timeline
 
-# As in bench.rates, which is imported when it is needed.
+# As in bench.rates, which is imported lazily.
 _RATES = ("gemm", "alu", "load", "store")
 _LAYERS = "resnet18-layers"
 
@@ -167,8 +167,8 @@ def _measure(
     whole: dict[str, Any],
     networks: list[MeasuredNetwork],
 ) -> Iterator[Measurement]:
-    """The measurements of ``name``. A network is measured with the options ``whole`` of a
-    `Session`, and added to ``networks``.
+    """The measurements of the benchmark ``name``. A network is measured with the options ``whole``
+    of `Session`, and appended to ``networks``.
     """
     from amaranth_vta.bench.layers import measure_layers
     from amaranth_vta.bench.rates import measure_rates
@@ -192,8 +192,9 @@ def _conclude(
     device: DeviceChoice,
     network: MeasuredNetwork | None,
 ) -> int:
-    """Prints where the cycles went, which layers of a ``network`` the host runs, and whether the
-    results are right; returns the exit code."""
+    """Prints a breakdown of the cycles, which layers of a ``network`` run on the host, and whether
+    results are correct; returns the exit code.
+    """
     spent = [
         Spent(f"{item.operator} {item.name}", item.counters)
         for item in found
@@ -222,7 +223,7 @@ def _conclude(
     return WRONG_RESULT if mismatches else DONE
 
 
-# Rows are printed as they are measured, so columns have fixed widths.
+# Rows are printed as soon as they are measured, so columns have fixed widths.
 _COLUMNS = {"MACs": 13, "cycles": 11, "bound": 11, "of bound": 10, "target": 9}
 _WIDEST_NAME = 46
 
@@ -253,8 +254,9 @@ def summary(
     wall_seconds: float,
     network: MeasuredNetwork | None,
 ) -> dict[str, Any]:
-    """The JSON of a benchmark: sums, each measurement as a layer, and for a ``network`` its
-    launches and a summary of which layers run where."""
+    """The JSON of a benchmark: totals, each measurement as a layer, and for a ``network`` its
+    launches and a summary of machine and host.
+    """
     known = [item.cycles for item in found if item.cycles is not None]
     cycles = sum(known) if known else None
     macs, peak = sum(item.macs for item in found), config.macs_per_cycle

@@ -1,4 +1,4 @@
-"""``vta compare``: two runs, layer by layer."""
+"""``vta compare``: compare two runs layer by layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``vta run --check`` prints."""
+"""Text output of ``vta run --check``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from amaranth_vta.session import CheckReport
     from amaranth_vta.session.file_comparison import FileComparison
 
-# How many distinct differences a comparison lists.
+# Maximum number of distinct differences that a comparison lists.
 _MOST_FREQUENT = 8
 
 
 def comparison_lines(checked: CheckReport, explain: bool) -> Iterator[str]:
-    """How results differ from the canonical form and from the file; with ``explain`` also from the
-    file in a default session."""
+    """Lines on how results differ from the canonical form and from the file; with ``explain`` also
+    from the file in a default session.
+    """
     text = f"ONNX Runtime: {checked.mismatches:,} of {checked.elements:,} output elements differ"
     if checked.mismatches:
         frequent = sorted(checked.histogram.items(), key=lambda item: -item[1])[:_MOST_FREQUENT]

@@ -17,7 +17,7 @@ fits, and standard error says which.
 
 
 class Setting(click.ParamType):
-    """A key of the configuration and its value."""
+    """A configuration key and its value."""
 
     name = "KEY=VALUE"
 

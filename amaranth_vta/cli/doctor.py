@@ -1,4 +1,4 @@
-"""``vta doctor``: installed and missing components."""
+"""``vta doctor``: list installed and missing components."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Check = Callable[[], str]
 
 
 class Missing(Exception):
-    """The text names the missing component and how to install it."""
+    """A component is missing; the text names it and says how to install it."""
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""The compiler's treatment of each operator of a network, as text."""
+"""Explains how the compiler handles each operator of a network, as text."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
     from amaranth_vta.sw.runtime.network.network_program import RunLayer
 
-# Of `_rounding`, in steps of a result.
+# Smallest rounding effect that `_rounding` reports, in steps of a result.
 _WORTH_A_LINE = 1e-3
 
 
 def explanation(session: Session) -> Iterator[str]:
-    """One paragraph per step, in order: the reason why it is on the host, or the machine's loop
-    nest.
+    """One paragraph per step, in order: the reason why it runs on the host, or the loop nest on the
+    machine.
 
-    The loop nest is that of the host code, whose indices count tiles.
+    The indices of the loop nest count tiles.
     """
     from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
     from amaranth_vta.sw.runtime.network.network_program import RunHost, RunLayer, ToMachine
@@ -41,7 +41,9 @@ def explanation(session: Session) -> Iterator[str]:
 
 
 def _rounding(session: Session, layer: Layer) -> str:
-    """How far rounding of the constants of a layer moves its results, if that is worth a line."""
+    """A line on how far rounding the constants of a layer can shift its results; empty if
+    negligible.
+    """
     bounds = session.network.rounding.bounds
     most = max((bounds.get(node.name, 0.0) for node in layer.nodes), default=0.0)
     if most < _WORTH_A_LINE:

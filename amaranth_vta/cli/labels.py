@@ -1,4 +1,4 @@
-"""Labels for the accuracy of a run: `read_labels`."""
+"""Reads labels for the accuracy of a run: `read_labels`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-# The name of the labels among arrays.
+# Name of the array with labels in an .npz.
 LABELS = "labels"
 
 
 def read_labels(path: str) -> Any:
-    """An array of integers: from an .npy, from an .npz with an array ``labels`` or only one, or
-    from text with an integer per line. Raises `ClickException`."""
+    """An array of integers: from an .npy, from an .npz with an array ``labels`` or a single array,
+    or from text with an integer per line. Raises `ClickException`.
+    """
     import numpy as np
 
     from amaranth_vta.sw.runtime.array_file import (

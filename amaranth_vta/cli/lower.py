@@ -1,4 +1,4 @@
-"""``vta lower``: the steps from a schedule to instructions, as text."""
+"""``vta lower``: print the steps from a schedule to instructions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ def _text(
 
 
 def _shown(lowered: Lowered, trace: bool) -> str:
-    """The last loop nest, or with ``trace`` every one, and the instructions or the problem."""
+    """The last loop nest, or with ``trace`` the loop nest after each pass; then the instructions,
+    or the reason why there are none.
+    """
     parts = list(_changes(lowered.steps)) if trace else [lowered.steps[-1][1]]
     if lowered.problem:
         parts.append(f"# not for the machine: {lowered.problem}")
@@ -116,7 +118,7 @@ def _shown(lowered: Lowered, trace: bool) -> str:
 
 
 def _of_nest(path: str, config: Config, after: str, trace: bool) -> str:
-    """The lowering of a loop nest in a file, which the pass ``after`` left."""
+    """Lowers a loop nest from a file, starting after the pass ``after``."""
     from amaranth_vta.sw.compiler.lower import lower_further
     from amaranth_vta.sw.compiler.nest.parse import ParseError, parse
     from amaranth_vta.sw.runtime.kernels import CommandError
@@ -129,7 +131,7 @@ def _of_nest(path: str, config: Config, after: str, trace: bool) -> str:
 
 
 def _changes(steps: list[tuple[str, str]]) -> Iterator[str]:
-    """Each pass with the text after it, or one line if it changed nothing."""
+    """Each pass with the resulting text, or one line if it changed nothing."""
     before = ""
     for name, text in steps:
         yield f"# {name}: changes nothing" if text == before else f"# {name}\n{text}"
@@ -158,8 +160,9 @@ def _of_network(
 
 
 def _of_file(source: str) -> Scheduled:
-    """The schedule that a function of a Python file returns; errors in the file are reported with
-    their line."""
+    """The schedule returned by a function of a Python file; an error in the file is reported with
+    its line.
+    """
     path, _, name = source.rpartition(".py:")
     path = f"{path}.py" if path else source
     if not path.endswith(".py"):
@@ -188,7 +191,7 @@ def _functions(path: str) -> dict[str, Any]:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[name] = module  # as `import` does, so that classes of the file find their module
+    sys.modules[name] = module  # as `import` does, so that classes can find their module
     spec.loader.exec_module(module)
     return {
         name: value

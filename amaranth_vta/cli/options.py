@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from amaranth_vta.sim.machine.dram import DramError, memory_timing
 
 
 def command_line() -> str:
-    """The command as the user has typed it, for a shell."""
+    """The command line as the user typed it, quoted for a shell."""
     return shlex.join(("vta", *(click.get_current_context().obj or ())))
 
 
 class ConfigType(click.ParamType):
-    """The name of a preset, or a file with the JSON of a configuration."""
+    """The name of a preset, or a JSON file with a configuration."""
 
     name = "NAME|FILE"
 
@@ -30,7 +30,7 @@ class ConfigType(click.ParamType):
 
 
 class DramType(click.ParamType):
-    """How the simulated memory answers: ``ideal``, ``ddr`` or ``random:SEED``."""
+    """A memory model: ``ideal``, ``ddr`` or ``random:SEED``."""
 
     name = "ideal|ddr|random:SEED"
 
@@ -44,7 +44,7 @@ class DramType(click.ParamType):
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """The device to run on, and the recordings of the run."""
+    """The device to run on, and its recording and simulation options."""
 
     name: str
     dram: str
@@ -54,7 +54,7 @@ class DeviceChoice:
 
     @property
     def unchecked(self) -> str:
-        """Why results are meaningless and not compared; empty if they are meant to be right."""
+        """Why results are meaningless and not compared; empty if they should be correct."""
         if self.timing_only:
             return "nothing was computed (--timing-only): there are no results to compare"
         return SKIPPED.format(self.skip) if self.skip is not None else ""
@@ -63,7 +63,7 @@ class DeviceChoice:
 def device_options(
     device: str = "functional", dram: str = "ideal"
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """The options of a `DeviceChoice`, which the command gets as ``device``."""
+    """Options for a `DeviceChoice`, which is passed to the command as ``device``."""
     options = (
         click.option(
             "--device",
@@ -164,5 +164,5 @@ json_option = click.option(
     help="Write what was measured as JSON, also after a fault; - is standard output, and the text "
     "then goes to standard error.",
 )
-# The message after a run with --skip.
+# Message after a run with --skip.
 SKIPPED = "{} only passed its tokens on (--skip): the results are wrong and were not compared"

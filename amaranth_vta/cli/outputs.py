@@ -1,4 +1,4 @@
-"""Output files and folders that appear complete or not at all."""
+"""Output files and folders that are written atomically."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _STDOUT = "-"
 
 
 class OutputError(click.ClickException):
-    """An output file that cannot be written."""
+    """An output file cannot be written."""
 
 
 class Outputs:
     """The output files of a command.
 
     `reserve` opens a temporary file in the folder of each path, so that an unwritable path is
-    detected before the work; `save` fills the file and renames it. Missing parent folders are
-    created. Unsaved outputs leave nothing behind when the block ends, and created folders that are
+    detected before the work starts; `save` fills the file and renames it. Missing parent folders
+    are created. When the context ends, unsaved outputs are deleted, and created folders that are
     still empty are removed.
 
-    A path of ``-`` is standard output; `say` then writes to standard error.
+    The path ``-`` is standard output; `say` then prints to standard error.
     """
 
     def __init__(self) -> None:
         self._files: dict[str, _Output | _StandardOutput | _Folder] = {}
-        # By option: the place of every output, saved or not, and whether it is a replaced folder.
+        # By option: the path of each output, saved or not, and whether it is a folder to replace.
         self._places: dict[str, tuple[Path, bool]] = {}
         self._created: list[Path] = []
         self._stdout_is_taken = False
 
     @property
     def text_width(self) -> int:
-        """The columns of the terminal, or of the variable COLUMNS; 80 where neither says."""
+        """The width of the terminal, or the variable COLUMNS; 80 by default."""
         return shutil.get_terminal_size().columns
 
     def say(self, text: str) -> None:
@@ -61,15 +61,16 @@ class Outputs:
         for file in self._files.values():
             file.discard()
         for folder in reversed(self._created):
-            with suppress(OSError):  # it holds something
+            with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
     def reserve(self, option: str, path: str | None) -> Path | None:
-        """Opens the file that ``option`` names; does nothing if it was not given.
+        """Opens a temporary file for the output of ``option``; does nothing if the option was not
+        given.
 
-        Returns its path until it is saved, for code that writes files itself. Raises `OutputError`
-        when it cannot be written, is also the file of another option, or lies in a folder that
-        another option replaces.
+        Returns the path of the temporary file, for code that writes files itself. Raises
+        `OutputError` if the output cannot be written, is also the output of another option, or lies
+        in a folder that another option replaces.
         """
         if path is None:
             return None
@@ -87,18 +88,19 @@ class Outputs:
         return output.part
 
     def save(self, option: str, write: Callable[[IO[bytes]], object] | None = None) -> None:
-        """Saves the file of ``option``, if that was given. ``write`` fills it, unless it has been
-        written to its path already."""
+        """Saves the output of ``option``, if given. ``write`` fills the file; None if the reserved
+        path has been written already.
+        """
         output = self._files.pop(option, None)
         if isinstance(output, _Output | _StandardOutput):
             output.save(write)
 
     def reserve_folder(self, option: str, path: str | None, replaced: str) -> None:
-        """Makes room for the folder that ``option`` names; does nothing if it was not given.
+        """Prepares the output folder of ``option``; does nothing if the option was not given.
 
-        Raises `OutputError` when it cannot be written, when the output of another option lies in
-        it, or when it exists and may not be replaced: only an empty folder, or one with a file
-        named ``replaced``, may.
+        Raises `OutputError` if it cannot be written, if the output of another option lies in it, or
+        if it exists and may not be replaced: only an empty folder, or one with a file named
+        ``replaced``, may.
         """
         if path is not None:
             target = Path(os.path.realpath(path))
@@ -107,8 +109,9 @@ class Outputs:
             self._files[option] = _Folder(option, path, target, replaced)
 
     def keep_folder(self, option: str, path: str) -> Path:
-        """The folder that ``option`` names, for files that a command adds to it; it is created, and
-        removed again if it stays empty. Raises `OutputError` when it cannot be."""
+        """Creates the folder of ``option``, to which a command adds files; it is removed again if
+        it stays empty. Raises `OutputError` if it cannot be created.
+        """
         self._create(option, path, Path(os.path.realpath(path)))
         return Path(path)
 
@@ -126,7 +129,7 @@ class Outputs:
         self._places[option] = target, replaced
 
     def _create(self, option: str, path: str, folder: Path) -> None:
-        """Creates ``folder`` and those above it that do not exist."""
+        """Creates ``folder`` and its missing parents."""
         missing = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
         try:
             for place in reversed(missing):
@@ -137,7 +140,7 @@ class Outputs:
             raise _problem(option, path, error.strerror) from None
 
     def save_folder(self, option: str, files: Mapping[str, bytes]) -> None:
-        """Fills the folder of ``option``, if that was given, with files by name."""
+        """Fills the folder of ``option``, if given, with files by name."""
         output = self._files.pop(option, None)
         if isinstance(output, _Folder):
             output.save(files)
@@ -150,7 +153,8 @@ class Outputs:
 class _Output:
     def __init__(self, option: str, path: str, target: Path) -> None:
         self._option, self._path, self._target = option, path, target
-        # /dev/stdout is written to and not replaced, even where it leads to a regular file.
+        # Device files and pipes are written in place, not replaced; so is /dev/stdout, even if it
+        # leads to a regular file.
         special = path.startswith("/dev/") or (target.exists() and not target.is_file())
         self._replaced = not special
         self.part = Path(path)
@@ -184,7 +188,7 @@ class _Output:
 
 class _StandardOutput:
     def __init__(self) -> None:
-        # The path for code that writes its file itself.
+        # The path for code that writes the file itself.
         self.part = Path("/dev/stdout")
 
     def save(self, write: Callable[[IO[bytes]], object] | None) -> None:

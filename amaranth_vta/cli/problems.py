@@ -1,4 +1,4 @@
-"""Errors of commands as one line and an exit code."""
+"""Converts errors of commands to one line and an exit code."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import click
 from amaranth_vta.extras import missing_extra
 
 DONE, WRONG_RESULT, WRONG_INPUT, MACHINE_FAULT = 0, 1, 2, 3
-INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h, apart from the documented exit codes
+INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h, distinct from the documented exit codes
 INTERRUPTED = 128 + 2
 
-# Errors of the user's input, by name, so that their modules need not be imported.
+# Exceptions caused by the user's input, by name, so that their modules need not be imported.
 INPUT_ERRORS = frozenset(
     {
         "amaranth_vta.explore.spec.SpecError",
@@ -43,11 +43,11 @@ FAULTS = frozenset({"amaranth_vta.sw.runtime.device.RuntimeFault"})
 
 
 class MachineFault(Exception):
-    """The machine stopped early; the text names module, instruction and cause."""
+    """The machine stopped with a fault; the text names module, instruction and cause."""
 
 
 def describe(error: BaseException) -> tuple[str, int]:
-    """One line about ``error``, and the exit code that goes with it."""
+    """One line about ``error``, and its exit code."""
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
     match error:
         case KeyboardInterrupt() | click.Abort():

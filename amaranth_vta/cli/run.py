@@ -218,8 +218,9 @@ def _refuse_accuracy(labels: str | None, inputs: str | None, device: DeviceChoic
 
 
 def _refuse_host_alone(session: Session, model: str) -> None:
-    """Raises `ClickException` for a model of which nothing can run on the machine, or only its
-    products."""
+    """Raises `ClickException` for a model of which nothing, or only the products, can run on the
+    machine.
+    """
     if session.unquantized:
         runs = "only its products run" if session.has_layers else "nothing of it runs"
         raise click.ClickException(
@@ -230,8 +231,9 @@ def _refuse_host_alone(session: Session, model: str) -> None:
 
 
 def _timeline(outputs: Outputs, device: DeviceChoice, report_path: str | None) -> Timeline | None:
-    """The timeline that records the run, for --trace or for a report from a device with a clock;
-    None without these."""
+    """The timeline that records the run, for --trace, or for a report from a device with a clock;
+    None if neither is asked for.
+    """
     from amaranth_vta.sim.trace.perfetto import Timeline
 
     timeline = reserve_trace(outputs, device.trace)
@@ -275,7 +277,9 @@ def _run(
     device: DeviceChoice,
     timeline: Timeline | None,
 ) -> CheckReport | None:
-    """Runs or checks, judges the results, and saves the output files, also after a fault."""
+    """Runs or checks the network, judges the results and saves the output files; after a fault only
+    the waves, the timeline and the JSON.
+    """
     from amaranth_vta.sw.runtime.array_file import write_arrays
     from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
@@ -313,7 +317,7 @@ def _save_report(
     import amaranth_vta
     from amaranth_vta.report import Provenance, report_files
 
-    # The report links to the timeline of --trace.
+    # The report links to the timeline of --trace instead of its own.
     trace = None if device.trace is None else os.path.relpath(device.trace, folder)
     title = f"{Path(model).stem} on {device.name}"
     provenance = Provenance(
@@ -335,7 +339,7 @@ def _show(outputs: Outputs, session: Session, explain: bool) -> None:
 
 
 def _asked_for(config: Config) -> Config | None:
-    """``config`` if the user named one."""
+    """``config`` if the user gave the option; None for its default."""
     source = click.get_current_context().get_parameter_source("config")
     return None if source is click.core.ParameterSource.DEFAULT else config
 

@@ -1,4 +1,4 @@
-"""Standard streams that can print any text, for any encoding, open or closed."""
+"""Makes standard streams print any text, whatever their encoding, open or closed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import os
 import sys
 
-# Substitutes for characters that the encoding lacks; "?" for others.
+# Substitutes for characters that the encoding lacks; other characters become "?".
 _REPLACEMENTS = {
     "─": "-",
     "│": "|",
@@ -22,21 +22,21 @@ _REPLACEMENTS = {
     "µ": "u",
 }
 _NAME = "vta-replace"
-# Undecodable bytes of a file name are these code points plus 0xDC00 in Python's strings.
+# Python represents undecodable bytes of a file name as these code points, 0xDC00 plus the byte.
 _ESCAPED_BYTES = range(0xDC80, 0xDD00)
 
 
 def prepare_streams() -> None:
-    """Make standard streams print every character, and open closed ones.
+    """Make standard streams print every character, and reopen closed streams.
 
-    A closed stream becomes the null device. Otherwise the next opened file would get its
+    A closed stream is opened as the null device. Otherwise the next opened file would get its
     descriptor, and a library's output would go into that file.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor: the stream's
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
     codecs.register_error(_NAME, _replace)

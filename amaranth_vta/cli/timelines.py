@@ -1,4 +1,4 @@
-"""The file of ``--trace``."""
+"""The output file of ``--trace``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPTION = "--trace"
 
 
 def reserve_trace(outputs: Outputs, path: str | None) -> Timeline | None:
-    """The timeline to record for the file of ``--trace``; None if it was not given."""
+    """The timeline to record for ``--trace``; None if the option was not given."""
     from amaranth_vta.sim.trace.perfetto import Timeline
 
     outputs.reserve(_OPTION, path)
@@ -21,7 +21,7 @@ def reserve_trace(outputs: Outputs, path: str | None) -> Timeline | None:
 
 
 def save_trace(outputs: Outputs, path: str | None, timeline: Timeline | None) -> None:
-    """Writes the file, and says which runs the timeline left out."""
+    """Writes the timeline, and reports any runs that it left out."""
     if path is None or timeline is None:
         return
     outputs.save(_OPTION, lambda file: timeline.write(file, compressed=path.endswith(".gz")))

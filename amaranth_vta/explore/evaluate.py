@@ -1,4 +1,4 @@
-"""One point: a network compiled for a machine, and its estimated cycles, cached by content.
+"""Evaluates a point: compiles a network for a machine and estimates its cycles, cached by content.
 
 This code runs on workers, which need only the package and the bytes of the network.
 """
@@ -31,7 +31,8 @@ from amaranth_vta.sw.runtime.runtime import Runtime
 @dataclass(frozen=True)
 class EvaluationTask:
     """A point to evaluate: a machine, as the JSON of its configuration, a memory model, and the
-    digest of a network."""
+    digest of a network.
+    """
 
     network: str
     config: str
@@ -39,7 +40,7 @@ class EvaluationTask:
 
     @property
     def key(self) -> str:
-        """Cache name of the result: a hash of its inputs."""
+        """Cache name of the result: a hash of the task and the package version."""
         return hash_of(self.network, self.config, self.memory, *package_version())
 
 
@@ -55,7 +56,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one run of ``images``. ``host_macs`` are the MACs that the host does."""
+    """The cost of one run of ``images``. ``host_macs`` counts the MACs on the host."""
 
     images: int
     cycles: int
@@ -81,29 +82,29 @@ class Cost:
 
 @dataclass(frozen=True)
 class Simulated:
-    """A run of random images on the RTL: its cycles, and the output elements that differ from ONNX
-    Runtime's."""
+    """An RTL simulation with random images: its cycles, and the number of output elements that
+    differ from ONNX Runtime's.
+    """
 
     cycles: int
     mismatches: int
 
 
 def evaluate(task: EvaluationTask, model: bytes) -> Cost:
-    """The cost of ``task``, from the cache folder if it is there.
+    """The cost of ``task``, estimated or from the cache folder.
 
-    Raises `ModelError`, `ToolchainError` where there is no C++ compiler, and `LoweringError`.
+    Raises `ModelError`, `ToolchainError` without a C++ compiler, and `LoweringError`.
     """
     return Cost.of(remembered(f"{task.key}.json", lambda: asdict(_estimate(task, model))))
 
 
 def simulate(task: EvaluationTask, model: bytes) -> Simulated:
-    """The result of the point on the RTL, from the cache folder if it is there; raises what
-    `Session` raises."""
+    """The result of the point on the RTL, simulated or cached; raises what `Session` raises."""
     return Simulated(**remembered(f"{task.key}-rtl.json", lambda: asdict(_simulate(task, model))))
 
 
 def remembered(name: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What ``find`` finds, found once; in the cache folder, as JSON, in a file of that name."""
+    """The result of ``find``, cached as JSON in the file ``name`` of the cache folder."""
     found: dict[str, Any] = {}
 
     def make(path: Path) -> None:
@@ -115,7 +116,7 @@ def remembered(name: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except ToolchainError:
         if not found:
             raise
-        return found  # which cannot be kept
+        return found  # the cache folder is not writable
     return values
 
 
@@ -154,8 +155,7 @@ def _estimate(task: EvaluationTask, model: bytes) -> Cost:
 
 
 class _Bytes:
-    """Bytes that compare equal to any others, so that a memoized call is keyed by the digest
-    alone."""
+    """Bytes that compare equal to any others: a memoized call is keyed by the digest only."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -169,8 +169,9 @@ class _Bytes:
 
 @lru_cache(maxsize=4)
 def _network(digest: str, images: int, model: _Bytes) -> tuple[Network, bool]:
-    """The canonical network for runs of ``images``, the same for every machine, and whether the
-    model leaves the number of images open; memoized by ``digest``."""
+    """The canonical network for runs of ``images``, which does not depend on the machine, and
+    whether the model's batch size is open; memoized by ``digest``.
+    """
     return open_network(model.data, images)
 
 

@@ -1,4 +1,4 @@
-"""The exploration itself: tries machines, runs their points, and simulates and builds the front."""
+"""Runs an exploration: evaluates machines in batches, then simulates and implements the front."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .search import Values, search_of
 from .spec import Spec, SpecError
 from .workers import Workers
 
-# Unless the SPEC says otherwise, how many machines of the front are simulated, and the most cycles
-# that their runs may take: a second or so each, after a build of half a minute.
+# Defaults of the SPEC: how many machines of the front are simulated, and the most cycles that a
+# simulated run may take: about a second each, after a build of half a minute.
 _SIMULATED, _SIMULATED_CYCLES = 3, 2_000_000
 
 
@@ -29,8 +29,8 @@ _SIMULATED, _SIMULATED_CYCLES = 3, 2_000_000
 class Exploration:
     """``spec``, the bytes of its networks by label, and the results so far.
 
-    ``rows`` are the points in order; ``best`` the rows of each machine of the Pareto front, by its
-    first objective; ``notes`` what could not be done at the end.
+    ``rows`` are the points in order; ``best`` has the rows of each machine of the Pareto front,
+    sorted by the first objective; ``notes`` are failures of simulation and implementation.
     """
 
     spec: Spec
@@ -38,7 +38,7 @@ class Exploration:
     rows: list[Row] = field(default_factory=list)
     best: list[list[Row]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    # By machine that has run, its rows in order.
+    # Rows of each evaluated machine, in order.
     _machines: dict[Values, list[Row]] = field(default_factory=dict)
 
     @cached_property
@@ -69,7 +69,7 @@ class Exploration:
     def _evaluate(
         self, machines: Sequence[CandidateMachine], folder: Folder, workers: Workers
     ) -> dict[Values, list[Row]]:
-        """The rows of each machine, including cached ones."""
+        """The rows of each machine, including cached rows."""
         rows: list[Row] = []
         for machine in machines:
             for network in self.networks:
@@ -137,7 +137,7 @@ class Exploration:
         self.best = [by_values[rows[0].machine.values] for rows in self.best]
 
     def costs_of_best(self) -> dict[str, tuple[Row, Cost]]:
-        """For each network, the point of the first machine of the front and its cost by layers."""
+        """For each network, the point of the first machine of the front, and its cost by layer."""
         found: dict[str, tuple[Row, Cost]] = {}
         for row in self.best[0] if self.best else []:
             task, _ = self._task(row)
@@ -146,8 +146,7 @@ class Exploration:
         return found
 
     def _simulate_front(self, workers: Workers) -> None:
-        """Simulates machines that the report shows: the ends of the front, and some between
-        them."""
+        """Simulates some machines of the front on the RTL: both ends, and some between."""
         wanted = self._to_simulate()
         results: dict[int, Simulated] = {}
         for place, outcome in workers.run(simulate, [self._task(row) for row in wanted]):
@@ -173,7 +172,7 @@ class Exploration:
         return [self.best[place] for place in sorted(places)]
 
     def _implement_front(self, workers: Workers) -> None:
-        """Gives machines of the front to the tools of the FPGA, if the SPEC asks for it."""
+        """Synthesizes, places and routes machines of the front, as many as the SPEC asks for."""
         chip = self.spec.limits.chip.name
         routed = self._of_front(self.spec.route)
         wanted = routed + [
@@ -186,7 +185,7 @@ class Exploration:
             if config is not None
         ]
         made: dict[Values, Implemented] = {}
-        nothing = next(iter(self.digests.values()))  # of a network, which none of them needs
+        nothing = next(iter(self.digests.values()))  # any digest: `implement` ignores its data
         for place, outcome in workers.run(implement, [(task, nothing) for task in tasks]):
             row = wanted[place][0]
             if outcome.result is None:
@@ -197,9 +196,9 @@ class Exploration:
 
 
 def read_networks(spec: Spec) -> dict[str, bytes]:
-    """The networks of ``spec`` as ONNX files in memory, by a short label.
+    """The networks of ``spec`` as serialized ONNX models, by a short label.
 
-    Raises `SpecError` for one that is neither a file nor the name of a generator, and `ModelError`.
+    Raises `SpecError` for a name that is neither a file nor a generator, and `ModelError`.
     """
     from amaranth_vta.networks import NETWORKS, generate
     from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model

@@ -1,4 +1,4 @@
-"""The folder of an exploration: its identity, its results, and a lock for one process at a time."""
+"""The folder of an exploration: its settings, its results, and a lock against other processes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _STATE, _LOCK = "explore.json", ".lock"
 
 
 class Folder:
-    """``path`` with the results of an exploration of ``spec``.
+    """The folder ``path`` with the results of an exploration of ``spec``.
 
-    ``networks`` are digests by label. Without ``resume`` earlier results are replaced; with it they
-    must be of the same SPEC, networks and version. Raises `SpecError` if they are not, if the
-    folder holds other things, and while another process explores in it.
+    ``networks`` are digests by label. Without ``resume``, earlier results are overwritten; with it,
+    they must have the same SPEC, networks and version. Raises `SpecError` if they do not, if the
+    folder holds other files, or if another process explores in it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Folder:
         table = self.path / TABLE
         self.known: Known = known_runs(spec, table) if resumes and table.exists() else {}
         if self.known:
-            # Drops a line that a killed process left unfinished.
+            # Drops an incomplete last line, left by a killed process.
             text = table.read_text(encoding="utf-8", errors="replace")
             table.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
         else:
@@ -55,7 +55,9 @@ class Folder:
         self._file = table.open("a", encoding="utf-8", newline="")
 
     def _require_own(self, state: str, resumes: bool) -> None:
-        """Raises `SpecError` if the folder holds something else."""
+        """Raises `SpecError` unless the folder is empty, missing, or of an exploration; to resume,
+        of this one.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise SpecError(f"{self.path} is a file and no folder")
         there = {item.name for item in self.path.iterdir()} if self.path.exists() else set()
@@ -68,23 +70,23 @@ class Folder:
             )
 
     def append(self, row: Row) -> None:
-        """Adds a row to the table."""
+        """Appends a row to the table."""
         append_row(self._spec, self._file, row)
 
     def finish(self, rows: list[Row]) -> None:
-        """Writes the whole table, in order."""
+        """Rewrites the whole table, in order."""
         self._file.close()
         self.write(TABLE, table_text(self._spec, rows))
 
     def write_machines(self, configs: Mapping[str, Config]) -> None:
-        """Writes the machines of the front, by file name, in place of earlier ones."""
+        """Writes the configurations of the front, by file name, and deletes earlier ones."""
         for path in (self.path / MACHINES).glob("*.json"):
             path.unlink()
         for name, config in configs.items():
             self.write(f"{MACHINES}/{name}", config.to_json() + "\n")
 
     def write(self, name: str, text: str) -> None:
-        """Writes a file of the folder, which is replaced completely or not at all."""
+        """Writes a file of the folder atomically."""
         target = self.path / name
         target.parent.mkdir(exist_ok=True)
         part = target.with_name(f".{target.name}.part")

@@ -13,9 +13,9 @@ Objectives = tuple[float, ...]
 
 
 def front(found: Mapping[Name, Objectives]) -> list[Name]:
-    """The Pareto front, the points that no other dominates, sorted by the first objective."""
+    """The Pareto front: all points that no other point dominates, sorted by the first objective."""
     best: list[Name] = []
-    # In lexicographic order, a dominated point is dominated by an earlier one.
+    # In lexicographic order, a dominated point always follows one of its dominators.
     for name, objectives in sorted(found.items(), key=lambda item: item[1]):
         if not any(_beats(found[other], objectives) for other in best):
             best.append(name)
@@ -28,8 +28,9 @@ def _beats(first: Objectives, second: Objectives) -> bool:
 
 @dataclass(frozen=True)
 class Effect:
-    """One value of a parameter: how many machines have it, and their best and median of an
-    objective."""
+    """The effect of one parameter value on an objective: the number of machines with the value,
+    their best and their median.
+    """
 
     value: int
     machines: int
@@ -39,8 +40,9 @@ class Effect:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The effect of a parameter on an objective: its ``share`` of the variance of the logarithm,
-    from 0 to 1, and the effect of each value."""
+    """The effect of a parameter on an objective: the ``share`` of the variance of the objective's
+    logarithm that it explains, from 0 to 1, and the effect of each value.
+    """
 
     parameter: str
     objective: str
@@ -53,8 +55,7 @@ def sensitivities(
     names: Sequence[str],
     found: Mapping[tuple[int, ...], Objectives],
 ) -> list[Sensitivity]:
-    """The sensitivities of each objective to each parameter that has several values in
-    ``found``."""
+    """The sensitivity of each objective to each parameter that has several values in ``found``."""
     results = []
     for place, key in enumerate(parameters):
         for number, name in enumerate(names):
@@ -71,7 +72,7 @@ def sensitivities(
 
 
 def _explained(groups: Mapping[int, Sequence[float]]) -> float:
-    """The share of the variance between groups in the total variance, both of logarithms."""
+    """The variance between groups as a fraction of the total variance, both of logarithms."""
     logs = [[log(max(value, 1e-9)) for value in group] for group in groups.values()]
     everything = [value for group in logs for value in group]
     mean = fmean(everything)

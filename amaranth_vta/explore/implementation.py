@@ -1,4 +1,4 @@
-"""A machine as the tools of an FPGA make it: its area by synthesis, and the clock when routed."""
+"""Implements a machine with FPGA tools: area by synthesis, clock by place and route."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from .evaluate import remembered
 
 @dataclass(frozen=True)
 class Implementation:
-    """The machine of a ``config``, as JSON, for the chip of a name, placed if it ``routes``."""
+    """A task: synthesize the machine of ``config``, as JSON, for the chip of that name; with
+    ``routes``, also place and route it.
+    """
 
     config: str
     chip: str
@@ -29,8 +31,9 @@ class Implementation:
 
 @dataclass(frozen=True)
 class Implemented:
-    """LUTs, flip-flops, multipliers and block RAMs of 36 kbit by synthesis; ``mhz`` is the clock
-    after place and route, None where that was not asked for."""
+    """LUTs, flip-flops, multipliers and block RAMs of 36 kbit after synthesis; ``mhz`` is the clock
+    after place and route, None if not routed.
+    """
 
     lut: int
     ff: int
@@ -40,8 +43,9 @@ class Implemented:
 
 
 def implement(task: Implementation, _: bytes) -> Implemented:
-    """From the cache folder if it was known there; raises `MissingExtra` without the tools, and
-    `ToolchainError` where one of them fails."""
+    """Implements the machine, or returns the cached result; raises `MissingExtra` without the
+    tools, and `ToolchainError` if one of them fails.
+    """
     depends = task.config, task.chip, str(task.routes), sources_hash(), version_of(tool("YOSYS"))
     name = hash_of(*depends)
     return Implemented(**remembered(f"{name}-chip.json", lambda: asdict(_implement(task))))

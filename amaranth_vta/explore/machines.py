@@ -1,4 +1,4 @@
-"""Machines of a design space: which are legal, and the area that they take."""
+"""Candidate machines of a design space, with checks of legality, area and limits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PARENTHESES = re.compile(r" \([^)]*\)")
 
 @dataclass(frozen=True)
 class CandidateMachine:
-    """A combination of ``values``, in the order of the parameters.
+    """A combination of parameter ``values``, in the order of the parameters.
 
-    ``config`` is None if it is illegal. ``status`` is empty if the machine is worth a run, else
-    one of `ILLEGAL` and `OVER_LIMIT`, with the ``reason``.
+    ``config`` is None if the combination is illegal. ``status`` is empty if the machine should be
+    evaluated, else `ILLEGAL` or `OVER_LIMIT`, with the ``reason``.
     """
 
     values: tuple[int, ...]
@@ -33,7 +33,7 @@ class CandidateMachine:
 
 
 def machine_of(spec: Spec, values: tuple[int, ...]) -> CandidateMachine:
-    """The machine of a combination, before anything runs on it."""
+    """The candidate machine of a combination, checked without running anything."""
     chosen = dict(zip(spec.parameters, values, strict=True))
     base = spec.base.to_dict()
     if "LOG_BLOCK" in chosen:
@@ -61,7 +61,7 @@ def _exceeded(spec: Spec, area: Area) -> Iterator[str]:
 
 
 def exceeded(spec: Spec, metrics: Mapping[str, float], host_share: float) -> str:
-    """How a run exceeds the limits, as one line; empty if it does not."""
+    """The limits that a run exceeds, as one line; empty if none."""
     reasons = [
         f"{name} {metrics[name]:,g}, more than limits.{name} = {most:,g}"
         for name, most in spec.limits.most.items()
@@ -76,6 +76,6 @@ def exceeded(spec: Spec, metrics: Mapping[str, float], host_share: float) -> str
 
 
 def kind_of(reason: str) -> str:
-    """``reason`` without its numbers, for counting."""
+    """The first clause of ``reason``, with numbers replaced by N, to count similar reasons."""
     clause = _PARENTHESES.sub("", re.split(r"[;:] ", reason)[0])
     return _NUMBER.sub("N", clause)

@@ -1,4 +1,4 @@
-"""The HTML page of an exploration, while it runs and at its end."""
+"""The HTML page of an exploration, live and final."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .search import Values
 from .spec import METRICS, Spec
 
 _REFRESH_SECONDS = 5
-# Width of a bar of 100 %, as a share of the page; its number follows it.
+# Width of a bar of 100 %, as a fraction of the page; the rest is for the number after it.
 _LONGEST = 0.8
 
 
 def machine_name(rank: int) -> str:
-    """The file of the machine with this ``rank`` on the front, from 0."""
+    """File name of the machine with this ``rank`` on the front, from 0."""
     return f"front-{rank + 1:02d}.json"
 
 
@@ -43,8 +43,9 @@ def live_page(exploration: Exploration) -> str:
 
 
 def final_page(exploration: Exploration, costs: Mapping[str, tuple[Row, Cost]], folder: str) -> str:
-    """HTML with all results. ``costs`` has, by network, its best point and the cost of its layers;
-    ``folder`` is the path of the files in the commands."""
+    """HTML with all results. ``costs`` has the best point of each network and its cost by layer;
+    ``folder`` is the path for files in the commands.
+    """
     spec = exploration.spec
     parts = [
         "<h1>Which machine for which network</h1>",
@@ -111,7 +112,7 @@ def _mark(spec: Spec, values: Values, numbers: Sequence[float], rank: int | None
 
 
 def front_table(exploration: Exploration) -> tuple[list[str], list[list[str]]]:
-    """Heads and lines of a table of the front."""
+    """Heads and rows of a table of the front."""
     best = exploration.best
     columns: dict[str, list[str]] = {"machine": [machine_name(rank) for rank in range(len(best))]}
     columns |= _chosen(exploration.spec, best) | _area(exploration.spec, best)
@@ -122,7 +123,7 @@ def front_table(exploration: Exploration) -> tuple[list[str], list[list[str]]]:
 
 
 def _chosen(spec: Spec, best: Sequence[Sequence[Row]]) -> dict[str, list[str]]:
-    """Objectives, and parameters that differ between machines, by head."""
+    """Columns of the objectives and of parameters that differ between machines."""
     numbers = [objectives(spec, rows) or () for rows in best]
     values = [dict(zip(spec.parameters, rows[0].machine.values, strict=True)) for rows in best]
     varied = [key for key, choices in spec.parameters.items() if len(choices) > 1]
@@ -155,7 +156,7 @@ def _utilization(row: Row) -> float:
 
 
 def _made(made: Sequence[Implemented | None]) -> dict[str, list[str]]:
-    """Results of the FPGA tools for implemented machines."""
+    """Columns with results of the FPGA tools."""
     found = {}
     if any(made):
         found["lut by synthesis"] = [f"{item.lut:,}" if item else "" for item in made]
@@ -193,7 +194,7 @@ def _commands(exploration: Exploration, folder: str) -> Iterator[str]:
 
 
 def source_of(spec: Spec, label: str) -> str:
-    """The file of the network called ``label``, or the name of its generator."""
+    """The file of the network ``label``, or the name of its generator."""
     return next((name for name in spec.networks if name.endswith(f"{label}.onnx")), label)
 
 
@@ -227,7 +228,7 @@ def _sensitivity(exploration: Exploration) -> Iterator[str]:
 
 
 def _shares(items: Sequence[Sensitivity]) -> str:
-    """Bars: the share of each parameter, the largest first."""
+    """Bars: the share of each parameter, largest first."""
     lines = ['<div class="bars">']
     for item in sorted(items, key=lambda item: -item.share):
         style = f"width:{item.share * _LONGEST:.1%};background:{ROOF}"

@@ -1,4 +1,4 @@
-"""Plots of an exploration, as SVG for a page: `scatter`, `roofline`."""
+"""SVG plots for the page of an exploration: `scatter`, `roofline`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LogAxis:
         return self.begin + share * self.length
 
     def ticks(self) -> list[float]:
-        """A few round numbers."""
+        """A few round numbers for labels."""
         if self.high < 8 * self.low:
             step = 10.0 ** floor(log10((self.high - self.low) / 2))
             step *= max(n for n in (1, 2, 5) if n == 1 or (self.high - self.low) / (n * step) >= 3)
@@ -59,7 +59,7 @@ class LogAxis:
 
 
 def scatter(marks: Sequence[Mark], labels: tuple[str, str], front: Sequence[Mark] = ()) -> str:
-    """SVG: ``marks`` by x and y, both logarithmic, and a line of steps through the ``front``."""
+    """SVG scatter plot of ``marks`` on logarithmic axes, with a step line through the ``front``."""
     x, y = _axes([mark.x for mark in (*marks, *front)], [mark.y for mark in (*marks, *front)])
     parts = [_frame(x, y, labels)]
     if len(front) > 1:
@@ -72,8 +72,9 @@ def scatter(marks: Sequence[Mark], labels: tuple[str, str], front: Sequence[Mark
 
 
 def roofline(marks: Sequence[Mark], peak: float, bandwidth: float, labels: tuple[str, str]) -> str:
-    """SVG: layers by MACs per byte (x) and MACs per cycle (y), below the roof of ``peak`` MACs per
-    cycle and ``bandwidth`` bytes per cycle."""
+    """SVG roofline plot: layers by MACs per byte (x) and MACs per cycle (y), under the roof of
+    ``peak`` MACs per cycle and ``bandwidth`` bytes per cycle.
+    """
     ridge = peak / bandwidth
     x, y = _axes(
         [*(mark.x for mark in marks), ridge / 4, ridge * 4],
@@ -122,7 +123,7 @@ def _frame(x: LogAxis, y: LogAxis, labels: tuple[str, str]) -> str:
 
 
 def number(value: float) -> str:
-    """A number with three digits and a letter for powers of a thousand, such as 1.25M."""
+    """``value`` with three digits and an SI prefix, such as 1.25M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"

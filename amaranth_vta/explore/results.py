@@ -1,4 +1,4 @@
-"""The results of an exploration: rows of results.csv."""
+"""Results of an exploration: rows of results.csv."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .machines import CandidateMachine, exceeded
 from .spec import Spec
 
 OK, FAILED, OVER_LIMIT = "ok", "failed", "over limit"
-# Columns with results of the FPGA tools, by attribute of `Implemented`.
+# Column of results.csv for each attribute of `Implemented`.
 _MADE = {
     **{name: f"synthesized_{name}" for name in RESOURCES},
     "mhz": "routed_mhz",
@@ -61,7 +61,7 @@ class Row:
 
 
 def row_of_run(spec: Spec, row: Row, run: Run) -> Row:
-    """``row`` with its run, and the status that tells whether it is within the limits."""
+    """``row`` with its run, and the resulting status: `OK`, ``failed`` or ``over limit``."""
     if not run.macs:
         return replace(row, status=FAILED, reason="nothing runs on the machine", run=run)
     host_share = run.host_macs / (run.macs + run.host_macs)
@@ -71,7 +71,7 @@ def row_of_run(spec: Spec, row: Row, run: Run) -> Row:
 
 
 def metrics(spec: Spec, row: Row) -> dict[str, float]:
-    """The `METRICS` of a row that has run."""
+    """The `METRICS` of a row with a run."""
     run, area = row.run, row.machine.area
     assert run is not None
     assert area is not None
@@ -89,12 +89,12 @@ def metrics(spec: Spec, row: Row) -> dict[str, float]:
 
 
 def clock_mhz(spec: Spec) -> float:
-    """The clock of the SPEC, or else of the chip, in MHz."""
+    """The clock of the SPEC, by default that of the chip, in MHz."""
     return spec.clock_mhz or spec.limits.chip.clock_mhz
 
 
 def objectives(spec: Spec, rows: Sequence[Row]) -> tuple[float, ...] | None:
-    """Geometric means over the ``rows`` of one machine; None if one of them is not `OK`."""
+    """Geometric mean of each objective over the ``rows`` of a machine; None unless all are `OK`."""
     if any(row.status != OK for row in rows):
         return None
     found = [metrics(spec, row) for row in rows]
@@ -120,7 +120,7 @@ def columns(spec: Spec) -> list[str]:
 
 
 def cells(spec: Spec, row: Row) -> dict[str, object]:
-    """A line of the file, by column; unknown values are absent."""
+    """A line of the file, by column, without unknown values."""
     machine, run = row.machine, row.run
     found: dict[str, object] = {
         **(machine.config.to_dict() if machine.config else {}),
@@ -149,14 +149,14 @@ def cells(spec: Spec, row: Row) -> dict[str, object]:
 
 
 def append_row(spec: Spec, file: IO[str], row: Row) -> None:
-    """Writes a line and flushes it to the disk."""
+    """Writes a line and flushes the file."""
     writer = csv.DictWriter(file, columns(spec), lineterminator="\n")
     writer.writerow(cells(spec, row))
     file.flush()
 
 
 def table_text(spec: Spec, rows: Iterable[Row]) -> str:
-    """The whole file, in the order of the points."""
+    """The whole file, ordered by point."""
     ordered = sorted(rows, key=lambda row: row.point)
     return _text(columns(spec), [cells(spec, row) for row in ordered])
 
@@ -173,10 +173,9 @@ Known = dict[tuple[tuple[int, ...], str, str], Run | None]
 
 
 def known_runs(spec: Spec, path: Path) -> Known:
-    """The runs in a file, None for a line without one, by values of the parameters, network and
-    memory.
+    """The runs in a file, by parameter values, network and memory; None for a line without a run.
 
-    A line that a killed process left unfinished is ignored.
+    An incomplete last line, left by a killed process, is ignored.
     """
     found: Known = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:

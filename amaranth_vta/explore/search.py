@@ -1,7 +1,7 @@
-"""The choice of machines to try: all, random ones, or those that Optuna suggests.
+"""Search strategies over machines: exhaustive, random, or guided by Optuna.
 
 A search returns a batch of combinations and receives the results of all of them before the next
-batch. So a seed determines the machines for any number of workers, and a killed run can be repeated
+batch. So a seed determines the machines for any number of workers, and a killed run can be replayed
 from its results.
 """
 
@@ -17,25 +17,26 @@ from amaranth_vta.extras import explain_missing_extras
 from .spec import Spec
 
 Values = tuple[int, ...]
-# How many combinations in a row, known or illegal, Optuna may suggest before the search ends.
+# Maximum number of Optuna's suggestions for a batch; if none of them is new, the search ends.
 _FRUITLESS = 500
 
 
 class Search(Protocol):
-    """Asks for combinations of the parameters' values."""
+    """Proposes combinations of parameter values."""
 
     def ask(self, count: int) -> list[Values]:
-        """At most ``count`` combinations that were not returned before; empty at the end."""
+        """At most ``count`` new combinations; empty at the end."""
 
     def tell(self, found: Mapping[Values, Sequence[float] | None]) -> None:
-        """Takes the objectives of all combinations of the last batch, None for those without."""
+        """Takes the objectives of all combinations of the last batch, None if a combination has
+        none.
+        """
 
 
 def search_of(spec: Spec) -> Search:
-    """The search that ``spec`` asks for. Raises `MissingExtra` if that is Optuna and it is not
-    installed."""
+    """The search strategy of ``spec``. Raises `MissingExtra` for Optuna if it is not installed."""
     lists = list(spec.parameters.values())
-    # If all combinations are tried there is nothing to search.
+    # With a budget for all combinations there is nothing to search.
     if spec.search.method == "grid" or spec.combinations <= spec.machines:
         return _Listed(itertools.product(*lists))
     if spec.search.method == "random":
@@ -57,7 +58,7 @@ class _Listed:
 
 
 def _at_random(lists: list[Values], combinations: int, seed: int) -> Iterator[Values]:
-    """Each combination once, in random order, without listing all: there may be very many."""
+    """Each combination once, in random order, generated lazily: there may be very many."""
     dice, drawn = random.Random(seed), set[int]()
     while len(drawn) < combinations:
         number = dice.randrange(combinations)
@@ -72,7 +73,7 @@ def _at_random(lists: list[Values], combinations: int, seed: int) -> Iterator[Va
 
 
 class _Optuna:
-    """Tree-structured Parzen estimators over the indices of the parameters' values."""
+    """Optuna's tree-structured Parzen estimator over the indices of the parameters' values."""
 
     def __init__(self, lists: list[Values], spec: Spec) -> None:
         with explain_missing_extras():

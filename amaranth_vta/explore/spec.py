@@ -26,20 +26,22 @@ METRICS = {
     "bram36": "block RAMs of 36 kbit",
     "area": "largest share of what the chip has",
 }
-# The share of MACs that the host may do unless the SPEC sets a limit: a machine that leaves layers
-# to the host would seem fast.
+# Default limit on the host's share of MACs: a machine that leaves layers to the host would seem
+# fast.
 _HOST_SHARE = 0.1
 _POINTS, _BATCH = 100, 24
 _CHIP = "xc7z020"
 
 
 class SpecError(ValueError):
-    """A SPEC asks for something that does not exist; the message names the key."""
+    """A SPEC is invalid; the message names the key."""
 
 
 @dataclass(frozen=True)
 class ResourceLimits:
-    """The limits of a machine: all of the ``chip``, or less for the metrics in ``most``."""
+    """The limits of a machine: the resources of the ``chip``, and the metrics in ``most``;
+    ``host_share`` limits the host's share of MACs.
+    """
 
     chip: Chip
     most: Mapping[str, float]
@@ -48,8 +50,9 @@ class ResourceLimits:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How machines are chosen: at most as many as make ``points`` rows, in batches, so that the
-    choice does not depend on the number of workers."""
+    """How machines are chosen: by ``method``, until there are ``points`` rows, in batches of a
+    fixed size, so that the choice does not depend on the number of workers.
+    """
 
     method: str
     points: int
@@ -59,9 +62,9 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class Spec:
-    """An exploration. ``parameters`` are lists of values by key of the configuration, which replace
-    those of ``base``; ``networks`` are files or names of generators. Of the front, at most ``rtl``
-    machines are simulated (None: as many as take little time), ``synthesis`` are synthesized, and
+    """An exploration. ``parameters`` are lists of values by configuration key, which override
+    ``base``; ``networks`` are files or names of generators. Of the front, at most ``rtl`` machines
+    are simulated (None: a few, if that takes little time), ``synthesis`` are synthesized, and
     ``route`` are also placed and routed. ``clock_mhz`` is None for the chip's default.
     """
 
@@ -79,17 +82,17 @@ class Spec:
 
     @property
     def combinations(self) -> int:
-        """The number of combinations of all parameters' values, legal or not."""
+        """The number of combinations of all parameter values, legal or not."""
         return prod(len(values) for values in self.parameters.values())
 
     @property
     def machines(self) -> int:
-        """The number of machines that make the points of the search."""
+        """The number of machines needed for the points of the search."""
         return -(-self.search.points // (len(self.networks) * len(self.memories)))
 
 
 def load_spec(path: str | Path) -> Spec:
-    """The SPEC in a file; networks in files are relative to it.
+    """Loads a SPEC file; paths in it are relative to its folder.
 
     Raises `SpecError`, `ConfigError` for the base configuration, and `OSError`.
     """
@@ -202,7 +205,7 @@ def _base(value: Any, folder: Path) -> Config:
 
 
 def _place(name: str, folder: Path) -> str:
-    """The path of a file in ``folder``; a name that is not a path is unchanged."""
+    """The path of a file in ``folder``; other names are unchanged."""
     return str(folder / name) if (folder / name).is_file() else name
 
 

@@ -1,4 +1,4 @@
-"""Search for better knobs of schedules by the estimate, layer by layer: ``vta tune``."""
+"""Tunes the knobs of schedules with estimated cycles, layer by layer: ``vta tune``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPARE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class TuningTask:
-    """A workload to tune: the ``candidates`` most promising of its knobs are tried."""
+    """A workload to tune with its ``candidates`` most promising knobs."""
 
     workload: Any
     config: Config
@@ -34,8 +34,10 @@ class TuningTask:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a `TuningTask`: cycles of the compiler's choice, of the best and of the worst;
-    the knobs of the best; how many were tried, and how many of these the compiler refused."""
+    """The result of a `TuningTask`: cycles of the compiler's choice, of the best and of the worst
+    candidate; the knobs of the best; the number of candidates tried, and of candidates refused by
+    the compiler.
+    """
 
     default_cycles: int
     cycles: int
@@ -48,8 +50,9 @@ class Tried:
 def workloads_of(
     model: bytes, config: Config, images: int | None, allow_rounding: bool = False
 ) -> list[Any]:
-    """The workloads of the layers that the machine runs, each once, in order; the options are those
-    of `compile`."""
+    """The distinct workloads of the layers on the machine, in order; the options are those of
+    `compile`.
+    """
     found: dict[Any, None] = {}
 
     def note(workload: Any, _: Config) -> None:
@@ -73,7 +76,7 @@ def tune_layer(layer: TuningTask, _: bytes) -> Tried:
             continue
         cycles.append((_estimated(function, layer), knobs))
     if not cycles:
-        # The compiler's own choice, which tries more knobs until one fits.
+        # Falls back to the compiler's choice, which tries more knobs until one fits.
         function = tuned(layer.workload, environment, None, "layer")
         own = _estimated(function, layer)
         return Tried(own, own, own, {}, refused, refused)
@@ -104,7 +107,7 @@ def _estimated(function: Function, layer: TuningTask) -> int:
 def tune(
     workloads: list[Any], config: Config, memory: str, candidates: int, workers: Workers
 ) -> Iterator[tuple[int, Tried | str]]:
-    """Number and result of each workload as it completes; an error as text."""
+    """The number of each workload and its result, or an error message, in order of completion."""
     workers.share({"nothing": b""})
     layers = [
         (TuningTask(workload, config, memory, candidates), "nothing") for workload in workloads
@@ -116,7 +119,7 @@ def tune(
 def records_of(
     found: Mapping[int, Tried], workloads: list[Any], config: Config, memory: str
 ) -> Records:
-    """The records of knobs that are better than the compiler's choice."""
+    """Records of all knobs that beat the compiler's choice."""
     records = Records()
     for number, tried in sorted(found.items()):
         if tried.cycles < tried.default_cycles:

@@ -1,4 +1,4 @@
-"""Workers for tasks: processes of this computer, or workers of a Dask scheduler."""
+"""Workers for tasks: local processes, or workers of a Dask scheduler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amaranth_vta.extras import explain_missing_extras
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# How many workers may die with a task, which is then retried, before the task is to blame.
+# Number of workers that may die while running a task before the task is no longer retried.
 _DEATHS = 1
 _CONNECT_SECONDS = 30
 
@@ -24,14 +24,14 @@ class WorkersError(ValueError):
 
 
 class TaskOutcome(Generic[Result]):
-    """The ``result`` of a task, or the ``error`` that it ended with."""
+    """The ``result`` of a task, or its ``error`` message."""
 
     def __init__(self, result: Result | None, error: str = "") -> None:
         self.result, self.error = result, error
 
 
 class Workers:
-    """``jobs`` processes, or the workers of the scheduler at ``address``.
+    """``jobs`` local processes, or the workers of the scheduler at ``address``.
 
     If a worker dies, its task is retried on another. Raises `WorkersError`, and `MissingExtra`
     without Dask.
@@ -40,7 +40,7 @@ class Workers:
     def __init__(self, jobs: int | None, address: str | None) -> None:
         with explain_missing_extras():
             import distributed
-        # Dask logs each worker that ends; what matters is in the results.
+        # Dask logs the exit of each worker; relevant errors are in the outcomes.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module="distributed")
         self._distributed: Any = distributed
@@ -83,34 +83,37 @@ class Workers:
         return len(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def share(self, data: Mapping[str, bytes]) -> None:
-        """Sends ``data`` to the workers once, for tasks that name it.
+        """Sends ``data`` to the workers once, for tasks that refer to it by name.
 
-        It is the result of a task, so that the scheduler recomputes it if the workers that hold it
-        die.
+        The data is stored as the result of a task, so that the scheduler recomputes it if the
+        workers that hold it die.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is large
+            warnings.simplefilter("ignore")  # the warning about large data
             for name, value in data.items():
                 self._data[name] = self._client.submit(_same, value, key=f"data-{name}")
 
     def run(
         self, work: Callable[[Item, bytes], Result], items: Sequence[tuple[Item, str]]
     ) -> Iterator[tuple[int, TaskOutcome[Result]]]:
-        """The outcome of ``work`` for each item and the data that it names, with its number, as it
-        is finished."""
+        """Runs ``work`` on each item and the data that the item names; yields its number and
+        outcome in order of completion.
+        """
         suspects: list[int] = []
         for number, outcome in self._together(work, dict(enumerate(items))):
             if outcome is None:
                 suspects.append(number)
             else:
                 yield number, outcome
-        # A worker may have died because of another item: retry each by itself.
+        # Another item may have killed the worker: retry each item alone.
         for suspect in suspects:
             for number, outcome in self._together(work, {suspect: items[suspect]}):
                 yield number, outcome or TaskOutcome(None, "the workers that had it died")
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """The result of ``work`` for each item, as it completes; `WorkersError` if one fails."""
+        """The results of ``work`` on the items, in order of completion; `WorkersError` if an item
+        fails.
+        """
         self.share({"": b""})
         for _, outcome in self.run(partial(_alone, work), [(item, "") for item in items]):
             if outcome.error:
@@ -120,7 +123,7 @@ class Workers:
     def _together(
         self, work: Callable[[Item, bytes], Result], items: Mapping[int, tuple[Item, str]]
     ) -> Iterator[tuple[int, TaskOutcome[Result] | None]]:
-        """The number and the outcome of each item; None if the workers that had it died."""
+        """The number and the outcome of each item; None if its workers died."""
         futures = {
             self._client.submit(_guarded, work, item, self._data[name], pure=False): number
             for number, (item, name) in items.items()
@@ -148,8 +151,9 @@ def _alone(work: Callable[[Item], Result], item: Item, _: bytes) -> Result:
 
 
 def _guarded(work: Callable[[Item, bytes], Result], item: Item, data: bytes) -> TaskOutcome[Result]:
-    """The outcome of ``work``. An exception becomes its text: its class may not be importable at
-    the other end."""
+    """The outcome of ``work``. An exception is converted to text, since the client may not be able
+    to import its class.
+    """
     try:
         return TaskOutcome(work(item, data))
     except Exception as error:

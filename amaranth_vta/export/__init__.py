@@ -1,1 +1,1 @@
-"""Compiled networks as C, for the processor that drives the machine."""
+"""Exports compiled networks as C, for the processor that drives the machine."""

@@ -1,11 +1,11 @@
-"""Identifiers of exported C: names of tensors, and those that mean something else in C."""
+"""C identifiers for tensors, without clashes with reserved or defined names: `c_names`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-# Keywords of C up to C23 and of C++, whose compilers may include the header.
+# Keywords of C up to C23 and of C++, since C++ compilers may include the header.
 _KEYWORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
     char32_t class co_await co_return co_yield compl concept const const_cast consteval constexpr
@@ -16,28 +16,28 @@ _KEYWORDS = """
     thread_local throw true try typedef typeid typename typeof typeof_unqual union unsigned using
     virtual void volatile wchar_t while xor xor_eq
 """
-# What the standard headers define that network.c includes, and names that compilers define.
+# Names defined by the standard headers that network.c includes, and names predefined by compilers.
 _DEFINED = re.compile(
     r"u?int(_fast|_least)?\d+_t|u?int(ptr|max)_t|s?size_t|ptrdiff_t|max_align_t|nullptr_t|offsetof"
     r"|NULL|U?INT(_FAST|_LEAST)?(\d+|PTR|MAX)(_\w+)?|[A-Z_]+_(MIN|MAX|WIDTH)|unreachable"
     r"|linux|unix|vax|sun|sgi|hpux|mips|arm|sparc|i386|riscv|AVR|PPC"
 )
-# What network.c defines and calls itself.
+# Names that network.c itself defines and uses.
 _OWN = re.compile(
     r"port|result|streams|segments|machine|wrong|(tensor|layout|segment)_\d+|network_(init|run)"
 )
 
 
 def c_name(name: str) -> str:
-    """``name`` with an underscore for each character that an identifier cannot have."""
+    """``name`` with invalid characters of a C identifier replaced by underscores."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
 def c_names(names: Sequence[str], declared: str) -> dict[str, str]:
     """A C identifier for each of ``names``, unique even in upper case.
 
-    None is a keyword, or a name to which a standard header, a compiler, network.c or ``declared``,
-    the text of the headers, gives another meaning.
+    No identifier is a keyword, or is defined by a standard header, a compiler, network.c or
+    ``declared``, the text of the included headers.
     """
     others = set(re.findall(r"\b(?:vta|VTA)_\w+|(?<=#define )\w+", declared))
     chosen: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""A compiled network as C sources: its memory, its steps, and the runtime that they call."""
+"""Exports a compiled network as C sources: its memory, its steps, and the runtime for them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _FOLDER = Path(__file__).parent
 _RUNTIME = ("vta_runtime.h", "vta_runtime.c")
 _C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t"}
 _BYTES_PER_LINE = 20
-# The window of a tensor whose pixels are not packed.
+# The packing window for tensors with unpacked pixels.
 _PIXEL = Window((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
-# Runs of zeros of at least this length are left out: `vta_load` fills them in.
+# Runs of more zeros than this are omitted: `vta_load` clears the memory.
 _ZEROS = 256
 
 
@@ -42,10 +42,10 @@ class ExportError(ValueError):
 
 
 def export(network: NetworkProgram) -> dict[str, bytes]:
-    """The files, by name; ``network.h`` says how to use them.
+    """The files of the export, by name; ``network.h`` explains their use.
 
-    Raises `ExportError` if the host would have to do more than quantize, or if the machine holds
-    scalars other than bytes.
+    Raises `ExportError` if the host would have to do more than quantize and dequantize, or if the
+    machine holds scalars other than bytes.
     """
     if network.constants:
         raise ExportError(f"tensor {next(iter(network.constants))} depends on no input")
@@ -59,7 +59,7 @@ def export(network: NetworkProgram) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class _Quantization:
-    """A step of the host: quantization or dequantization with one scale and one zero point."""
+    """A host step: quantization or dequantization with one scale and one zero point."""
 
     operator: str
     scale: float
@@ -73,10 +73,10 @@ class _Writer:
         self._network = network
         launched = network.launched("network")
         self._memory, self._placed = network.program.placed_at_zero(launched)
-        # By stream of the program, its place in the table of streams.
+        # Index of each stream of the program in the C table of streams.
         self._numbers = {stream: number for number, stream in enumerate(self._placed.streams)}
         self._launches = {launch.streams.start: launch for launch in network.launches}
-        # By tensor of the host: its type, and the C expression that points to it.
+        # By host tensor: its type, and a C expression for a pointer to it.
         self._types: dict[str, TensorType] = dict(network.inputs)
         self._types |= network.outputs
         self._names = c_names([*network.inputs, *network.outputs], declared)
@@ -226,8 +226,9 @@ vta_result network_run(const vta_port *port, {self._arguments()})
         return [f"{function}({', '.join(pointers)}, {constants});"]
 
     def _pointer(self, tensor: str) -> str:
-        """The C expression that points to a tensor of the host, which is static unless it is an
-        input or an output."""
+        """The C expression for a pointer to a host tensor; a static array unless it is an input or
+        an output.
+        """
         if tensor not in self._pointers:
             name = self._pointers[tensor] = f"tensor_{len(self._statics)}"
             info = self._types[tensor]
@@ -254,7 +255,7 @@ vta_result network_run(const vta_port *port, {self._arguments()})
 
 
 def _quantization_of(step: RunHost) -> _Quantization:
-    """The quantization of a step; raises `ExportError` if the step does anything else."""
+    """The quantization of a step; raises `ExportError` for any other step."""
     import onnx
     from onnx import numpy_helper
 
@@ -281,7 +282,7 @@ def _expected(network: NetworkProgram) -> Iterator[tuple[str, int]]:
 
 
 def _segments(memory: npt.NDArray[np.uint8]) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """The non-zero parts of a memory, each with its position."""
+    """The non-zero parts of a memory, each with its address."""
     (used,) = np.nonzero(memory)
     if not used.size:
         return

@@ -1,7 +1,7 @@
-"""The FPGA resources of a machine, without synthesis: `estimate_area`.
+"""Estimates the FPGA resources of a machine without synthesis: `estimate_area`.
 
-LUTs and flip-flops come from a model that ``benchmarks/area_model.py`` fits to synthesis;
-multipliers and block RAMs follow from the structure of the design, by the rules of Yosys.
+LUTs and flip-flops come from a linear model that ``benchmarks/area_model.py`` fits to synthesis
+results; multipliers and block RAMs follow from the structure of the design, by the rules of Yosys.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from amaranth_vta.hw.timing import copied_sources, is_small
 MODEL = Path(__file__).with_name("area_model.json")
 FAMILIES = ("xc7", "ecp5")
 FITTED = ("lut", "ff")
-# In memories deeper than this, products of extents take a multiplier: hw/dma/extent.py.
+# In scratchpads deeper than this, the products in extent checks use multipliers: hw/dma/extent.py.
 DEEPEST_IN_LOGIC = 1024
-# LUTs of an 8-by-8-bit product without a multiplier: an 8×8 array with 60 of these takes 19,827
-# LUTs instead of 11,589.
+# LUTs of an 8-by-8-bit product without a multiplier: an 8×8 array with 60 such products takes
+# 19,827 LUTs instead of 11,589.
 LUTS_OF_PRODUCT = 137
-# Multipliers where no chip is meant.
+# Number of multipliers if no particular chip is meant.
 UNLIMITED = sys.maxsize
 
 
 @dataclass(frozen=True)
 class Area:
     """LUTs (including those used as memories and carries; with six inputs on xc7, four on ecp5),
-    flip-flops, multipliers, and block RAMs in units of 36 kbit."""
+    flip-flops, multipliers, and block RAMs in units of 36 kbit.
+    """
 
     lut: int
     ff: int
@@ -48,8 +49,9 @@ class Area:
 
 
 def estimate_area(config: Config, family: str, most: int = UNLIMITED) -> Area:
-    """The area of the flattened machine of ``config`` on a ``family`` of `FAMILIES`, or on a chip
-    of it with ``most`` multipliers, where `products_in_luts` are not in multipliers."""
+    """The area of the flattened machine of ``config`` on a ``family`` of `FAMILIES`. On a chip with
+    ``most`` multipliers, `products_in_luts` are moved to LUTs.
+    """
     found = features(config)
     fitted = {
         column: round(sum(weight * found[name] for name, weight in weights.items()))
@@ -66,13 +68,13 @@ def estimate_area(config: Config, family: str, most: int = UNLIMITED) -> Area:
 
 @cache
 def fitted_model() -> dict[str, Any]:
-    """By family and column: the weights of the features, and the errors of the fit."""
+    """By family and column: the weights of the features, and the fit errors."""
     model: dict[str, Any] = json.loads(MODEL.read_text(encoding="utf-8"))
     return model
 
 
 def features(config: Config) -> dict[str, float]:
-    """The features of the model for LUTs and flip-flops; the first is 1."""
+    """The features of the linear model for LUTs and flip-flops; the first is the constant 1."""
     lanes = config.batch * config.block_out
     return {
         "machine": 1.0,
@@ -100,9 +102,10 @@ def features(config: Config) -> dict[str, float]:
 
 
 def multipliers(config: Config, family: str) -> int:
-    """Multipliers of GEMM, on xc7 with two products in each unless the machine `multiplies_singly`;
-    of the ALU's lanes; and, for deep memories, of the checks of an instruction's range and
-    bounds."""
+    """Number of multipliers: of GEMM, on xc7 two products in each unless the machine
+    `multiplies_singly`; of the ALU's lanes; and, for deep scratchpads, of the extent and bounds
+    checks.
+    """
     lanes, products = config.batch * config.block_out, config.macs_per_cycle
     deepest = max(memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc))
     checks = 2 * (deepest > DEEPEST_IN_LOGIC)
@@ -112,8 +115,9 @@ def multipliers(config: Config, family: str) -> int:
 
 
 def products_in_luts(config: Config, family: str, most: int) -> int:
-    """How many products of GEMM are made of LUTs on a chip of ``family`` with ``most`` multipliers:
-    as many as it lacks, if each product takes a multiplier of an ECP5, otherwise none."""
+    """The number of GEMM products in LUTs on a chip of ``family`` with ``most`` multipliers: the
+    shortfall of multipliers on an ECP5 with one product per multiplier, otherwise 0.
+    """
     if family != "ecp5" or not multiplies_singly(config):
         return 0
     return min(max(0, multipliers(config, family) - most), config.macs_per_cycle)
@@ -124,8 +128,9 @@ def products_in_luts(config: Config, family: str, most: int) -> int:
 
 @dataclass(frozen=True)
 class _Memory:
-    """``count`` memories of ``rows`` rows, each of ``lanes`` lanes of ``lane_bits`` bits, which are
-    written separately."""
+    """``count`` memories of ``rows`` rows, each with ``lanes`` lanes of ``lane_bits`` bits and a
+    write enable per lane.
+    """
 
     rows: int
     lane_bits: int
@@ -134,16 +139,18 @@ class _Memory:
 
     @property
     def bits(self) -> int:
-        """Bits per row: each lane is rounded up to groups of nine bits, which have a write enable
-        each."""
+        """Bits per row: each lane is rounded up to multiples of nine bits, the granularity of write
+        enables.
+        """
         if self.lanes == 1:
             return self.lane_bits
         return 9 * ceil(self.lane_bits / 9) * self.lanes
 
 
 def _memories(config: Config) -> Iterator[_Memory]:
-    """The copies and banks of all scratchpads, as `hw.fabric.buffer.Scratchpad` makes them, and the
-    instruction queues where these are in block RAM."""
+    """The copies and banks of all scratchpads, as built by `hw.fabric.buffer.Scratchpad`, and the
+    instruction queues and other small memories if these are in block RAM.
+    """
     for kind in (isa.Memory.UOP, isa.Memory.INP, isa.Memory.WGT):
         shape = geometry(config, kind)
         lane_bits = shape.element_bits // shape.lanes
@@ -156,15 +163,15 @@ def _memories(config: Config) -> Iterator[_Memory]:
     # Accumulators that the ALU reads as sources have two copies.
     copied = copied_sources(config)
     yield _Memory(copied // shape.elements, lane_bits, shape.lanes, shape.elements)
-    # The copy of the low bits that store reads.
+    # The copy of the low bits that the store module reads.
     read = max(shape.elements, geometry(config, isa.Memory.OUT).elements)
     lane_bits = config.out.element_bits // shape.lanes
     yield _Memory(rows // read, lane_bits, shape.lanes, banks * read)
     if is_small(config):
-        # Of all three modules, in one memory with room for four: hw/instructions.py.
+        # The queues of all three modules share one memory with room for four: hw/instructions.py.
         yield _Memory(4 * isa.QUEUE_DEPTH, Shape.cast(CheckedEntry).width, 1, 1)
-        # Block RAMs although they have few words: of registers, to be read from, and of what fetch
-        # has read ahead, a word of memory or an instruction and whether the bus gave an error.
+        # Shallow memories in block RAM: register readback, and the read-ahead of fetch, a bus word
+        # or an instruction plus a bus error flag.
         yield _Memory(512, 36, 1, 1)
         yield _Memory(512, 8 * max(config.bus_bytes, isa.INSTRUCTION_BYTES) + 1, 1, 1)
 
@@ -175,12 +182,14 @@ def block_rams(config: Config, family: str) -> float:
     return sum(memory.count * needed(memory) for memory in _memories(config)) / 2
 
 
-# Rows and width of each shape of an 18-kbit block RAM.
+# Rows and width of each configuration of an 18-kbit block RAM.
 _WIDTHS = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))
 
 
 def _halves_of_xc7(memory: _Memory) -> int:
-    """Block RAMs of 18 kbit; costs as in Yosys' xilinx/brams_xc4v.txt and lutrams_xc5v.txt."""
+    """Number of 18-kbit block RAMs, 0 if LUTs are cheaper; costs as in Yosys' xilinx/brams_xc4v.txt
+    and lutrams_xc5v.txt.
+    """
     halves = _blocks(memory, 1)
     wholes = _blocks(memory, 2)
     by_cost = {129 * halves: halves, 257 * wholes: 2 * wholes}
@@ -190,14 +199,16 @@ def _halves_of_xc7(memory: _Memory) -> int:
 
 
 def _blocks_of_ecp5(memory: _Memory) -> int:
-    """Block RAMs of 18 kbit; costs as in Yosys' lattice/brams_16kd.txt and lutrams_trellis.txt."""
+    """Number of 18-kbit block RAMs, 0 if LUTs are cheaper; costs as in Yosys'
+    lattice/brams_16kd.txt and lutrams_trellis.txt.
+    """
     blocks = _blocks(memory, 1)
     in_luts = 4 * ceil(memory.bits / 4) * ceil(memory.rows / 16)
     return 0 if in_luts < 128 * blocks else blocks
 
 
 def _blocks(memory: _Memory, size: int) -> int:
-    """Block RAMs of ``size`` times 18 kbit."""
+    """Number of block RAMs of ``size`` times 18 kbit."""
     width = next((bits for rows, bits in _WIDTHS if memory.rows <= rows), 1)
     deep = ceil(memory.rows / (_WIDTHS[-1][0] * size)) if memory.rows > _WIDTHS[-1][0] else 1
     if size == 2:

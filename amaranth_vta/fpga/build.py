@@ -1,4 +1,4 @@
-"""From a board and a configuration to a bitstream, with a manifest and a report of it."""
+"""Builds a bitstream for a board and a configuration, with a manifest and reports."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 from .zynq_project import project_files
 
-# Target clock of place and route, which stops optimizing there; as in ``benchmarks/area.py``,
-# slightly above the required clock. A design must reach the clock of its board.
+# Target clock of place and route, which stops optimizing once it is met; as in
+# ``benchmarks/area.py``, slightly above the required clock. A design only has to meet the clock of
+# its board.
 _ASKED_HZ = 85_000_000
 _FREQUENCY = re.compile(r"^(\s*FREQUENCY .* )(\S+)( HZ;)$", re.MULTILINE)
 # Placement seed: the same design yields the same bitstream.
@@ -35,7 +36,8 @@ _SEED = 1
 _NAME = "vta"
 _REPORT = "report.json"
 _PLACED = f"{_NAME}.pnr.json"
-# Removed from the log, which names source lines: the path on this computer does not matter.
+# Removed from the source lines named in the log, so that it does not depend on the path of the
+# checkout.
 _ROOT = f"{Path(__file__).parents[2]}/".encode()
 
 Progress = Callable[[str], None]
@@ -52,11 +54,11 @@ class Bitstream:
 def build(
     board: Board | ZynqBoard, config: Config, config_name: str, progress: Progress
 ) -> Bitstream:
-    """The bitstream of ``board`` with the machine of ``config``.
+    """Builds the bitstream of ``board`` with the machine of ``config``.
 
-    ``progress`` is told each step as it begins. Raises `FitError` if the chip has no room or the
-    clock is too fast, `MissingExtra` without the tools, and `ToolchainError` if one of them fails.
-    For a board that needs the vendor's tools the result is a project for these instead.
+    ``progress`` is called at the start of each step. Raises `FitError` if the design does not fit
+    the chip or misses its clock, `MissingExtra` without the tools, and `ToolchainError` if one of
+    them fails. For a board that needs the vendor's tools, returns a project for them instead.
     """
     started = time.monotonic()
     if isinstance(board, ZynqBoard):
@@ -83,7 +85,7 @@ def build(
     ask_for_more(plan.files, board.clock_hz)
     calls = calls_of(str(plan.files[f"{plan.script}.sh"]))
     for call in calls:
-        path_of(call.tool)  # reports a missing tool before the first one runs
+        path_of(call.tool)  # reports any missing tool before the first one runs
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan.extract(folder)
@@ -112,8 +114,8 @@ def build(
 
 
 def ask_for_more(files: dict[str, Any], clock_hz: float) -> None:
-    """Scale the clocks in the constraints of an ECP5, among ``files``, from the design's
-    ``clock_hz`` to the target of place and route.
+    """Scale the clock constraints of an ECP5 in ``files`` from the design's ``clock_hz`` to the
+    target of place and route.
     """
     ratio = _ASKED_HZ / clock_hz
     for name, text in files.items():
@@ -130,7 +132,7 @@ def _project(
     project: Mapping[str, Any],
     started: float,
 ) -> Bitstream:
-    """The project from which the vendor's tools make a bitstream."""
+    """A project from which the vendor's tools build the bitstream."""
     unknown = dict.fromkeys(("luts", "ffs", "dsps", "brams", "fmax_mhz"))
     summary = {
         "board": board.name,
@@ -156,7 +158,7 @@ def _manifest(
     tools: list[str],
     path: CriticalPath | None = None,
 ) -> bytes:
-    """Manifest of a bitstream: its inputs and its longest ``path``, as JSON."""
+    """Manifest of a bitstream, as JSON: its inputs and its critical ``path``."""
     manifest = {
         **{key: value for key, value in summary.items() if key != "seconds"},
         "critical_path": path.to_dict() if path else None,
@@ -169,7 +171,7 @@ def _manifest(
 
 
 def sources_hash() -> str:
-    """A hash of all hardware sources, on which a bitstream depends besides the tools."""
+    """Hash of all hardware sources; together with the tools they determine a bitstream."""
     digest = hashlib.sha256()
     for path in hardware_sources():
         digest.update(f"{path.name}\n{path.read_text(encoding='utf-8')}".encode())
@@ -197,7 +199,7 @@ def _run_all(
 
 
 def _check_clock(board: Board, folder: Path) -> None:
-    """Raises `FitError` if the design has been placed and routed, and its clock is too fast."""
+    """Raises `FitError` if the design has been placed and routed and does not reach its clock."""
     report = folder / _REPORT
     if report.exists():
         reached = placed(report, 0).fmax_mhz

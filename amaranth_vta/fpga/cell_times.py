@@ -1,7 +1,6 @@
 """Delays of the cells of a 7-series FPGA, from Yosys' library: `cell_times`.
 
-The library has them from measurements of an Artix-7 (Project X-Ray), as ``specify`` blocks in its
-cell models.
+The ``specify`` blocks of the library's cell models hold measurements of an Artix-7 (Project X-Ray).
 """
 
 from __future__ import annotations
@@ -18,16 +17,18 @@ from .netlist import Bit, Cell
 from .tools import Call, run, tool
 
 _LIBRARY = "+/xilinx/cells_sim.v"
-# Nanoseconds for LUT memories without delays in the library, as for similar ones: address to
+# Nanoseconds for LUT memories without delays in the library, taken from similar ones: address to
 # output, clock to output, setup.
 _LUT_MEMORY = (0.642, 1.163, 0.654)
 
-# The port of a cell and the place of a bit in it.
+# A port of a cell and a bit index in it.
 Pin = tuple[str, int]
 
 
 class CellTimes(NamedTuple):
-    """Nanoseconds of a cell: from inputs to outputs, from the clock to outputs, and before it."""
+    """Delays of a cell in nanoseconds: from inputs to outputs, from the clock to outputs, and setup
+    times.
+    """
 
     through: Mapping[Pin, list[tuple[Pin, float]]]
     after_clock: Mapping[Pin, float]
@@ -35,7 +36,7 @@ class CellTimes(NamedTuple):
 
 
 def cell_times(module: Mapping[str, Any]) -> dict[str, CellTimes]:
-    """The times of the kinds of cells in a ``module``, by `kind`, from Yosys' library."""
+    """The delays of each `kind` of cell in a ``module``, from Yosys' library."""
     kinds = {kind(cell): cell for cell in module["cells"].values()}
     names = {name: f"kind_{number}" for number, name in enumerate(kinds)}
     probes = [f"{name} {names[name]} ();" for name in kinds if not name.startswith("$")]
@@ -58,7 +59,7 @@ def cell_times(module: Mapping[str, Any]) -> dict[str, CellTimes]:
 
 
 def kind(cell: Cell) -> str:
-    """The type of a cell with the parameters on which its times depend, as in Verilog."""
+    """The type of a cell with the parameters on which its delays depend, in Verilog syntax."""
     parameters = ", ".join(
         f".{name}({_literal(value)})"
         for name, value in sorted(cell["parameters"].items())
@@ -68,13 +69,14 @@ def kind(cell: Cell) -> str:
 
 
 def _literal(value: str) -> str:
-    """The value of a parameter in a netlist, bits or a text, as in Verilog."""
+    """A parameter value of a netlist, bits or a string, in Verilog syntax."""
     return f'"{value.strip()}"' if value.strip("01") else f"{len(value)}'b{value}"
 
 
 def times_of(module: Mapping[str, Any], cell: Cell) -> CellTimes:
-    """The times that a ``module`` of the library specifies for its pins; of each of several that
-    depend on values the longest."""
+    """The delays that a ``module`` of the library specifies for its pins; the longest if a delay
+    depends on values.
+    """
     pins: dict[Bit, list[Pin]] = defaultdict(list)
     for port, item in module["ports"].items():
         for place, bit in enumerate(item["bits"]):

@@ -1,4 +1,4 @@
-"""The resources of FPGAs, for limits: `CHIPS`."""
+"""Resources of FPGAs, as limits for configurations: `CHIPS`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ RESOURCES = ("lut", "ff", "dsp", "bram36")
 
 @dataclass(frozen=True)
 class Chip:
-    """An FPGA by its ``family`` of `estimate_area`: LUTs (of six inputs on xc7, of four on ecp5),
-    flip-flops, multipliers, block RAMs in units of 36 kbit, and a clock in MHz: reached by the
-    machine named in ``routed``, or an assumption if none was placed there. ``nextpnr`` are the
-    options of place and route, empty where only the vendor's tools support the chip.
+    """Resources of an FPGA of a ``family`` of `estimate_area`: LUTs (with six inputs on xc7, four
+    on ecp5), flip-flops, multipliers, block RAMs in units of 36 kbit, and a clock in MHz. The
+    machine named in ``routed`` reaches that clock; it is an assumption if ``routed`` is empty.
+    ``nextpnr`` are the options for place and route, empty if only the vendor's tools support the
+    chip.
     """
 
     name: str
@@ -30,16 +31,18 @@ class Chip:
     nextpnr: str = ""
 
     def area_of(self, config: Config) -> Area:
-        """The area of the machine of ``config`` on this chip, by `estimate_area`."""
+        """The estimated area of the machine of ``config`` on this chip, by `estimate_area`."""
         return estimate_area(config, self.family, self.dsp)
 
     def share(self, area: Area) -> float:
-        """The share of the chip's most used resource that ``area`` takes."""
+        """The fraction of the chip that ``area`` takes, of the resource with the highest
+        utilization.
+        """
         return max(getattr(area, name) / getattr(self, name) for name in RESOURCES)
 
 
-# From the vendors' data sheets: Xilinx DS190 and DS180, Lattice FPGA-DS-02012. Clocks of ecp5 are
-# those of bitstreams of speed grade 6, rounded down.
+# From the vendors' data sheets: Xilinx DS190 and DS180, Lattice FPGA-DS-02012. ECP5 clocks were
+# reached by bitstreams at speed grade 6, rounded down.
 CHIPS = {
     chip.name: chip
     for chip in (

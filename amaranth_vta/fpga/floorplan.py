@@ -1,4 +1,4 @@
-"""Where the parts of a design are on its chip, and its longest path: `FloorPlan`, `drawn`."""
+"""Floor plan of a placed design, with its critical path: `FloorPlan`, `drawn`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-# Parts of a design by cell name patterns, first match first, with their colours, in the order of
-# the legend.
+# Parts of a design, in the order of the legend, each with a regular expression for its cell names
+# and a colour; the first match wins.
 _PARTS = {
     "fetch and queues": (r"\.(fetch|queues|instructions|insn__payload)\b", "#8a6d00"),
     "load and its scratchpads": (r"\.machine\.(load|inp|wgt)\b", "#0b6bb0"),
@@ -26,7 +26,7 @@ _PARTS = {
     "registers, bus and the rest": (r"", "#8b949e"),
 }
 _SITE = re.compile(r"X(\d+)/?Y(\d+)")
-# What synthesis and packing append to the name of a signal or an instance.
+# Suffixes that synthesis and packing append to the name of a signal or an instance.
 _MADE = re.compile(r"(_(TRELLIS|LUT4|CCU2C?|MULT|PFUMX|DFF|SB_|ALU_)|\$).*")
 _WIDTH, _LEGEND_WIDTH, _ROW, _MARGIN = 720, 220, 22, 12
 
@@ -35,8 +35,9 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The path that limits the clock, from register to register: names of cells, nanoseconds in
-    logic and in routing, and the tiles that it passes."""
+    """The path that limits the clock, from register to register: names of its first and last cell,
+    nanoseconds in logic and in routing, and the tiles along it.
+    """
 
     begin: str
     end: str
@@ -53,7 +54,7 @@ class CriticalPath:
         return f"{self.logic_ns:.1f} + {self.routing_ns:.1f} ns, {where}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For a manifest: without places, and with rounded times."""
+        """For a manifest: without tiles, times rounded."""
         return {
             "from": self.begin,
             "to": self.end,
@@ -64,15 +65,16 @@ class CriticalPath:
 
 @dataclass(frozen=True)
 class FloorPlan:
-    """The part of the design that has the most cells in each tile, and the longest path, if any
-    register has a path to another one."""
+    """For each tile the part of the design with the most cells in it, and the critical path, or
+    None without paths between registers.
+    """
 
     parts: dict[Place, str]
     path: CriticalPath | None
 
     @classmethod
     def load(cls, design: Path, report: Path) -> FloorPlan:
-        """From what nextpnr wrote by ``--write`` and by ``--report``."""
+        """Loads the files that nextpnr writes for ``--write`` and ``--report``."""
         modules = json.loads(design.read_text(encoding="utf-8"))["modules"]
         counts: dict[Place, Counter[str]] = defaultdict(Counter)
         for module in modules.values():
@@ -86,8 +88,9 @@ class FloorPlan:
 
 
 def drawn(plan: FloorPlan, title: str) -> str:
-    """The floor plan as SVG, in light or dark as the reader has it; the chip's corner X0Y0 is at
-    the top left."""
+    """Draws the floor plan as SVG that follows the reader's light or dark colour scheme; tile X0Y0
+    is at the top left.
+    """
     columns = 1 + max((x for x, _ in plan.parts), default=0)
     rows = 1 + max((y for _, y in plan.parts), default=0)
     scale = (_WIDTH - _LEGEND_WIDTH - 2 * _MARGIN) / columns

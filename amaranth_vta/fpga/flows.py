@@ -1,21 +1,21 @@
-"""How designs are synthesized and placed for each family of chips with tools from PyPI: `FLOWS`."""
+"""Synthesis and placement options per chip family, for tools from PyPI: `FLOWS`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# The step of Yosys' synthesis for ECP5 and Gowin that makes chains of carries of adders.
+# The step of Yosys' synthesis for ECP5 and Gowin that maps adders to carry chains.
 GATES = "map_gates"
-# Wires for elements of arrays, such as ``data[0]``: they are copies, and where ABC's result gives
-# bit 0 of the array the same name, Yosys 0.70 ends in an assertion. `verilog` names them otherwise.
+# Wires for array elements, such as ``data[0]``: they are copies, and if ABC's result gives bit 0 of
+# the array the same name, an assertion in Yosys 0.70 fails. `verilog` names them otherwise.
 _HIDE_ELEMENTS = "rename -hide */w:*[*"
 # Adders of up to 12 bits are built from LUTs: entering and leaving a carry chain takes up to four
 # LUTs, and logic around an adder cannot share LUTs with a chain. Packed, `ecp5-25f` took 11,327
 # LUTs of an ECP5 instead of 11,921; 11,757 with a limit of 8 bits, and 11,349 with 16.
 _NARROW = "t:$alu r:Y_WIDTH<=12 %i"
-# Except up to four cells behind a block RAM, which take 140 LUTs of an ECP5 more as chains:
-# synthesis does not know that the output of block RAM is late, and would build the slowest adders
+# Except up to four cells after a block RAM, where carry chains cost 140 more LUTs of an ECP5:
+# synthesis does not know that block RAM outputs arrive late, and would build its slowest adders
 # there.
 _NOT_BEHIND_BLOCK_RAM = "t:DP16KD %co9 %d"
 
@@ -24,10 +24,10 @@ _NOT_BEHIND_BLOCK_RAM = "t:DP16KD %co9 %d"
 class Flow:
     """Synthesis and placement for the chips of a ``family``, whose names begin with ``chips``.
 
-    ``command`` is the Yosys command, ``adders`` selects those built from LUTs before the step
-    `GATES`, and ``suffix`` is the extension of a bitstream. Without a command, Amaranth's platform
-    provides it. With ``refined``, `refine` post-processes the netlist. ``placer`` are options of
-    nextpnr.
+    ``command`` is the Yosys command; if it is empty, Amaranth's platform provides one. ``adders``
+    selects the adders that are built from LUTs before the step `GATES`, and ``suffix`` is the
+    extension of a bitstream. With ``refined``, `refine` post-processes the netlist. ``placer`` are
+    options of nextpnr.
     """
 
     family: str
@@ -40,20 +40,21 @@ class Flow:
 
     @property
     def narrow_adders(self) -> str:
-        """The command of Yosys that makes the adders of LUTs."""
+        """The Yosys command that maps the selected adders to LUTs."""
         return f"techmap -map +/techmap.v {self.adders}"
 
     def before_gates(self, top: str) -> str:
-        """The commands of Yosys for the module ``top`` before the step `GATES`."""
+        """The Yosys commands for the module ``top`` before the step `GATES`."""
         return f"{self.command} -top {top} -run begin:{GATES}; {self.narrow_adders}"
 
     def commands(self, top: str) -> str:
-        """All commands of Yosys for the module ``top``."""
+        """All Yosys commands for the module ``top``."""
         return f"{self.before_gates(top)}; {self.command} -top {top} -run {GATES}:"
 
     def overrides(self, top: str, first: Sequence[str]) -> dict[str, str]:
-        """What Amaranth's platform is told of synthesis for the module ``top``, which begins with
-        the commands ``first``."""
+        """Overrides of Amaranth's synthesis script for the module ``top``, which begins with the
+        commands ``first``.
+        """
         begin = "; ".join((_HIDE_ELEMENTS, *first))
         if not self.command:
             return {"script_after_read": begin}
@@ -64,13 +65,13 @@ class Flow:
         }
 
 
-# How strongly critical paths pull in placement; nextpnr takes 10. With the same seed a machine of
-# 4×4 by itself reaches 90.0 MHz at speed grade 8 of an ECP5 instead of 82.3, and 69.9 at grade 6
-# instead of 64.9; on boards it gains little, 0.1 MHz on the Colorlight i5, 0.2 on the ULX3S.
+# Weight of critical paths in placement; nextpnr's default is 10. With the same seed a single 4×4
+# machine reaches 90.0 MHz at speed grade 8 of an ECP5 instead of 82.3, and 69.9 at grade 6 instead
+# of 64.9; boards gain little, 0.1 MHz on the Colorlight i5, 0.2 on the ULX3S.
 _TIMING = "--placer-heap-timingweight 30"
 
-# By family. Wide functions use LUTs only. With LUT multiplexers, each of whose inputs is a LUT,
-# synthesis builds faster functions of more LUTs: 14,099 of an ECP5 for `ecp5-25f`, not 13,748. On
+# By family. Wide functions use LUTs only. With LUT multiplexers, whose inputs each take a LUT,
+# synthesis builds faster functions from more LUTs: 14,099 of an ECP5 for `ecp5-25f`, not 13,748. On
 # Gowin chips they also constrain placement.
 FLOWS = {
     flow.family: flow
@@ -88,5 +89,5 @@ FLOWS = {
 
 
 def flow_of(chip: str) -> Flow:
-    """The flow for a chip by its name, such as ``LFE5U-25F-6BG381C``."""
+    """The flow for a chip, given its name, such as ``LFE5U-25F-6BG381C``."""
     return next(flow for flow in FLOWS.values() if chip.startswith(flow.chips))

@@ -1,4 +1,4 @@
-"""Netlists as Yosys writes them."""
+"""Helpers for netlists in Yosys' JSON format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def outputs(cell: Cell) -> list[Bit]:
 
 
 def uses(module: Mapping[str, Any]) -> Counter[Bit]:
-    """How often each bit is an input of a cell or an output of the ``module`` of a netlist."""
+    """Fan-out of each bit: the number of cell inputs and ``module`` outputs that it drives."""
     ends = [port["bits"] for port in module["ports"].values() if port["direction"] != "input"]
     for cell in module["cells"].values():
         ends += [

@@ -1,4 +1,4 @@
-"""Products of GEMM in LUTs, where a chip has too few multipliers: `in_luts`."""
+"""Maps GEMM products to LUTs if a chip has too few multipliers: `in_luts`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from amaranth_vta.hw.datapath.dot_products import product_name
 
 from .area import products_in_luts
 
-# From the register of a product back to its multiplication, through cells and wires.
+# Steps of Yosys' `%ci` from the register of a product back to its multiplication.
 _STEPS = 3
 
 
 def in_luts(config: Config, family: str, most: int) -> list[str]:
-    """The commands of Yosys that make `products_in_luts` of LUTs, for the machine of ``config`` on
-    a chip of ``family`` with ``most`` multipliers.
+    """The Yosys commands that map `products_in_luts` to LUTs, for the machine of ``config`` on a
+    chip of ``family`` with ``most`` multipliers.
 
-    They do so by Booth's algorithm, before synthesis looks for multipliers, and fail if there are
-    not as many products.
+    They use Booth's algorithm, run before synthesis infers multipliers, and fail unless they find
+    every selected product.
 
-    The products are spread over the array, and so are the multipliers that remain.
+    The selected products are spread evenly over the array, so that the remaining multipliers are
+    too.
     """
     if not (count := products_in_luts(config, family, most)):
         return []

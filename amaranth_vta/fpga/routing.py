@@ -1,4 +1,4 @@
-"""Area and clock of a machine, placed and routed: `routed`."""
+"""Places and routes a machine for its area and clock: `routed`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .tools import Call, run, tool
 from .usage import PlacedDesign, placed
 
 _NETLIST, _REPORT, _PLACED = "netlist.json", "report.json", "placed.json"
-# The ports that get pins. No package has as many as a machine has ports; and out of context, where
-# ports need no pins, nextpnr leaves the clock to ordinary wires, of which an array of 16×8 has none
-# to spare.
+# The ports that get pins. No package has enough pins for all ports of a machine. Out of context,
+# where ports need no pins, nextpnr routes the clock on ordinary wires, and an array of 16×8 has
+# none to spare.
 _PINS = ("clk", "rst")
 
 
@@ -31,14 +31,14 @@ class RoutedMachine:
 def routed(
     netlist: Path, chip: Chip, *, grade: int = 6, seed: int = 1, wanted_mhz: float | None = None
 ) -> RoutedMachine:
-    """Area and clock of a machine by itself, placed and routed from the ``netlist`` that
-    `synthesized_area` writes; ``chip`` must have ``nextpnr`` options. Its buses are not connected,
-    and paths from and to them do not count.
+    """Places and routes a machine by itself, from a ``netlist`` that `synthesized_area` wrote;
+    ``chip`` must have ``nextpnr`` options. The machine's buses are left unconnected, so that paths
+    to and from them do not count.
 
-    ``grade`` is the speed grade of the chip. Placement starts from ``seed``: the same machine has
-    the same result. ``wanted_mhz`` is the target clock, by default the chip's; a slower machine is
-    no error. Takes minutes. Raises `MissingExtra` without nextpnr, and `ToolchainError` if the
-    machine does not fit.
+    ``grade`` is the speed grade of the chip. Placement starts from ``seed``, so that results are
+    reproducible. ``wanted_mhz`` is the target clock, by default the chip's; a slower machine is no
+    error. Takes minutes. Raises `MissingExtra` without nextpnr, and `ToolchainError` if the machine
+    does not fit.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""Area of a machine after synthesis with Yosys: `synthesized_area`."""
+"""Synthesizes a machine with Yosys for its area: `synthesized_area`."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from .timing import NET_NS
 from .tools import Call, run, tool
 from .usage import synthesized
 
-# ABC maps to LUTs in more rounds than it does by itself. For the 7-series a wire to a LUT takes a
-# fifth more than in the estimate of the clock, since ABC counts no others: not those to enables,
-# resets and memories. In picoseconds.
+# ABC maps to LUTs in more rounds than by default. For the 7-series, a wire to a LUT counts a fifth
+# more than in the clock estimate, since ABC ignores wires to enables, resets and memories. In
+# picoseconds.
 _WIRE = 1200 * NET_NS
 _THOROUGH = (
     "scratchpad -copy abc9.script.flow3 abc9.script; "
     f"scratchpad -set synth_xilinx.abc9.W {_WIRE:.0f}"
 )
-# Flattened, as one module. Not with -widemux, which takes 4 to 20 % of the LUTs away: Yosys 0.70
-# then makes another machine of it, as `benchmarks/netlists.py` shows.
+# Flattened into one module. Not with -widemux, which would save 4 to 20 % of the LUTs: Yosys 0.70
+# then miscompiles the machine, as `benchmarks/netlists.py` shows.
 _SYNTH_XC7 = "synth_xilinx -family xc7 -noiopad -flatten -top vta"
 _ECP5 = FLOWS["ecp5"]
-# By family, the step of its synthesis that maps memories, and the first one after that.
+# By family, the synthesis step that maps memories, and the step after it.
 _MEMORIES = {"xc7": ("map_memory", "fine"), "ecp5": ("map_ram", GATES)}
 _SOURCE, _REPORT, _NETLIST = "vta.v", "area.json", "netlist.json"
 
 
 def commands(family: str) -> str:
-    """The commands of Yosys that map a machine to the cells of a ``family`` of `FAMILIES`."""
+    """The Yosys commands that map a machine to the cells of a ``family`` of `FAMILIES`."""
     return _ECP5.commands("vta") if family == "ecp5" else f"{_THOROUGH}; {_SYNTH_XC7}"
 
 
 def commands_without_memories(family: str) -> str:
-    """The `commands` that map everything but memories."""
+    """The `commands`, but without mapping memories."""
     command, adders, (memories, following) = _SYNTH_XC7, f"{_THOROUGH}; ", _MEMORIES[family]
     if family == "ecp5":
         command, adders = f"{_ECP5.command} -top vta", f"{_ECP5.narrow_adders}; "
@@ -53,11 +53,11 @@ def commands_without_memories(family: str) -> str:
 def synthesized_area(
     config: Config, family: str, netlist: Path | None = None, most: int = UNLIMITED
 ) -> Area:
-    """The area of the machine of ``config``, flattened, on a ``family`` of `FAMILIES`, or on a chip
-    of it with ``most`` multipliers.
+    """The area of the flattened machine of ``config`` on a ``family`` of `FAMILIES`, or on one of
+    its chips with ``most`` multipliers.
 
-    ``netlist`` is a file for the cells, as place and route reads them. Takes one to four minutes.
-    Raises `MissingExtra` without Yosys, and `ToolchainError` if it fails.
+    ``netlist`` is an optional output file: the netlist for place and route. Takes one to four
+    minutes. Raises `MissingExtra` without Yosys, and `ToolchainError` if it fails.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -72,12 +72,12 @@ def synthesized_area(
         if (folder / _NETLIST).exists():
             cells["LUT4"] = cells.get("LUT4", 0) - refine(folder / _NETLIST, family)
         if netlist is not None:
-            shutil.move(folder / _NETLIST, netlist)  # maybe to another file system
+            shutil.move(folder / _NETLIST, netlist)  # it may be on another file system
     return area_of(cells, family)
 
 
 def area_of(cells: Mapping[str, int], family: str) -> Area:
-    """The area of a design with these numbers of ``cells`` of each type, as Yosys counts them."""
+    """The area of a design, given Yosys' counts of ``cells`` by type."""
     if family == "ecp5":
         usage = synthesized(cells)
         return Area(usage.luts, usage.ffs, usage.dsps, usage.brams / 2)
@@ -119,9 +119,9 @@ _LUT_MEMORIES = {
 
 
 def merged_modules(text: str) -> str:
-    """Verilog ``text`` with one module for all that differ in nothing but their name.
+    """Merges modules of Verilog ``text`` that differ only in their names.
 
-    Each would be synthesized by itself: the sixteen lanes of the ALU take most of the time.
+    Otherwise Yosys would synthesize each copy: the sixteen lanes of the ALU take most of the time.
     """
     parts = _MODULE.split(text)
     kept = [parts[0]]
@@ -137,6 +137,6 @@ def merged_modules(text: str) -> str:
 
 
 _MODULE = re.compile(r"^module (\S+)", re.MULTILINE)
-# The backend numbers a register of no meaning in each module.
+# The backend adds a dummy register with a serial number to each module.
 _SERIAL = re.compile(r"dump_module\$\d+")
 _NAME = re.compile(r"\\vta\.\S+")

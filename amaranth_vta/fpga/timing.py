@@ -1,9 +1,9 @@
-"""Estimate of a machine's clock on the 7-series, for which PyPI has no place and route:
+"""Estimates a machine's clock on the 7-series, for which PyPI has no place and route:
 `longest_path`.
 
-The path is that of the netlist, with the cell delays of `cell_times`. Wire delays are known only
-after placement: each wire counts as `NET_NS`, and as nothing within a carry chain, a cascade of DSP
-slices or a slice.
+The estimate is the longest path of the netlist, with the cell delays of `cell_times`. Wire delays
+are known only after placement: each wire counts as `NET_NS`, and as zero within a carry chain, a
+cascade of DSP slices or a slice.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from .cell_times import CellTimes, Pin, cell_times, kind
 from .netlist import Bit, Cell, outputs, uses
 
-# Of a wire from one slice, block RAM or DSP slice to another. A rule of thumb for such chips is
-# that half of a long path is in wires, which it gives for the machines here.
+# Delay of a wire from one slice, block RAM or DSP slice to another. As a rule of thumb, wires make
+# up half of a long path on such chips; with this delay they do for the machines here.
 NET_NS = 0.5
-# On global wires; and of flip-flops C, which is an addend of a DSP slice.
+# Clock ports, on global wires. Port C is one on flip-flops only: on a DSP slice it is an addend.
 _CLOCKS = ("CLK", "WCLK", "CLKARDCLK", "CLKBWRCLK")
 # Ports with dedicated wires from the neighbouring cell.
 _CASCADES = ("CI", "PCIN", "ACIN", "BCIN")
@@ -29,8 +29,9 @@ _CASCADES = ("CI", "PCIN", "ACIN", "BCIN")
 
 @dataclass(frozen=True)
 class LongestPath:
-    """From register to register, or memory: the names of a net at its beginning and of one at its
-    end, nanoseconds in cells, and how many wires and cells of logic are between."""
+    """From register or memory to register or memory: the net names at its start and end,
+    nanoseconds in cells, and the number of wires and of logic cells on it.
+    """
 
     begin: str
     end: str
@@ -40,7 +41,7 @@ class LongestPath:
 
     @property
     def mhz(self) -> float:
-        """The clock that it allows."""
+        """The clock frequency that the path allows."""
         return 1000 / (self.cells_ns + self.nets * NET_NS)
 
     def __str__(self) -> str:
@@ -51,7 +52,7 @@ class LongestPath:
 
 
 def longest_path(netlist: Path) -> LongestPath:
-    """The longest path of the ``netlist`` that `synthesized_area` writes for the family xc7.
+    """The longest path of a ``netlist`` that `synthesized_area` wrote for the family xc7.
 
     Raises `MissingExtra` without Yosys, and `ToolchainError` if it fails.
     """
@@ -60,7 +61,7 @@ def longest_path(netlist: Path) -> LongestPath:
 
 
 def longest_path_of(module: Mapping[str, Any], times: Mapping[str, CellTimes]) -> LongestPath:
-    """The longest path of a ``module`` of a netlist whose cells take these ``times``, by `kind`."""
+    """The longest path of a netlist ``module``, given the delays of its cells by `kind`."""
     return _Paths(module, times).longest()
 
 
@@ -69,19 +70,19 @@ def _is_clock(cell: Cell, port: str) -> bool:
 
 
 class _Step(NamedTuple):
-    """A way to a bit: from another one, through a cell and maybe over a wire."""
+    """An edge to a bit: from the bit ``source``, through a cell and possibly over a wire."""
 
     source: Bit
     ns: float
     nets: int
 
     def after(self, ns: float) -> float:
-        """When it ends, if it begins after ``ns``."""
+        """Arrival time if ``source`` arrives at ``ns``."""
         return ns + self.ns + self.nets * NET_NS
 
 
 class _Paths:
-    """The longest path to each bit of a netlist."""
+    """Longest-path search over the bits of a netlist."""
 
     def __init__(self, module: Mapping[str, Any], times: Mapping[str, CellTimes]) -> None:
         cells: dict[str, Cell] = module["cells"]
@@ -90,7 +91,7 @@ class _Paths:
         self._drivers: dict[Bit, Cell] = {}
         self._steps: dict[Bit, list[_Step]] = defaultdict(list)
         self._begins: dict[Bit, float] = {}
-        # Where paths end: the bit, the cell, and the time that is left for the cell and the wire.
+        # Path ends: the capturing cell, and the last bit with its wire and setup time.
         self._ends: list[tuple[Cell, _Step]] = []
         for cell in cells.values():
             self._drivers |= dict.fromkeys(outputs(cell), cell)
@@ -117,7 +118,7 @@ class _Paths:
                     self._ends.append((cell, _Step(bit, times.before_clock[pin], nets)))
 
     def _nets(self, cell: Cell, port: str, bit: Bit) -> int:
-        """Whether there is a wire to the ``port`` of a cell."""
+        """1 if a wire leads to the ``port`` of a cell, 0 within a slice or a cascade."""
         driver = self._drivers.get(bit, {"type": ""})["type"]
         alone = self._uses[bit] == 1 and driver.startswith(("LUT", "MUXF", "CARRY4"))
         joins = cell["type"].startswith("FD") and port == "D"
@@ -152,8 +153,8 @@ class _Paths:
         )
 
     def _ordered(self) -> Iterator[Bit]:
-        """All bits driven by cells, in the order of their dependences. A loop through pins that the
-        design never uses at the same time is cut somewhere.
+        """All bits driven by cells, in topological order. A false combinational loop is cut
+        somewhere.
         """
         begun: set[Bit] = set()
         for first in self._drivers:
@@ -179,7 +180,7 @@ def _bits(connections: Mapping[str, list[Bit]], pin: Pin) -> list[Bit]:
 
 
 def _names(module: Mapping[str, Any]) -> dict[Bit, str]:
-    """A name of each bit, of the design rather than of synthesis."""
+    """A name for each bit, from the design rather than from synthesis if possible."""
     names: dict[Bit, str] = {}
     for name, item in module["netnames"].items():
         for place, bit in enumerate(item["bits"]):

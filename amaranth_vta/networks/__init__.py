@@ -1,7 +1,7 @@
-"""Quantized networks with random weights, as costly as trained ones: `generate`.
+"""Generates quantized networks with random weights, as costly to run as trained ones: `generate`.
 
-They are built with ONNX's helpers and quantized by ONNX Runtime with calibration, each in another
-way; no file is loaded. Generating one needs the packages of the extra ``networks``.
+The networks are built with ONNX's helpers, calibrated and quantized by ONNX Runtime, in various
+formats; no file is loaded. This needs the packages of the extra ``networks``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["NETWORKS", "generate"]
 
 @cache
 def generate(name: str, size: int | None = None, width: float = 1.0) -> GeneratedNetwork:
-    """The network ``name`` of `NETWORKS`, always the same.
+    """The network ``name`` of `NETWORKS`, the same at each call.
 
-    ``size`` is that of its input, by default the network's own; ``width`` multiplies its channels.
-    Raises `KeyError`, and `MissingExtra` if ONNX or ONNX Runtime is not installed.
+    ``size`` is the size of its input, by default the network's own; ``width`` multiplies its
+    channels. Raises `KeyError`, and `MissingExtra` if ONNX or ONNX Runtime is not installed.
     """
     generator = NETWORKS[name]
     with explain_missing_extras():

@@ -1,4 +1,4 @@
-"""Encoders with attention, of text and of images (Vaswani et al., 2017)."""
+"""Transformer encoders for text and for images (Vaswani et al., 2017)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .float_network import FloatNetwork, Value
 def bert_tiny(net: FloatNetwork, size: int) -> list[Value]:
     """BERT-tiny (Turc et al., 2019): 2 layers of width 128, 2 heads; ``size`` tokens, two classes.
 
-    Normalization follows the additions, and Gelu is written with Erf, as opset 17 has to.
+    Normalization follows the additions, and Gelu is composed with Erf, since opset 17 has no Gelu.
     """
     wide = net.channels(128)
     tokens, types = net.tokens("input_ids", size), net.tokens("token_type_ids", size)
@@ -27,10 +27,10 @@ def bert_tiny(net: FloatNetwork, size: int) -> list[Value]:
 
 
 def vit_tiny(net: FloatNetwork, size: int) -> list[Value]:
-    """ViT-Ti/16 (Touvron et al., 2021) of 4 layers: width 192, 3 heads, patches of 16×16 pixels;
-    the average of all patches is classified.
+    """ViT-Ti/16 (Touvron et al., 2021) with 4 layers: width 192, 3 heads, patches of 16×16 pixels;
+    classifies the average of all patches.
 
-    Normalization comes before attention and products, and Gelu is the operator of opset 20.
+    Normalization precedes attention and products, and Gelu is the operator of opset 20.
     """
     wide = net.channels(192)
     x = net.conv(net.image(3, size, size), wide, 16, 16, act="", pads=0)
@@ -45,7 +45,7 @@ def vit_tiny(net: FloatNetwork, size: int) -> list[Value]:
 
 
 def _attention(net: FloatNetwork, x: Value, heads: int) -> Value:
-    """Self-attention of all positions of a sequence (1, length, width)."""
+    """Self-attention over a sequence (1, length, width)."""
     length, wide = x.shape[1:]
     each = wide // heads
 

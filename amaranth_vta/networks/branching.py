@@ -1,11 +1,11 @@
-"""Networks whose layers branch and are joined by Concat."""
+"""Networks with branches joined by Concat."""
 
 from __future__ import annotations
 
 from .float_network import FloatNetwork, Value
 from .residual import classifier
 
-# Channels of the branches: 1×1; 1×1 and 3×3; 1×1 and 5×5; pooling and 1×1.
+# Channels of the branches: 1×1; 1×1 then 3×3; 1×1 then 5×5; 1×1 after pooling.
 _INCEPTION = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -20,7 +20,9 @@ _INCEPTION = {
 
 
 def squeezenet(net: FloatNetwork, size: int) -> list[Value]:
-    """SqueezeNet 1.1 (Iandola et al., 2016): one channel per class, averaged over its pixels."""
+    """SqueezeNet 1.1 (Iandola et al., 2016): the last convolution has one channel per class,
+    averaged over all pixels.
+    """
 
     def fire(name: str, x: Value, narrow: int, wide: int) -> Value:
         with net.part(name):
@@ -59,8 +61,9 @@ def inception(net: FloatNetwork, size: int) -> list[Value]:
 
 
 def unet(net: FloatNetwork, size: int) -> list[Value]:
-    """U-Net (Ronneberger et al., 2015) of 4 levels from 32 channels, padded, with transposed
-    convolutions for upsampling; the result is a mask."""
+    """U-Net (Ronneberger et al., 2015) with 4 levels, the first with 32 channels, with padding, and
+    with transposed convolutions for upsampling; the result is a mask.
+    """
 
     def twice(name: str, x: Value, channels: int) -> Value:
         with net.part(name):

@@ -6,8 +6,9 @@ from .float_network import FloatNetwork, Value
 
 
 def yolo(net: FloatNetwork, size: int) -> list[Value]:
-    """A detector like YOLOv5 (nano): SiLU after each convolution, CSP blocks, spatial pyramid
-    pooling, and three scales joined on the way down and up."""
+    """A detector like YOLOv5 nano: SiLU after each convolution, CSP blocks, spatial pyramid
+    pooling, and three scales joined top-down and bottom-up.
+    """
 
     def conv(x: Value, channels: int, kernel: int = 1, stride: int = 1) -> Value:
         return net.conv(x, channels, kernel, stride, "Silu")
@@ -51,5 +52,5 @@ def yolo(net: FloatNetwork, size: int) -> list[Value]:
     small = joined("up2", doubled(middle), small, wide[2])
     middle = joined("down5", conv(small, wide[2], 3, 2), middle, wide[3])
     large = joined("down6", conv(middle, wide[3], 3, 2), large, wide[4])
-    # Three boxes of four numbers, a confidence and 80 classes each.
+    # Three boxes of four coordinates, a confidence and 80 class scores each.
     return [net.conv(x, 255, act="") for x in (small, middle, large)]

@@ -1,4 +1,4 @@
-"""A builder of float networks with random weights of realistic statistics."""
+"""Builds float networks with random weights of realistic statistics: `FloatNetwork`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ Array = npt.NDArray[Any]
 
 # Root mean square of the results of each activation for standard normal inputs.
 _ACTIVATED = {"Relu": 0.7, "Relu6": 0.7, "HardSwish": 0.6, "Silu": 0.6, "Gelu": 0.65, "Erf": 0.65}
-# Constants of up to this many elements may determine shapes.
+# Constants of up to this many elements are given to shape inference.
 _SMALL = 16
-_DEAD, _FADED = 0.02, (-30.0, -6.0)  # the share of dead channels; powers of ten of their weights
+_DEAD, _FADED = 0.02, (-30.0, -6.0)  # share of dead channels; log10 of their weight scale
 
 
 @dataclass(frozen=True)
 class Value:
-    """A float tensor of the network. ``rms`` is the approximate root mean square of its
-    elements."""
+    """A float tensor of the network; ``rms`` is its approximate root mean square."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,10 +34,10 @@ class Value:
 class FloatNetwork:
     """A builder of a float network; `model` returns it.
 
-    Weights are scaled such that the results of all layers have about the same size, as
+    Weights are scaled so that the results of all layers have about the same magnitude, as
     normalization ensures in training. They have long tails, channels differ in scale, and one in
     fifty is dead: its weights are nearly zero. ``width`` multiplies the number of channels. All
-    random numbers follow from ``seed``.
+    random numbers derive from ``seed``.
     """
 
     def __init__(self, name: str, seed: int, opset: int = 17, width: float = 1.0) -> None:
@@ -53,11 +52,11 @@ class FloatNetwork:
     # Inputs and outputs.
 
     def image(self, *shape: int) -> Value:
-        """The input ``image`` (N, *shape), for any number of images."""
+        """The input ``image`` (N, *shape) with an open number of images."""
         return self._input("image", TensorProto.FLOAT, (1, *shape), is_open=True)
 
     def tokens(self, name: str, length: int) -> Value:
-        """An input of (1, length) int64."""
+        """An int64 input of shape (1, length)."""
         return self._input(name, TensorProto.INT64, (1, length), is_open=False)
 
     def channels(self, count: int) -> int:
@@ -66,13 +65,13 @@ class FloatNetwork:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """A context in which names of operators begin with ``name``."""
+        """A context that prefixes the names of operators with ``name``."""
         self._parts.append(name)
         yield
         self._parts.pop()
 
     def model(self, *outputs: Value) -> onnx.ModelProto:
-        """The network with these ``outputs``, checked."""
+        """The finished network with these ``outputs``, after ONNX's checker."""
         inputs = []
         for name, kind, shape, is_open in self._inputs:
             sizes: list[str | int | None] = ["n" if is_open else shape[0], *shape[1:]]
@@ -93,9 +92,9 @@ class FloatNetwork:
     def node(
         self, operator: str, *inputs: Value | str, rms: float = 0.0, **attributes: Any
     ) -> Value:
-        """The one result of an ONNX operator; its ``rms`` is that of the first input if not given.
+        """The only result of an ONNX operator; ``rms`` is by default that of the first input.
 
-        Inputs may also be names of constants, and "" for an optional input that is absent.
+        Inputs may also be names of constants, and "" for an absent optional input.
         """
         return self.nodes(operator, *inputs, rms=rms, **attributes)[0]
 
@@ -131,8 +130,9 @@ class FloatNetwork:
         groups: int = 1,
         pads: int | None = None,
     ) -> Value:
-        """A convolution with bias and an activation (none if ``act`` is empty). Without ``pads`` it
-        is padded such that a stride of 1 keeps the size."""
+        """A convolution with bias and an activation (none if ``act`` is empty). Default padding
+        keeps the size at stride 1.
+        """
         axes = len(x.shape) - 2
         kernels = (kernel,) * axes if isinstance(kernel, int) else kernel
         strides = (stride,) * axes if isinstance(stride, int) else stride
@@ -162,20 +162,20 @@ class FloatNetwork:
         return self.activation(y, act)
 
     def gemm(self, x: Value, outputs: int, act: str = "") -> Value:
-        """A fully connected layer on rows, as exporters write it: Gemm."""
+        """A fully connected layer on rows, exported as Gemm."""
         weights = self.weights(outputs, x.shape[1], rms=x.rms)
         y = self.node("Gemm", x, weights, self._bias(outputs), rms=1.0, transB=1)
         return self.activation(y, act)
 
     def linear(self, x: Value, outputs: int, act: str = "") -> Value:
-        """A fully connected layer on sequences, as exporters write it: MatMul, then Add."""
+        """A fully connected layer on sequences, exported as MatMul, then Add."""
         weights = self.weights(outputs, x.shape[-1], rms=x.rms)
         self._constants[weights] = self._constants[weights].T.copy()
         y = self.node("MatMul", x, weights, rms=1.0)
         return self.activation(self.node("Add", y, self._bias(outputs)), act)
 
     def activation(self, x: Value, act: str) -> Value:
-        """An activation, composed of several ONNX operators where there is no operator for it."""
+        """An activation; composed of several ONNX operators if there is no single one."""
         rms = x.rms * _ACTIVATED.get(act, 1.0)
         match act:
             case "":
@@ -209,7 +209,7 @@ class FloatNetwork:
         return self.node("Reshape", x, self.constant("shape", shape, np.int64))
 
     def norm(self, x: Value) -> Value:
-        """LayerNormalization of the last dimension."""
+        """LayerNormalization over the last dimension."""
         size = x.shape[-1]
         scale = self.constant("scale", self._rng.lognormal(0, 0.2, size))
         bias = self.constant("bias", self._rng.normal(0, 0.1, size))
@@ -218,8 +218,9 @@ class FloatNetwork:
     # Numbers.
 
     def weights(self, outputs: int, *shape: int, rms: float) -> str:
-        """A constant (outputs, *shape) that gives results with an rms of about 1 for inputs of
-        ``rms``."""
+        """A constant (outputs, *shape), scaled so that inputs with ``rms`` lead to results with an
+        rms of about 1.
+        """
         tails = self._rng.standard_t(6, (outputs, *shape)) * np.sqrt(4 / 6)
         spread = self._rng.lognormal(0, 0.3, outputs)
         dead = self._rng.random(outputs) < _DEAD

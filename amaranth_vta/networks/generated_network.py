@@ -1,4 +1,4 @@
-"""From a generator of a float network to a quantized network: `generated_network`."""
+"""Builds and quantizes a float network: `generated_network`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from amaranth_vta.quantize.quantizer import Options, quantize
 from .float_network import Array, FloatNetwork
 from .generators import Form, Generator
 
-# Samples for calibration.
+# Number of calibration samples.
 _SAMPLES = 2
 
 
 @dataclass(frozen=True)
 class GeneratedNetwork:
-    """A quantized ``model``, and ``inputs`` for one run of it, by name."""
+    """A quantized ``model``, and ``inputs`` for one run, by name."""
 
     model: onnx.ModelProto
     inputs: dict[str, Array]
 
 
 def generated_network(name: str, generator: Generator, size: int, width: float) -> GeneratedNetwork:
-    """The network that the function ``name`` in the module of ``generator`` makes, quantized."""
+    """Builds the float network with the function ``name`` in the module of ``generator``, and
+    quantizes it.
+    """
     module = import_module(f".{generator.module}", __package__)
     grow = getattr(module, name.replace("-", "_"))
     seed = crc32(name.encode())
@@ -62,8 +64,9 @@ def _inputs(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, Array
 
 
 def _image(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """A random image of standard deviation 1 with correlated neighbours, as in photographs and in
-    speech."""
+    """A random image with standard deviation 1 and correlated neighbours, as in photographs and
+    speech.
+    """
     values = rng.normal(0, 1, shape)
     for axis in range(2, len(shape)):
         for step in (1, 2, 4):

@@ -1,4 +1,4 @@
-"""The networks that can be generated, and how each is quantized: `NETWORKS`."""
+"""The available networks, and how each is quantized: `NETWORKS`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Form:
-    """How ONNX Runtime quantizes a network: types of activations and weights, ``operators``
-    (QOperator form, else QDQ), scales per channel, weights with zero points, scales that are powers
-    of two."""
+    """How ONNX Runtime quantizes a network: types of activations and weights, format (QOperator
+    with ``operators``, else QDQ), scales per channel or per tensor, weights with zero points unless
+    ``symmetric``, scales restricted to powers of two.
+    """
 
     activations: str = "uint8"
     weights: str = "int8"
@@ -20,8 +21,8 @@ class Form:
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """Format, types of activations and weights as ONNX Runtime abbreviates them, and the
-        granularity of scales.
+        """Format, types of activations and weights in ONNX Runtime's notation, and granularity of
+        scales.
         """
         signs = {"uint8": "U8", "int8": "S8"}
         scales = "channel" if self.per_channel else "tensor"
@@ -45,8 +46,9 @@ class Form:
 
 @dataclass(frozen=True)
 class Generator:
-    """One network, made by the function of its name in ``module`` of this package. ``size`` is that
-    of its input: pixels per side, or the length of a sequence."""
+    """One network, built by the function of the same name in ``module`` of this package. ``size``
+    is the size of its input: pixels per side, or the length of a sequence.
+    """
 
     module: str
     what: str

@@ -1,11 +1,11 @@
-"""Networks of depthwise convolutions for phones."""
+"""Mobile networks with depthwise convolutions."""
 
 from __future__ import annotations
 
 from .float_network import FloatNetwork, Value
 from .residual import classifier
 
-# Expansion, channels, blocks, stride of the first of them, kernel.
+# By stage: expansion, channels, blocks, stride of the first block, kernel.
 _MOBILE = (
     *((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 32, 3, 2, 3), (6, 64, 4, 2, 3)),
     *((6, 96, 3, 1, 3), (6, 160, 3, 2, 3), (6, 320, 1, 1, 3)),
@@ -53,7 +53,7 @@ def _halves(net: FloatNetwork, x: Value) -> tuple[Value, Value]:
 
 
 def _shuffled(net: FloatNetwork, x: Value) -> Value:
-    """The channels of both halves, interleaved."""
+    """Interleaves the channels of both halves."""
     _, channels, height, width = x.shape
     pairs = net.reshape(x, 0, 2, channels // 2, height, width)
     turned = net.node("Transpose", pairs, perm=[0, 2, 1, 3, 4])

@@ -32,7 +32,7 @@ def resnet50(net: FloatNetwork, size: int) -> list[Value]:
 
 
 def classifier(net: FloatNetwork, x: Value, classes: int) -> Value:
-    """The average of all pixels, and a score for each class."""
+    """Global average pooling, then a fully connected layer with a score per class."""
     x = net.node("Flatten", net.node("GlobalAveragePool", x, rms=0.5 * x.rms))
     return net.gemm(x, classes)
 
@@ -43,7 +43,7 @@ def _stem(net: FloatNetwork, size: int) -> Value:
 
 
 def _shortcut(net: FloatNetwork, x: Value, channels: int, stride: int) -> Value:
-    """The input, through a 1×1 convolution if its size or its channels change."""
+    """The input, projected by a 1×1 convolution if size or channels change."""
     if stride == 1 and x.shape[1] == channels:
         return x
     return net.conv(x, channels, 1, stride, act="")

@@ -1,4 +1,4 @@
-"""Recognition of text in images."""
+"""Text recognition in images."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from .float_network import FloatNetwork, Value
 
 
 def ocr(net: FloatNetwork, size: int) -> list[Value]:
-    """A recognizer of a line of text of 32 × ``size`` pixels: the convolutions of CRNN (Shi et al.,
-    2015), which reduce the image to one row, two fully connected layers in place of the recurrent
-    ones, and the probabilities of 96 characters and a blank, for CTC."""
+    """Recognizes a line of text of 32 × ``size`` pixels: the convolutions of CRNN (Shi et al.,
+    2015), which reduce the image to one row, two fully connected layers instead of the recurrent
+    layers, and probabilities of 96 characters and a blank, for CTC.
+    """
     x = net.image(1, 32, size)
     for level, (channels, convolutions, pool) in enumerate(
         ((64, 1, (2, 2)), (128, 1, (2, 2)), (256, 2, (2, 1)), (512, 2, (2, 1)))

@@ -1,1 +1,1 @@
-"""Quantization of float models by ONNX Runtime's quantizer, and the accuracy of the result."""
+"""Quantizes float models with ONNX Runtime's quantizer, and measures the accuracy of the result."""

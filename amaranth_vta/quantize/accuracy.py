@@ -1,4 +1,4 @@
-"""The accuracy of a quantized model against the float model: signal-to-noise ratios, per tensor."""
+"""Accuracy of a quantized model against its float model: a signal-to-noise ratio per tensor."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from .shown_tensors import showing
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The signal-to-noise ratio, in decibels, of the quantized model's tensor against ``name`` of
-    the float model, which ``operator`` makes; infinite if both are equal. Without a signal, where
-    the tensor is zero in all samples, a ratio says nothing."""
+    """The signal-to-noise ratio, in decibels, of a tensor of the quantized model against tensor
+    ``name`` of the float model, the result of ``operator``; infinite if both are equal. The ratio
+    is meaningless without a signal, if the tensor is zero in all samples.
+    """
 
     name: str
     operator: str
@@ -33,7 +34,7 @@ def accuracy(
     samples: Iterable[Mapping[str, Array]],
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[Accuracy]:
-    """The accuracy of all float tensors that both models have, in the order of the float model.
+    """The accuracy of all float tensors that are in both models, in the order of the float model.
 
     ``progress`` is called with the number of samples done.
     """
@@ -44,7 +45,7 @@ def accuracy(
     int_session = exact_session(showing(quantized.model, pairs.values()))
 
     def measure(sample: Mapping[str, Array]) -> None:
-        # Its local variables are gone before the next sample runs.
+        # A function, so that its tensors are freed before the next sample runs.
         want = run_session(float_session, pairs, sample)
         got = run_session(int_session, pairs.values(), sample)
         for name, other in list(pairs.items()):
@@ -52,7 +53,7 @@ def accuracy(
                 del pairs[name]
                 continue
             wanted, found = want[name].astype(np.float64), got[other].astype(np.float64)
-            # Infinities of masks and NaN are no signal, and where they are equal no noise.
+            # Infinities of masks and NaN are not counted as signal, nor as noise.
             finite = np.isfinite(wanted)
             signal[name] += float((wanted[finite] ** 2).sum())
             noise[name] += float(((wanted - found)[finite] ** 2).sum())
@@ -76,6 +77,6 @@ def accuracy(
 def _decibels(signal: float, noise: float) -> float:
     if noise == 0:
         return inf
-    if not noise < inf:  # the quantized tensor has infinities or NaN
+    if not noise < inf:  # the quantized tensor contains infinities or NaN
         return -inf
     return 10 * log10(signal / noise) if signal > 0 else -inf

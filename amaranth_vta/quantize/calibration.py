@@ -1,4 +1,4 @@
-"""Calibration in one pass over the samples: `calibrate` collects a `Distribution` per tensor."""
+"""Calibrates in one pass over the samples: `calibrate` collects a `Distribution` per tensor."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .shown_tensors import showing
 
-# One bin for each upper half of a float32: sign, exponent and 7 bits of the mantissa. The edges of
-# a bin differ by less than 1/128 of their magnitude, independent of the tensor's range.
+# One bin per upper half of a float32: sign, exponent and 7 bits of the mantissa. So the width of a
+# bin is less than 1/128 of its magnitude, whatever the range of the tensor.
 _BINS = 1 << 16
 _SIGN, _INFINITY = 0x8000, 0x7F80
-# Half of the float32 range. A range beyond it overflows when it is dequantized.
+# Half of the float32 range. A larger range overflows when it is dequantized.
 _HUGE = float(np.finfo(np.float32).max) / 2
-# The number of steps between the ends of an 8-bit range.
+# Number of quantization steps in an 8-bit range.
 _STEPS = 255
-# The least magnitude with a scale that is a normal float32.
+# The smallest magnitude whose scale is a normal float32.
 _TINY = _STEPS * float(np.finfo(np.float32).tiny)
 
 
 @dataclass
 class Distribution:
-    """The values of one tensor in all samples: a histogram whose size does not depend on the
-    number of samples. NaN is not counted.
+    """The values of one tensor in all samples: a histogram whose size does not depend on the number
+    of samples. NaN is not counted.
 
-    ``bins`` are the upper halves, as bits, of the float32 values that occur; ``counts`` says how
-    often.
+    ``bins`` are the upper halves, as bits, of the float32 values that occur; ``counts`` is the
+    number of occurrences of each.
     """
 
     dtype: np.dtype = field(default_factory=lambda: np.dtype(np.float32))
@@ -69,24 +69,27 @@ class Distribution:
 
     @property
     def is_huge(self) -> bool:
-        """Whether there are no finite values, infinities, or values beyond half of float32."""
+        """Whether the values include infinities or exceed half the float32 range, or there are
+        none.
+        """
         return not self.reach < _HUGE
 
     @property
     def is_masked(self) -> bool:
-        """Whether 8 bits would keep only outliers, as of scores that a mask has set to -1e9: all
-        values of less than half the largest magnitude are below one step, and not all are zero."""
+        """Whether 8 bits would resolve only outliers, such as scores that a mask has set to -1e9:
+        all values of less than half the largest magnitude are below one step, and not all are zero.
+        """
         step = (max(self.high, 0) - min(self.low, 0)) / _STEPS
         lower, upper = _magnitudes(self.bins)
         small = upper < self.reach / 2
         return bool(small.any() and 0 < upper[small].max() < step and lower[small].max() > 0)
 
     def range(self, percentile: float | None) -> tuple[float, float]:
-        """The range that covers ``percentile`` percent of the values, the rest half below and half
-        above it; all values for None.
+        """The range that covers ``percentile`` percent of the values, with equal numbers of
+        outliers below and above; None covers all values.
 
-        Each end is the exact percentile, or outside of it by less than 1/128 of its magnitude.
-        All values are covered also where the percentile would leave only zero.
+        Each end is the exact percentile, or outside of it by less than 1/128 of its magnitude. If
+        the percentile would leave only zero, the range covers all values too.
         """
         if percentile is None:
             return self.low, self.high
@@ -103,7 +106,7 @@ class Distribution:
 
 
 def _magnitudes(bins: npt.NDArray[np.int64]) -> tuple[Array, Array]:
-    """The least and the greatest magnitude in each of ``bins``."""
+    """The smallest and the largest magnitude in each of ``bins``."""
     bits = ((bins & ~_SIGN) << 16).astype(np.uint32)
     return _magnitude(bits), _magnitude(bits + np.uint32(0xFFFF))
 
@@ -114,7 +117,7 @@ def _magnitude(bits: npt.NDArray[np.uint32]) -> Array:
 
 
 def _end(bin: np.int64, side: int) -> float:
-    """The outer edge of a bin: the least value in it if ``side`` is -1, the greatest if 1."""
+    """The outer edge of a bin: its smallest value if ``side`` is -1, its largest if 1."""
     lower, upper = (edge.item() for edge in _magnitudes(np.array([bin])))
     if bin & _SIGN:
         return -float(upper if side < 0 else lower)
@@ -126,7 +129,8 @@ def calibrate(
     samples: Iterable[Mapping[str, Array]],
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Distribution]:
-    """The distributions of the float tensors of ``model``, whose types are inferred.
+    """Runs ``model`` on ``samples`` and collects the distributions of its float tensors, whose
+    types must have been inferred.
 
     Holds the tensors of one sample at a time. ``progress`` is called after each sample with the
     number of samples done.
@@ -146,7 +150,7 @@ def calibrate(
     found = {name: Distribution() for name in (*inputs, *names)}
 
     def count(sample: Mapping[str, Array]) -> None:
-        # Its local variables are gone before the next sample runs.
+        # A function, so that its tensors are freed before the next sample runs.
         for name in inputs:
             found[name].add(sample[name])
         for name, values in run_session(session, names, sample).items():

@@ -1,4 +1,4 @@
-"""Selection of the operators to leave in float: `kept_in_float`."""
+"""Selects the operators to leave in float: `kept_in_float`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .tensor_ranges import bounds
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _SOFTMAX = frozenset({"LogSoftmax", "Softmax"})
-# Operators that put a mask into scores, or a bias.
+# Operators that add a mask, or a bias, to scores.
 _MASKING = frozenset({"Add", "Max", "Min", "Sub", "Where"})
 # Operators between a product and a Softmax, and operators that compute masks.
 _BETWEEN = _MASKING | {
@@ -21,7 +21,7 @@ _BETWEEN = _MASKING | {
     *("Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
 }
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
-# Operators whose constants, such as the bounds of a Clip, the quantizer leaves alone.
+# Operators with constants that are not quantized, such as the bounds of a Clip.
 _BOUNDED = frozenset({"Clip", "Pad", "Resize"})
 
 
@@ -31,8 +31,9 @@ def kept_in_float(
     """Yield the names of the nodes of ``graph`` to leave in float.
 
     These are the nodes between a product and a masked Softmax; nodes with a tensor whose 8-bit
-    scale only a mask would determine, or whose values are not finite; and a Clip whose bounds
-    exclude zero, because the range of a quantized tensor, which includes zero, cannot replace it.
+    scale would be determined by a mask alone, or whose values are not finite; and a Clip whose
+    bounds exclude zero: the range of a quantized tensor always includes zero, and so cannot replace
+    this Clip.
     """
     yield from _before_softmax(graph, distributions)
     huge = {name for name, item in distributions.items() if item.is_huge}
@@ -65,10 +66,12 @@ def _huge_constants(graph: onnx.GraphProto) -> Iterator[str]:
 def _before_softmax(
     graph: onnx.GraphProto, distributions: Mapping[str, Distribution]
 ) -> Iterator[str]:
-    """Yield each Softmax that reads masked scores, and the nodes between the product and it.
+    """Yield each Softmax that reads masked scores, and the nodes between the product and the
+    Softmax.
 
-    The scale of masked scores would be the mask's and leave no resolution for the scores; a mask
-    that no sample uses would saturate instead."""
+    The mask would determine the scale of masked scores and leave no resolution for the scores; a
+    mask that no sample uses would saturate instead.
+    """
     makers = {name: node for node in graph.node for name in node.output}
     masking = {node.name for node in graph.node if node.op_type in _MASKING}
     masking &= set(_masked(graph, distributions))
@@ -90,7 +93,8 @@ def _masked(graph: onnx.GraphProto, distributions: Mapping[str, Distribution]) -
     """Yield the nodes with an operand that may be a mask.
 
     A mask does not depend on a product with weights. A constant within the range of the other
-    operands, such as a bias, is no mask."""
+    operands, such as a bias, is not a mask.
+    """
     constants = {
         item.name: float(np.abs(numpy_helper.to_array(item)).max(initial=0))
         for item in graph.initializer

@@ -1,4 +1,4 @@
-"""Topological order of nodes with subgraphs: `sort_nodes`."""
+"""Sorts nodes topologically, with subgraphs: `sort_nodes`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .unique_names import subgraphs, tensor_names
 
 
 def sort_nodes(graph: onnx.GraphProto) -> None:
-    """Move nodes that make a tensor before the nodes that read it, also within a subgraph.
+    """Sort nodes so that each tensor is produced before it is read, including reads in subgraphs.
 
-    ONNX Runtime's quantizer sorts nodes without regard to reads of subgraphs.
+    ONNX Runtime's quantizer sorts nodes, but ignores reads in subgraphs.
     """
     if not any(True for node in graph.node for _ in subgraphs(node)):
         return

@@ -1,4 +1,4 @@
-"""Quantization of a float model to a form that the machine can run: `quantize`."""
+"""Quantizes a float model to a form that the machine can run: `quantize`."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ from .unique_names import UniqueNames
 
 Sample = Mapping[str, Array]
 
-# Averages and maxima of images and sequences, which the machine has and ONNX Runtime's quantizer
-# leaves in float if it is not told to quantize them.
+# Averages and maxima over images and sequences. The machine supports them, but ONNX Runtime's
+# quantizer leaves them in float by default.
 _OVER_PIXELS = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMean"})
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the quantizer. Weights have scales ``per_channel``, else one per tensor; scales
-    that are powers of two, for machines without REQUANTIZE, are per tensor and without zero points.
-    The range of an activation covers ``percentile`` percent of its values, None for all. With
-    ``operators`` the form is QOperator, else QDQ. Types are int8 if they are not ``unsigned``;
-    weights have zero points if they are not ``symmetric``. Operators that ``in_float`` names, or
-    whose result it names, are not quantized."""
+    """Options of the quantizer. Weights have scales ``per_channel``, else one per tensor. With
+    ``power_of_two``, for machines without REQUANTIZE, scales are powers of two per tensor, without
+    zero points. The range of an activation covers ``percentile`` percent of its values, None for
+    all. With ``operators`` the format is QOperator, else QDQ. Activations and weights are int8
+    unless ``unsigned_activations`` or ``unsigned_weights`` is set; weights have zero points unless
+    ``symmetric_weights``. Operators named in ``in_float``, by their own name or by a result, are
+    not quantized.
+    """
 
     per_channel: bool = True
     power_of_two: bool = False
@@ -62,11 +64,11 @@ class Options:
 
 @dataclass(frozen=True)
 class QuantizedModel:
-    """A quantized ``model``, and the ``float_model`` that it was made from: the given one after
+    """A quantized ``model``, and the ``float_model`` from which it was made: the given model after
     folding and fusion.
 
     ``pairs`` maps tensor names of the float model to the corresponding, dequantized tensors of the
-    quantized model. ``zero`` lists the quantized tensors with only zeros in all samples.
+    quantized model. ``zero`` lists the quantized tensors that are zero in all samples.
     """
 
     model: onnx.ModelProto
@@ -81,10 +83,10 @@ def quantize(
     options: Options,
     progress: Callable[[int], None] = lambda _: None,
 ) -> QuantizedModel:
-    """``model`` in the form of ``options``, calibrated with ``samples``.
+    """Quantizes ``model`` as set in ``options``, calibrated with ``samples``.
 
     ``progress`` is called with the number of samples done. Raises `ModelError` if the quantizer
-    cannot do it.
+    fails.
     """
     prepared = prepare(model)
     names = UniqueNames(prepared)
@@ -104,7 +106,7 @@ def quantize(
             result = _quantized(unique, ranges, in_float, options, overrides)
     except ModelError:
         raise
-    except Exception as error:  # the quantizer's exceptions have no other common base
+    except Exception as error:  # the quantizer's exceptions have no common base class
         reason = names.readable(str(error).splitlines()[0] if str(error) else repr(error))
         raise ModelError(f"the model cannot be quantized: {reason}") from None
     pairs = _pairs(unique, result)
@@ -123,8 +125,9 @@ def quantize(
 
 
 def _chosen(names: UniqueNames, chosen: Collection[str]) -> Iterator[str]:
-    """The nodes that have a name or a result in ``chosen``; raises `ModelError` for a name that is
-    nowhere."""
+    """The nodes with a name or a result in ``chosen``; raises `ModelError` if ``chosen`` has a name
+    that does not exist.
+    """
     left = set(chosen)
     for node in names.model.graph.node:
         found = {names.original(name) for name in (node.name, *node.output) if name}
@@ -136,8 +139,9 @@ def _chosen(names: UniqueNames, chosen: Collection[str]) -> Iterator[str]:
 
 
 def _pairs(model: onnx.ModelProto, quantized: onnx.ModelProto) -> dict[str, str]:
-    """Map results of nodes of ``model``, in order, to the corresponding tensors of ``quantized``;
-    tensors that exist in only one of the two are left out."""
+    """Map results of nodes of ``model``, in order, to the corresponding tensors of ``quantized``,
+    without tensors that exist in only one of the two.
+    """
     outputs = {item.name for item in model.graph.output}
     known = {name for node in quantized.graph.node for name in node.output}
     pairs = {}
@@ -151,8 +155,9 @@ def _pairs(model: onnx.ModelProto, quantized: onnx.ModelProto) -> dict[str, str]
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model`` after ONNX Runtime's folding and fusion within ONNX's own operators, such as
-    BatchNormalization into convolutions. Raises `ModelError`."""
+    """``model`` after ONNX Runtime's constant folding, and fusions that keep to standard ONNX
+    operators, such as BatchNormalization into convolutions. Raises `ModelError`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "prepared.onnx"
         options = onnxruntime.SessionOptions()
@@ -166,15 +171,16 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
             raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None
         prepared = onnx.load(path)
     for node in prepared.graph.node:
-        # The quantizer takes nodes by their names, which not all exporters give.
+        # The quantizer identifies nodes by name, but not all exporters name them.
         node.name = node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
     _flatten_biases(prepared.graph)
     return onnx.shape_inference.infer_shapes(prepared)
 
 
 def _flatten_biases(graph: onnx.GraphProto) -> None:
-    """Gives biases of Gemm that are one row, as fusion of MatMul and Add leaves them, a shape of
-    one dimension: the quantizer fails on others."""
+    """Reshape biases of Gemm with one row, which the fusion of MatMul and Add leaves, to one
+    dimension: the quantizer fails on others.
+    """
     read_as_bias = {
         name for node in graph.node if node.op_type == "Gemm" for name in node.input[2:]
     }
@@ -196,8 +202,9 @@ def _quantized(
     options: Options,
     overrides: dict[str, Any],
 ) -> onnx.ModelProto:
-    """``model`` with scales for ``ranges``, without the nodes ``in_float``, with ``overrides`` of
-    the parameters of tensors."""
+    """Quantize ``model`` with scales for ``ranges``, except the nodes ``in_float``; ``overrides``
+    are quantization parameters by tensor.
+    """
     extra = {
         "WeightSymmetric": options.symmetric_weights,
         "ActivationSymmetric": options.power_of_two,
@@ -229,8 +236,8 @@ def _quantized(
 
 
 def _reductions_of_features(graph: onnx.GraphProto) -> list[str]:
-    """Names of reductions over fewer than all pixels, such as those of a decomposed normalization:
-    quantized, they would cost accuracy and stay on the host.
+    """Names of reductions over axes other than all pixels, such as in a decomposed normalization:
+    quantized, they would lose accuracy and still run on the host.
     """
     ranks = {
         item.name: len(item.type.tensor_type.shape.dim)
@@ -255,19 +262,19 @@ def _goes_over_pixels(graph: onnx.GraphProto, node: onnx.NodeProto, rank: int) -
 
 
 def _is_centred(graph: onnx.GraphProto, mean: onnx.NodeProto) -> bool:
-    """Whether a mean is subtracted from its own input, as in a normalization."""
+    """Whether the mean is subtracted from a tensor, as in a normalization."""
     readers = [node for node in graph.node if mean.output[0] in node.input]
     return any(node.op_type == "Sub" for node in readers)
 
 
 def _powers_of_two(model: onnx.ModelProto, result: onnx.ModelProto) -> dict[str, list[Any]]:
-    """For each tensor that ``result`` quantizes, the next power of two above its scale."""
+    """For each tensor that ``result`` quantizes, its scale rounded up to a power of two."""
     values = {item.name: numpy_helper.to_array(item) for item in result.graph.initializer}
     weights = {item.name for item in model.graph.initializer}
     overrides: dict[str, list[Any]] = {}
     for node in result.graph.node:
         if node.op_type == "QuantizeLinear":
-            # The quantizer renames the tensor before an output.
+            # The quantizer renames a tensor before a graph output.
             name = node.input[0].removesuffix("_QuantizeLinear_Input")
         elif node.op_type == "DequantizeLinear" and node.input[0].endswith("_quantized"):
             name = node.input[0].removesuffix("_quantized")
@@ -285,8 +292,7 @@ def _powers_of_two(model: onnx.ModelProto, result: onnx.ModelProto) -> dict[str,
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A context without the quantizer's messages on terminal and log, which do not concern the
-    user."""
+    """A context that suppresses the quantizer's messages, which are not for the user."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):

@@ -20,18 +20,19 @@ from amaranth_vta.sw.runtime.array_file import (
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
-# For each input the shape of one sample, with 0 for an open size, and the type.
+# For each input the shape of one sample, with 0 for an open size, and the dtype.
 _Inputs = Mapping[str, tuple[tuple[int, ...], np.dtype]]
-# The number of random samples, and the most that are taken from files.
+# Number of random samples, and maximum number of samples from files.
 _FEW, _MOST = 16, 500
 
 
 def samples_from(path: str | None, model: onnx.ModelProto) -> list[dict[str, Array]]:
-    """Samples for the inputs of ``model``: from an .npz with an array of several per input, from a
-    folder of .npz or .npy files with one or more each, or a few random ones without a path.
+    """Samples for the inputs of ``model``: from an .npz with an array of several samples per input,
+    from a folder of .npz or .npy files with one or more samples each, or a few random samples if
+    ``path`` is None.
 
-    Sizes that the model leaves open, besides the number of samples, are those of the first sample.
-    Raises `ModelError` if they do not fit.
+    Sizes that the model leaves open, besides the number of samples, are taken from the first
+    sample. Raises `ModelError` if arrays do not fit the inputs.
     """
     shapes = _inputs(model)
     if path is None:
@@ -61,7 +62,7 @@ def _inputs(model: onnx.ModelProto) -> _Inputs:
     for item in inputs_of(model):
         tensor = item.type.tensor_type
         sizes = [0 if is_open(dim) else dim.dim_value for dim in tensor.shape.dim]
-        # One sample where their number is open.
+        # One sample if their number is open.
         shape = (sizes[0] or 1, *sizes[1:]) if sizes else ()
         found[item.name] = shape, np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return found
@@ -93,7 +94,7 @@ def _of(file: Path, shapes: _Inputs) -> list[dict[str, Array]]:
     if missing := [name for name in shapes if name not in arrays]:
         raise ModelError(f"{file} has no array for the input {missing[0]}")
     parts = {name: _cut(file, name, arrays[name], *shapes[name]) for name in shapes}
-    # An array of rank 0, for an input of rank 0, is for all samples.
+    # An array of rank 0, for an input of rank 0, applies to all samples.
     shared = {name for name in shapes if arrays[name].ndim == 0}
     count = min((len(part) for name, part in parts.items() if name not in shared), default=1)
     return [
@@ -105,9 +106,9 @@ def _of(file: Path, shapes: _Inputs) -> list[dict[str, Array]]:
 def _cut(
     file: Path, name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype
 ) -> list[Array]:
-    """An array of many samples, cut into samples of ``shape``."""
+    """Splits an array of many samples into samples of ``shape``."""
     if not shape:
-        # Elements of an array are NumPy's scalars, which ONNX Runtime does not take.
+        # Keeps arrays of rank 0: ONNX Runtime rejects NumPy scalars.
         return [element.reshape(()) for element in array.astype(dtype).reshape(-1, 1)]
     if array.ndim == len(shape) - 1:
         array = array[None]

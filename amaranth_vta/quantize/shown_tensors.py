@@ -1,4 +1,4 @@
-"""Inner tensors of a model as outputs: `showing`."""
+"""Exposes inner tensors of a model as outputs: `showing`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import helper
 
 
 def showing(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
-    """The bytes of ``model`` with the tensors ``names`` as additional outputs."""
+    """The serialized ``model``, with the tensors ``names`` as additional outputs."""
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     there = {item.name for item in shown.graph.output}

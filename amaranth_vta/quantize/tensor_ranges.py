@@ -1,4 +1,4 @@
-"""The ranges that 8-bit scales have to cover: `tensor_ranges`."""
+"""Ranges of tensors, from which 8-bit scales follow: `tensor_ranges`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ Range = tuple[Array, Array]
 def tensor_ranges(
     graph: onnx.GraphProto, distributions: Mapping[str, Distribution], percentile: float | None
 ) -> dict[str, Range]:
-    """The least and the greatest value of each tensor of ``graph`` that is finite, or of
+    """The range of each finite tensor of ``graph``: its smallest and largest value, or those of
     ``percentile`` percent of its values.
 
-    A Softmax has the range 0 to 1. A tensor that is zero in all samples gets a guess: the
-    quantizer would choose scale 1 and zero point 0, with which a Relu that it removes is lost.
+    A Softmax has the range 0 to 1. For a tensor that is zero in all samples the range is guessed:
+    the quantizer would choose scale 1 and zero point 0, and this range would not clip negative
+    values as the Relu does that the quantizer removes.
     """
     makers = {name: node for node in graph.node for name in node.output}
     ranges = {}
@@ -43,8 +44,9 @@ def tensor_ranges(
 def _guess(
     graph: onnx.GraphProto, maker: onnx.NodeProto | None, distributions: Mapping[str, Distribution]
 ) -> tuple[float, float]:
-    """A range for a tensor that is zero in all samples: of the magnitude of what its Relu or Clip
-    reads, within the bounds of these."""
+    """A range for a tensor that is zero in all samples: the magnitude of the input of its Relu or
+    Clip, clipped to the bounds of that operator.
+    """
     if maker is None or maker.op_type not in ("Relu", "Clip"):
         return -1.0, 1.0
     source = distributions.get(maker.input[0])
@@ -54,8 +56,9 @@ def _guess(
 
 
 def bounds(graph: onnx.GraphProto, activation: onnx.NodeProto) -> tuple[float, float]:
-    """The least and the greatest result of a Relu or a Clip; NaN for a bound that is no
-    constant."""
+    """The smallest and the largest possible result of a Relu or a Clip; NaN for a bound that is not
+    constant.
+    """
     if activation.op_type == "Relu":
         return 0.0, np.inf
     constants = {item.name: item for item in graph.initializer}

@@ -1,4 +1,4 @@
-"""Tensor names that cannot collide with the names of the quantizer: `UniqueNames`."""
+"""Renames tensors so that they cannot collide with names of the quantizer: `UniqueNames`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ _MARK = "`"
 
 
 class UniqueNames:
-    """Renames all tensors and nodes of a model: ``b`` becomes ``b`0` ``, with another number for
-    each.
+    """Renames all tensors and nodes of a model: ``b`` becomes ``b`0` ``, each with another number.
 
     The quantizer adds tensors under names with suffixes, such as ``b_scale`` and, for the copy of a
-    shared bias, ``b0``, and does not check whether the model uses these names. No two unique names
-    are equal, with any suffixes. They sort like the original names, because the quantizer orders
+    shared bias, ``b0``, and does not check whether the model uses these names. Unique names stay
+    distinct with any suffixes. They sort like the original names, because the quantizer orders
     nodes by name.
     """
 
@@ -42,23 +41,24 @@ class UniqueNames:
         return f"{name}{self._mark}{len(self._originals) - 1}{self._mark}"
 
     def original(self, unique: str) -> str:
-        """The original name that ``unique`` replaces, with the suffix of ``unique``."""
+        """``unique`` with its unique name replaced by the original one; a suffix is kept."""
         found = self._unique.search(unique)
         return unique if found is None else self._originals[int(found[1])] + unique[found.end() :]
 
     def has_suffix(self, unique: str) -> bool:
-        """Whether a name is not one of the model's."""
+        """Whether the quantizer made this name: it is not a unique name, or has a suffix."""
         found = self._unique.search(unique)
         return found is None or found.end() < len(unique)
 
     def readable(self, text: str) -> str:
-        """``text`` with original names in place of the unique ones."""
+        """``text`` with unique names replaced by original ones."""
         return self._unique.sub("", text)
 
     def restore(self, model: onnx.ModelProto) -> dict[str, str]:
-        """Give ``model``, made from this one's, the original names, and names with the quantizer's
-        suffixes; returns the new tensor names by unique name. A name with a suffix that is taken
-        gets underscores."""
+        """Give ``model``, made from this model, its original names back, with the quantizer's
+        suffixes; returns the new tensor names by unique name. A name with a suffix that is already
+        taken gets underscores.
+        """
         tensors, nodes = _Restored(self), _Restored(self)
         # Names without a suffix come first, so that they keep the user's names.
         for name in sorted(tensor_names(model.graph), key=self.has_suffix):
@@ -68,7 +68,7 @@ class UniqueNames:
 
 
 class _Restored:
-    """Original names for unique ones, no two equal."""
+    """Distinct original names for unique names."""
 
     def __init__(self, unique: UniqueNames) -> None:
         self._unique = unique
@@ -94,7 +94,7 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
-    """The names of all tensors, also in subgraphs."""
+    """The names of all tensors, including subgraphs."""
     for item in (*graph.input, *graph.output, *graph.initializer):
         yield item.name
     for node in graph.node:
@@ -106,8 +106,9 @@ def tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
 def _rename(
     graph: onnx.GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]
 ) -> None:
-    """Rename all tensors and nodes, also in subgraphs. A tensor of the outer graph gets the same
-    name in the subgraphs that read it."""
+    """Rename all tensors and nodes, including subgraphs. A tensor of the outer graph gets the same
+    name in the subgraphs that read it.
+    """
     for item in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         item.name = tensor(item.name)
     for sparse in graph.sparse_initializer:

@@ -1,1 +1,1 @@
-"""Pages and a C header, generated from the definitions of registers and instructions."""
+"""Generates reference pages and a C header from the definitions of registers and instructions."""

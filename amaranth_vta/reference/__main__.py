@@ -1,4 +1,4 @@
-"""``python -m amaranth_vta.reference FOLDER`` writes the generated pages: ``make docs``."""
+"""``python -m amaranth_vta.reference FOLDER`` writes the generated pages; used by ``make docs``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A C header with registers, instructions and parameters of one machine: `header`."""
+"""Generates a C header with registers, instructions and parameters of a machine: `header`."""
 
 from __future__ import annotations
 

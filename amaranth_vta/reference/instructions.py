@@ -1,4 +1,4 @@
-"""The page on the instruction set: `page`."""
+"""Generates the page on the instruction set: `page`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amaranth_vta.hw.config import DEFAULT, PRESETS, Config
 from . import semantics
 from .markdown import bits, figure, table
 
-# The base profile, all extensions, and a machine whose fields are much narrower.
+# The base profile, a machine with all extensions, and one with much narrower fields.
 _SHOWN = ("pynq", "pynq-extended", "tiny")
 _HEAD = """\
 # Instruction set
@@ -26,7 +26,7 @@ FINISH.
 
 
 def page() -> str:
-    """Markdown: meaning and layout of every instruction, memory, operation and extension."""
+    """Markdown: meaning and layout of all instructions, memories, operations and extensions."""
     lines = [*_HEAD.splitlines(), "", "## Order", "", semantics.ORDER, "", semantics.ADDRESSES]
     for opcode in isa.Opcode:
         lines += ["", f"## {opcode.name}: opcode {opcode.value}", ""]
@@ -78,7 +78,7 @@ def page() -> str:
 
 
 def _is_in_base(opcode: isa.Opcode) -> bool:
-    """Whether a machine without extensions has it."""
+    """Whether a machine without extensions has the instruction."""
     return opcode in _set("pynq").layouts
 
 

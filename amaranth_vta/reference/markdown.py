@@ -1,4 +1,4 @@
-"""Tables as Markdown."""
+"""Markdown building blocks: tables and figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a table."""
+    """The lines of a Markdown table."""
     return [
         _row(headings),
         "|" + "---|" * len(headings),
@@ -19,12 +19,12 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def bits(offset: int, width: int) -> str:
-    """Bit positions, the highest first."""
+    """Bit positions of a field, highest first, such as ``7:4``."""
     return str(offset) if width == 1 else f"{offset + width - 1}:{offset}"
 
 
 def figure(name: str, alt: str) -> str:
-    """A figure of ``docs/figures``, in its light or dark version as the page."""
+    """A figure of ``docs/figures``, in a light or dark version to match the page."""
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="figures/{name}-dark.svg">'
         f'<img src="figures/{name}.svg" alt="{alt}"></picture>'

@@ -6,5 +6,5 @@ from . import instructions, registers
 
 
 def pages() -> dict[str, str]:
-    """The pages as Markdown, by the name of their file in docs/."""
+    """The pages as Markdown, by file name in docs/."""
     return {"registers.md": registers.page(), "isa.md": instructions.page()}

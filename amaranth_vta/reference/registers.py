@@ -1,4 +1,4 @@
-"""The page on the registers: `page`."""
+"""Generates the page on registers: `page`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ model has them too. `RunResult.counters` has all by their names in lower case.
 
 
 def page() -> str:
-    """Markdown: all registers with their bits, then the counters."""
+    """Markdown: all registers with their bit fields, then the counters."""
     others = [item for item in REGISTERS.values() if item.access is not Access.COUNTER]
     lines = [
         *_HEAD.splitlines(),

@@ -1,4 +1,4 @@
-"""Descriptions of instructions, fields and causes; `hw.isa` defines their positions."""
+"""Descriptions of instructions, fields and fault causes; `hw.isa` defines the encodings."""
 
 from __future__ import annotations
 

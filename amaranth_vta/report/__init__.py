@@ -1,4 +1,4 @@
-"""A report of a network's run as an HTML page: `report_files`."""
+"""Reports of network runs as HTML pages: `report_files`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from amaranth_vta.session import Session
     from amaranth_vta.sim.trace.perfetto import Timeline
 
-# A folder with this file is a report, and may be replaced by another.
+# Marks a folder as a report, which may be overwritten by another.
 PAGE = "report.html"
 _TIMELINE, _NUMBERS = "timeline.json.gz", "report.json"
 
@@ -27,10 +27,11 @@ def report_files(
     timeline: Timeline | None,
     trace: str | None,
 ) -> dict[str, bytes]:
-    """The files of the report, by name; ``provenance`` names the command and its findings.
+    """The files of the report, by name; ``provenance`` has the command and the result of its
+    checks.
 
-    ``trace`` is the path, relative to the report, of the ``timeline`` if that is written already;
-    without it the timeline is one of the files.
+    ``trace`` is the path of the ``timeline``, relative to the report, if it is written separately;
+    if None, the timeline is one of the files.
     """
     links = {_NUMBERS: "all numbers as JSON, counters included"}
     files = {_NUMBERS: (json.dumps(session.report(), indent=2, allow_nan=False) + "\n").encode()}

@@ -1,4 +1,4 @@
-"""Two runs side by side: which layers take fewer cycles, and in which parts (`compared`)."""
+"""Compares two runs: which layers take fewer cycles, and in which parts (`compared`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .html import html_page, html_table
 from .measured import MeasuredLayer, MeasuredRun
 from .text_table import text_table
 
-# Short names of the parts of `segments`, in their order.
+# Short names of the parts of `segments`, in the same order.
 _PARTS = (
     "GEMM",
     "GEMM on zeros",
@@ -34,10 +34,11 @@ _NOTE = (
 
 @dataclass(frozen=True)
 class Change:
-    """A layer in both runs: its cycles per run, and in ``parts`` the cycles that each part takes
-    more in the second, which add up to the difference. ``before`` or ``after`` is None if only the
-    other run has the layer. ``problem`` says why the two are not compared; it is empty if they
-    do the same work."""
+    """A layer in both runs: its cycles per run, and in ``parts`` the change of each part from the
+    first run to the second; these add up to the difference. ``before`` or ``after`` is None if that
+    run does not have the layer. ``problem`` says why the two are not compared; empty if they do the
+    same work.
+    """
 
     name: str
     before: float | None
@@ -47,7 +48,7 @@ class Change:
 
     @property
     def ratio(self) -> float | None:
-        """Cycles of the second run per cycle of the first, if they are compared."""
+        """Cycles of the second run divided by cycles of the first; None if not comparable."""
         if self.problem or self.after is None or not self.before:
             return None
         return self.after / self.before
@@ -55,11 +56,12 @@ class Change:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Two runs, of one image each if they differ in the number of images; their layers as
-    ``changes``, and in ``total`` the cycles of equal work, None without any.
+    """Two runs, converted to one image each if they differ in the number of images; ``changes`` has
+    their layers, and ``total`` sums the cycles of equal work, None without any.
 
-    With ``is_whole`` that is all that the machines do: the networks have equal MACs there, and
-    hosts run the same operators. Otherwise it is the layers that do the same work in both.
+    With ``is_whole``, all work on the machines is equal: the networks have the same MACs there, and
+    the hosts run the same operators. Otherwise only layers that do the same work in both runs
+    count.
     """
 
     first: MeasuredRun
@@ -87,13 +89,14 @@ class RunComparison:
 
     @property
     def sides(self) -> tuple[tuple[str, MeasuredRun, MeasuredRun], ...]:
-        """The letter of each run, the run, and the other one."""
+        """For each run its letter, the run, and the other run."""
         return ("A", self.first, self.second), ("B", self.second, self.first)
 
 
 def compared(first: MeasuredRun, second: MeasuredRun) -> RunComparison:
-    """Match layers by name and operator, in the order of ``first``, then layers of ``second``
-    alone."""
+    """Match layers by name and operator: all layers of ``first`` in order, then those only in
+    ``second``.
+    """
     per = "run"
     if first.images != second.images:
         first, second, per = first.per_image(), second.per_image(), "image"
@@ -113,7 +116,7 @@ def compared(first: MeasuredRun, second: MeasuredRun) -> RunComparison:
 
 
 def _same_work(first: MeasuredRun, second: MeasuredRun) -> bool:
-    """Whether the machines do the same work in total, however it is cut into layers."""
+    """Whether the machines do the same work in total, however it is split into layers."""
     if first.host is None or second.host is None:
         return False
     return (first.machine_macs, first.host.macs, first.host.operators) == (
@@ -126,7 +129,7 @@ def _same_work(first: MeasuredRun, second: MeasuredRun) -> bool:
 def _numbered(
     layers: Sequence[MeasuredLayer],
 ) -> Iterator[tuple[tuple[str, str, int], MeasuredLayer]]:
-    """Layers by name and operator, and by number where several have the same."""
+    """Layers with a key of name, operator, and a serial number to distinguish duplicates."""
     seen: Counter[tuple[str, str]] = Counter()
     for layer in layers:
         name = layer.name, layer.operator
@@ -140,7 +143,7 @@ def _problem(
     first: MeasuredRun,
     second: MeasuredRun,
 ) -> str:
-    """Why two layers are not compared."""
+    """Why two layers are not compared; empty if they are."""
     for layer, missing, here, there, other in (
         (before, after, "A", "B", second),
         (after, before, "B", "A", first),
@@ -174,8 +177,9 @@ def _change(
 
 
 def changes_table(first: MeasuredRun, second: MeasuredRun, width: int = 80) -> str:
-    """The hosts' shares; one row per layer with both counts, their ratio and the largest change;
-    and a note on the total."""
+    """A text table with one row per layer: both cycle counts, their ratio and the largest change;
+    with remarks on the hosts' work and a note on the total.
+    """
     found = compared(first, second)
     table = text_table(
         ("layer", "mostly", "A", "B", "B / A"),
@@ -191,7 +195,7 @@ def changes_table(first: MeasuredRun, second: MeasuredRun, width: int = 80) -> s
 
 
 def _headline(found: RunComparison) -> Iterator[tuple[str, str]]:
-    """The name of each run, and a remark on the work of its host."""
+    """The description of each run, and a remark on its host's work."""
     for letter, run, other in found.sides:
         remark = ""
         if run.host_share:
@@ -210,7 +214,7 @@ def _headline(found: RunComparison) -> Iterator[tuple[str, str]]:
 
 
 def _notes(found: RunComparison) -> Iterator[str]:
-    """Units of the numbers, and the layers included in the total."""
+    """Notes on the unit of the numbers, and on the layers included in the total."""
     note = f"Cycles per {found.per}. "
     if found.total is None:
         yield f"{note}No layer does the same work in both runs, so there is no total. {_NOTE}"
@@ -242,8 +246,9 @@ def _row(change: Change) -> tuple[str, ...]:
 
 
 def _mostly(change: Change) -> str:
-    """The part with the largest change in the direction of the total, or the reason why the layer
-    is not compared."""
+    """The part that changed most in the direction of the total, or the reason why the layer is not
+    compared.
+    """
     if change.problem or change.before is None or change.after is None:
         return change.problem
     difference = change.after - change.before
@@ -261,7 +266,8 @@ def _signed(cycles: float) -> str:
 def changes_json(first: MeasuredRun, second: MeasuredRun) -> dict[str, Any]:
     """All changes as numbers for JSON; cycles are per run, or per image (``per``). ``cycles``,
     ``ratio`` and ``parts`` count equal work: everything on the machine (``is_whole``), or
-    ``layers_compared``."""
+    ``layers_compared`` layers.
+    """
     found = compared(first, second)
     everything = found.total
     sides = found.first, found.second
@@ -293,7 +299,7 @@ def changes_json(first: MeasuredRun, second: MeasuredRun) -> dict[str, Any]:
 
 
 def changes_page(first: MeasuredRun, second: MeasuredRun) -> str:
-    """HTML: the table with every part."""
+    """HTML page: the table with a column for every part."""
     found = compared(first, second)
     total = () if found.total is None else (found.total,)
     rows = []

@@ -1,4 +1,4 @@
-"""A chart of where the cycles went: `stacked_bars`."""
+"""A chart of the breakdown of cycles: `stacked_bars`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from amaranth_vta.session import LayerReport
 
-# What compute does in a cycle, and its color. GEMM is busy with the network's own MACs and with
-# zeros, which pad tiles and surround the diagonal of a depthwise layer; some layers also move
-# values through it.
+# Activities of compute, each with a color. GEMM is busy with the network's own MACs and with zeros,
+# which pad tiles and surround the diagonal of a depthwise layer; some layers also move values
+# through it.
 _USEFUL = ("GEMM, MACs of the network", "#2a78ad")
 _PADDED = ("GEMM, zeros in tiles and moves", "#a9cbe0")
 _OTHERS = (
@@ -39,15 +39,15 @@ STYLE = """\
   .bars .name { text-align: left; max-width: none; margin-top: 6px; }
 }
 """
-# The share of a line's width that the longest bar takes; its number follows it.
+# Width of the longest bar, as a fraction of the line; the rest is for the number after it.
 _LONGEST = 0.8
 
 
 def segments(counters: Mapping[str, int], macs: int, peak: int) -> list[tuple[str, str, int]]:
-    """Name, color and cycles of the parts of a layer's runs, which add up to its cycles.
+    """Name, color and cycles of each part of a layer's runs; the parts add up to its cycles.
 
-    ``macs`` are those of the network, ``peak`` the machine's per cycle. The ALU's part has only
-    cycles that do not overlap with other parts.
+    ``macs`` counts the network's MACs, ``peak`` is the machine's MACs per cycle. The ALU's part has
+    only cycles that do not overlap with other parts.
     """
     left = counters["cycles"]
     busy = counters["gemm_busy"]
@@ -63,7 +63,9 @@ def segments(counters: Mapping[str, int], macs: int, peak: int) -> list[tuple[st
 
 
 def stacked_bars(layers: Sequence[LayerReport], peak: int) -> str:
-    """HTML: one bar per layer, as long as its cycles per run, in the parts of `segments`."""
+    """HTML: one bar per layer, proportional to its cycles per run, split into the parts of
+    `segments`.
+    """
     longest = max(layer.counters["cycles"] / layer.runs for layer in layers)
     lines = ['<div class="bars">']
     for layer in layers:

@@ -1,4 +1,4 @@
-"""The coverage of random programs, as tables of text."""
+"""The coverage of random programs, as text tables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _CAUSES = tuple(cause.name.lower() for cause in isa.Cause)
 
 
 def coverage_tables(covered: Mapping[Point, int], width: int | None = None) -> Iterator[str]:
-    """For each kind of instruction how often it occurred, and with which aspects; and the faults
-    that ended programs. A point that no program reached is a dot."""
+    """Tables of how often each kind of instruction occurred, in total and by aspect, and of the
+    faults that ended programs. A dot marks a point that no program reached.
+    """
     kinds = sorted({point.kind for point in covered if not point.kind.startswith(FAULTS)})
     for aspects in ASPECTS:
         rows = [

@@ -1,4 +1,4 @@
-"""Where the cycles of runs went, as a table: `cycles_table`."""
+"""A breakdown of the cycles of runs, as a text table: `cycles_table`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from amaranth_vta.sw.runtime.counters import Spent, summed
 
 from .text_table import text_table
 
-# The counters whose shares of the cycles are shown: compute's activities, and what overlaps with
+# Counters shown as shares of the cycles: compute's activities, then the modules that overlap with
 # them.
 _SHARES = {
     "gemm_busy": "GEMM",
@@ -27,12 +27,12 @@ _NOTE = (
 )
 
 
-# Of a machine without counters.
+# Printed for a machine without counters.
 UNKNOWN = (
     "Where the cycles went is not known: the machine has no counters (COUNTERS = 0). "
     "`--device estimate` estimates it."
 )
-# A note on the cycles of the device estimate.
+# Printed below estimated cycles.
 ESTIMATED = "The cycles are estimated, not counted on the design."
 
 
@@ -41,8 +41,8 @@ def cycles_table(
 ) -> str:
     """One row per item, and a total row if there are several: cycles per run, and their shares.
 
-    ``per`` names the unit of the cycles; ``estimated`` cycles are marked. `UNKNOWN` for a machine
-    without counters.
+    ``per`` names the unit of the cycles; ``estimated`` cycles are marked. Returns `UNKNOWN` for a
+    machine without counters.
     """
     if not all(item.is_known for item in spent):
         return fill(UNKNOWN, width or 80)

@@ -1,4 +1,4 @@
-"""Host operators grouped by reason, with remedies: `host_groups`."""
+"""Groups host operators by reason, with advice: `host_groups`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _QUANTIZE = "quantize the float model with `vta quantize`"
 _EXTENDED = "--config pynq-extended has REQUANTIZE, which takes any scale"
-# A pattern of reasons, the group that they belong to, and advice to the user.
+# A regular expression for reasons, the group of matching reasons, and advice to the user.
 _GROUPS: tuple[tuple[str, str, str], ...] = (
     (r"^float tensors are the host's$", "conversions between floats and integers", ""),
     (r"pixels as channels of one", "packing of pixels into channels, which saves cycles", ""),
@@ -70,8 +70,9 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
 
 @dataclass
 class HostGroup:
-    """Operators on the host for one ``reason``: their number by kind in ``operators``, their
-    ``macs`` per run, and ``advice`` to the user."""
+    """Operators on the host for the same ``reason``: their number by kind in ``operators``, their
+    ``macs`` per run, and ``advice`` to the user.
+    """
 
     reason: str
     advice: str
@@ -84,7 +85,7 @@ class HostGroup:
 
 
 def host_groups(layers: Iterable[LayerReport]) -> list[HostGroup]:
-    """The host's operators by reason: the most MACs first, then the most operators."""
+    """The host's operators grouped by reason, sorted by MACs, then by number, both descending."""
     groups: dict[str, HostGroup] = {}
     for layer in layers:
         if layer.placed_on == "host":

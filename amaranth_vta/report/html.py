@@ -1,4 +1,4 @@
-"""HTML for the pages of reports: `html_page`, `html_table`."""
+"""HTML building blocks for reports: `html_page`, `html_table`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ dd {{ margin: 0; min-width: 0; }}
 
 
 def html_page(title: str, parts: Iterable[str], style: str = "") -> str:
-    """A self-contained HTML file. ``parts`` are the parts of its body, ``style`` adds to the style
-    of tables and bars."""
+    """A self-contained HTML file from the ``parts`` of its body; ``style`` is additional CSS."""
     body = "\n".join(parts)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
@@ -50,8 +49,9 @@ def html_page(title: str, parts: Iterable[str], style: str = "") -> str:
 
 
 def html_table(headings: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1) -> str:
-    """HTML; the first ``words`` columns are text. A cell that is a pair has its second text in
-    small type below its first."""
+    """HTML table whose first ``words`` columns are text. A cell that is a pair shows its second
+    text in small type below the first.
+    """
 
     def content(cell: object) -> str:
         if isinstance(cell, tuple):

@@ -1,4 +1,4 @@
-"""A table of a network's layers with cycles per run: `layer_table`."""
+"""A text table of a network's layers with cycles per run: `layer_table`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ OVERLAP = (
     "Layers of one launch overlap, since weights are prefetched: only the launch as a whole has a "
     "bound. `--launch layer` launches each layer by itself."
 )
-# The most host operators in succession that have a row each; more of them become one row.
+# Maximum number of consecutive host operators with a row each; longer sequences are folded into one
+# row.
 _MAX_HOST_ROWS = 2
-# The most reasons that are shown, so that they fit a screen.
+# Maximum number of reasons shown, to fit a screen.
 _MAX_REASONS = 8
 
 
@@ -45,8 +46,9 @@ def layer_row(layer: LayerReport) -> tuple[str, ...]:
 def whole(
     layers: Sequence[LayerReport], launches: Sequence[LaunchReport], peak: int
 ) -> LayerReport:
-    """All layers on the machine, of which there must be some, as one; ``peak`` are the machine's
-    MACs per cycle."""
+    """All layers on the machine, at least one, combined in one report; ``peak`` is the machine's
+    MACs per cycle.
+    """
     machine = [layer for layer in layers if layer.placed_on == "machine"]
     cycles = sum(launch.cycles or 0 for launch in launches) or None
     macs = sum(layer.macs for layer in machine)
@@ -73,13 +75,13 @@ def layer_table(
 ) -> str:
     """One line per layer, and the host's operators counted by reason.
 
-    ``peak`` are the machine's MACs per cycle, ``images`` those of one run. A long part on the host
-    is one line, unless ``explain`` asks for all.
+    ``peak`` is the machine's MACs per cycle, ``images`` the number of images per run. A long
+    sequence of host operators is folded into one line, unless ``explain`` is set.
     """
     rows = [row for group in _parts(layers, explain) for row in group]
     machine = [layer for layer in layers if layer.placed_on == "machine"]
     total = layer_row(whole(layers, launches, peak)) if machine else None
-    # Without a clock there are only MACs.
+    # Without a clock, only the MACs are shown.
     timed = any(launch.cycles for launch in launches)
     columns = len(HEADS) if timed else 3
     table = text_table(
@@ -94,19 +96,19 @@ def layer_table(
 
 
 def overlap(layers: Iterable[LayerReport]) -> bool:
-    """Whether layers share a launch, so that `OVERLAP` explains why they have no bound."""
+    """Whether any layers share a launch, so that the note `OVERLAP` applies."""
     return any(layer.placed_on == "machine" and layer.bound_cycles is None for layer in layers)
 
 
 def per_run(images: int, layers: Iterable[LayerReport] = ()) -> str:
-    """The head of a table: what its numbers are per."""
+    """The heading of a table: the unit of its numbers."""
     runs = max((layer.runs for layer in layers), default=0)
     of_runs = f", on average over {runs:,} runs" if runs > 1 else ""
     return f"Per run of {images} images{of_runs}" if images > 1 else f"Per image{of_runs}"
 
 
 def _parts(layers: Sequence[LayerReport], explain: bool) -> Iterator[list[tuple[str, ...]]]:
-    """The rows of each group of consecutive steps on one side."""
+    """The rows of each group of consecutive operators on the machine or on the host."""
     for side, group in groupby(layers, lambda layer: layer.placed_on):
         part = list(group)
         if side == "host" and len(part) > _MAX_HOST_ROWS and not explain:

@@ -1,4 +1,4 @@
-"""Reads the JSON that `--json` of ``vta run`` and ``vta bench`` wrote: `load_measured`."""
+"""Loads JSON that `--json` of ``vta run`` and ``vta bench`` wrote: `load_measured`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MeasuredError(ValueError):
 
 @dataclass(frozen=True)
 class MeasuredLayer:
-    """A layer on the machine; ``macs`` and ``counters`` are those of all its runs."""
+    """A layer on the machine; ``macs`` and ``counters`` are totals over all its runs."""
 
     name: str
     operator: str
@@ -52,8 +52,9 @@ class MeasuredHost:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """The contents of one file; ``peak`` are the MACs per cycle of its machine. ``host`` is None
-    for a file without a summary of the host."""
+    """The contents of one file; ``peak`` is the machine's MACs per cycle. ``host`` is None for a
+    file without a summary of the host.
+    """
 
     path: str
     peak: int
@@ -63,7 +64,7 @@ class MeasuredRun:
 
     @property
     def images(self) -> int:
-        """The images of one run."""
+        """Number of images per run."""
         return self.host.images if self.host is not None else 1
 
     @property
@@ -73,14 +74,14 @@ class MeasuredRun:
 
     @property
     def host_share(self) -> float | None:
-        """The host's share of the MACs; None if it is not known, or without MACs."""
+        """The host's share of the MACs; None if unknown or without MACs."""
         if self.host is None:
             return None
         total = self.machine_macs + self.host.macs
         return self.host.macs / total if total else None
 
     def per_image(self) -> MeasuredRun:
-        """The same measurements for runs of one image; ``host`` then counts MACs of one image."""
+        """The same measurements, converted to runs of one image."""
         if self.host is None or self.images == 1:
             return self
         layers = (replace(layer, runs=layer.runs * self.images) for layer in self.layers)
@@ -128,7 +129,7 @@ def _layers(entries: list[dict[str, Any]]) -> list[MeasuredLayer]:
     for entry in entries:
         if entry["cycles"] is None:
             continue
-        # Layers in a launch of several, and machines without counters, have none.
+        # Layers that share a launch, and machines without counters, have cycles only.
         none = {**dict.fromkeys(COUNTERS, 0), "cycles": entry["cycles"]}
         counted = entry["counters"] if len(entry["counters"]) > 1 else none
         counters = {name: _count(counted[name]) for name in ("cycles", *COUNTERS)}

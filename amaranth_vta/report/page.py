@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from amaranth_vta.session.layers import LayerReport
 
 
-# The columns of `HEADS` that are numbers, in the order in which the page has them.
+# Indices of the numeric columns of `HEADS`, in the order of the page.
 _NUMBERS = (3, 4, 5, 2)
-# The clock of the times on the page.
+# Clock frequency for times on the page.
 _MHZ = 100
 NOT_COMPARED = "not compared; --check compares with ONNX Runtime"
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a report comes from: the ``command``, the ``version`` of the software, the ``date``,
-    and in ``comparison`` how results compare with ONNX Runtime's, empty without ``--check``, with
-    ``is_wrong`` if they differ."""
+    """The origin of a report: the ``command``, the ``version`` of the software and the ``date``.
+    ``comparison`` says how results compare with ONNX Runtime's, empty without ``--check``;
+    ``is_wrong`` is set if they differ.
+    """
 
     command: str
     version: str
@@ -44,7 +45,7 @@ class Provenance:
 def page(
     session: Session, title: str, dram: str, provenance: Provenance, links: Mapping[str, str]
 ) -> str:
-    """The page as HTML; ``links`` has files in the same folder with a description of each."""
+    """The page as HTML; ``links`` maps files in the same folder to descriptions."""
     numbers, spent = session.report(), session.spent
     per = per_run(session.images_per_run, session.layers)
     parts = [f"<h1>{escape(title)}</h1>", _summary(session, dram, provenance)]
@@ -88,7 +89,7 @@ def page(
 
 
 def _bars(session: Session, timed: Sequence[LayerReport], per: str) -> list[str]:
-    """The chart of layers that have a launch each."""
+    """The bar chart of layers with measured cycles."""
     return [
         f"<p>{per}. A bar is as long as the cycles of its layer, in the colors of what compute "
         "does; ALU that overlaps with GEMM is not shown.</p>",
@@ -98,7 +99,7 @@ def _bars(session: Session, timed: Sequence[LayerReport], per: str) -> list[str]
 
 
 def _summary(session: Session, dram: str, provenance: Provenance) -> str:
-    """Facts on the run by name; numbers are per run of the network."""
+    """A list of facts about the run; numbers are per run of the network."""
     config = session.config
     macs = f"{config.batch}×{config.block_in}×{config.block_out} MACs per cycle"
     result = escape(provenance.comparison or NOT_COMPARED)
@@ -121,7 +122,7 @@ def _summary(session: Session, dram: str, provenance: Provenance) -> str:
 
 
 def _timing(session: Session) -> dict[str, str]:
-    """Cycles and time of a run on average, and the number of runs."""
+    """Average cycles and time per run, and the number of runs."""
     launches, images = session.launches, session.images_per_run
     runs = max((layer.runs for layer in session.layers), default=0)
     of_images = f" of {images} images" if images > 1 else ""
@@ -174,7 +175,7 @@ def _shares(spent: Sequence[Spent]) -> str:
 
 
 def _layers(session: Session) -> str:
-    """The layers' table: cycles come first among the numbers, so that a phone shows them."""
+    """The table of layers: cycles are the first numeric column, so that a phone shows them."""
     heads = ("layer", *(HEADS[place] for place in _NUMBERS))
     rows: list[tuple[object, ...]] = []
     for layer in session.layers:

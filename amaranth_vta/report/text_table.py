@@ -1,10 +1,10 @@
-"""Tables as text that fits a terminal: `text_table`."""
+"""Text tables that fit a terminal: `text_table`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-_LEAST_WIDTH = 8  # of a column of text that is cut
+_LEAST_WIDTH = 8  # of a truncated text column
 
 
 def text_table(
@@ -15,12 +15,12 @@ def text_table(
     texts: int = 1,
     width: int | None = 80,
 ) -> str:
-    """A table in lines of at most ``width`` characters, or of any length if it is None.
+    """A table with lines of at most ``width`` characters, or of any length if it is None.
 
-    The first ``texts`` columns are text, aligned left, and shortened in the middle where there is
-    no room; the others are numbers, aligned right and never shortened: those for which there is no
-    room follow in a table below, which begins with the first column again. A head may have two
-    lines. ``total`` is a last row, below a rule.
+    The first ``texts`` columns are text, left-aligned, and truncated in the middle if space is
+    short; the others are numbers, right-aligned and never truncated. Columns of numbers that do not
+    fit continue in a second table below, which repeats the first column. A head may have two lines.
+    ``total`` is a last row, below a rule.
     """
     lines_of_heads = max(head.count("\n") + 1 for head in heads)
     head_rows = zip(*(_lines(head, lines_of_heads) for head in heads), strict=True)
@@ -57,13 +57,13 @@ def text_table(
 
 
 def _lines(head: str, count: int) -> list[str]:
-    """The lines of a head, aligned at the bottom."""
+    """The lines of a head, padded at the top to ``count`` lines."""
     lines = head.split("\n")
     return [""] * (count - len(lines)) + lines
 
 
 def _narrow(widths: list[int], texts: int, width: int) -> None:
-    """Narrows the widest columns of text until the table fits."""
+    """Narrows the widest text columns until the table fits, or they reach the minimum width."""
     while sum(widths) + 2 * (len(widths) - 1) > width:
         widest = max(range(texts), key=lambda column: widths[column])
         if widths[widest] <= _LEAST_WIDTH:
@@ -72,7 +72,7 @@ def _narrow(widths: list[int], texts: int, width: int) -> None:
 
 
 def _fitting(widths: Sequence[int], texts: int, width: int) -> int:
-    """The number of columns that fit ``width``: the columns of text, and at least one more."""
+    """The number of columns that fit ``width``: all text columns, and at least one more."""
     count = min(texts + 1, len(widths))
     while count < len(widths) and sum(widths[: count + 1]) + 2 * count <= width:
         count += 1
@@ -80,7 +80,9 @@ def _fitting(widths: Sequence[int], texts: int, width: int) -> int:
 
 
 def cut(text: str, size: int) -> str:
-    """At most ``size`` characters; names of layers differ mostly at their end."""
+    """Truncates ``text`` in the middle to ``size`` characters; keeps more of the end, where layer
+    names differ most.
+    """
     if len(text) <= size:
         return text
     begin = (size - 1) // 3

@@ -1,1 +1,1 @@
-"""Machines served to other computers: ``vta serve``."""
+"""Serves machines to other computers: ``vta serve``."""

@@ -1,4 +1,4 @@
-"""The machine that a server gives to a client: a device within limits."""
+"""The device that a server opens for a client, within limits."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from amaranth_vta.sw.runtime.device import Device
 
 @dataclass(frozen=True)
 class ServingLimits:
-    """Limits of a machine's memory in bytes, of a run in seconds, and of a client's silence in
-    seconds while others wait."""
+    """Limits: memory of a machine in bytes, duration of a run in seconds, and idle time of a client
+    in seconds while others wait.
+    """
 
     memory_bytes: int
     run_seconds: float
@@ -41,7 +42,7 @@ class Served:
     def open(
         self, request: dict[str, Any], progress: Callable[[str], None]
     ) -> tuple[dict[str, Any], bytes]:
-        """Opens a fresh machine of the configuration in the ``request``."""
+        """Opens a fresh device with the configuration in the ``request``."""
         if request.get("version") != VERSION:
             raise MessageError(f"this server speaks version {VERSION} and no other")
         values, dram = request.get("config"), request.get("dram")
@@ -57,7 +58,7 @@ class Served:
         return {}, b""
 
     def act(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-        """The reply to a request for an open machine."""
+        """Executes a request on the open device and returns the reply."""
         device = self._device
         assert device is not None
         match request.get("do"):
@@ -70,7 +71,7 @@ class Served:
                     raise MessageError(f"more than {MAX_BYTES:,} bytes at a time")
                 return {}, device.read(whole_number(request, "address"), size).tobytes()
             case "run":
-                # Clients of earlier releases set none.
+                # Clients of earlier releases send no limits.
                 limits = whole_numbers(request, "limits") if "limits" in request else ()
                 device.set_limits(dict(zip(isa.LIMITED, limits, strict=False)))
                 result = device.run(

@@ -1,4 +1,4 @@
-"""A server whose clients use a device one at a time, over encrypted connections."""
+"""A server that lends a device to one client at a time, over encrypted connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from amaranth_vta.sw.remote.messages import (
 
 from .machine import Served, ServingLimits
 
-# The most clients that may wait, and the time between checks for finished work.
+# Maximum number of waiting clients, and poll interval while a request is in progress.
 _MAX_WAITING = 64
 _POLL_MILLISECONDS = 5
 _HEARTBEAT_MILLISECONDS = 3000
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class _Client:
-    """A client that has the device, or waits for it with a request to open it."""
+    """A client that owns the device, or waits for it with a request to open it."""
 
     identity: bytes
     request: dict[str, Any]
@@ -40,10 +40,11 @@ class _Client:
 class Server:
     """Serves ``device`` at ``address`` to the clients that ``keys`` admit.
 
-    One client at a time has a machine, from ``open`` to ``close``, or until it disconnects, or
-    until it has been idle for ``limits.idle_seconds`` while others wait. Requests are checked, and
-    touch only the memory and the registers of a simulated machine or of a board. ``say`` is told
-    who comes and goes. Raises `OSError` if the address cannot be bound.
+    One client at a time owns a machine, from ``open`` until ``close``, until it disconnects, or
+    until it has been idle for ``limits.idle_seconds`` while others wait. Requests are validated,
+    and can only access the memory and the registers of a simulated machine or of a board. ``say``
+    is called with a message when the owner changes. Raises `OSError` if the address cannot be
+    bound.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Server:
         self._working_on = ""
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether the client with the public ``key`` is admitted; pyzmq calls it."""
+        """Whether the client with the public ``key`` is admitted; called by pyzmq."""
         with suppress(KeyFileError):
             return key.decode() in self._keys.admitted()
         return False
@@ -102,7 +103,7 @@ class Server:
             self._next()
 
     def close(self) -> None:
-        """Closes all connections, after waiting for a run in progress."""
+        """Waits for a request in progress, then closes all connections."""
         self._thread.shutdown()
         if self._served is not None:
             self._served.close()
@@ -144,7 +145,9 @@ class Server:
         self._work = self._thread.submit(work, *arguments)
 
     def _next(self) -> None:
-        """Give the device to the client that has waited longest."""
+        """Give the device to the client that has waited longest, if it is free or its owner has
+        been idle.
+        """
         if self._work is not None or not self._waiting:
             return
         if self._owner is not None:
@@ -167,7 +170,7 @@ class Server:
         try:
             header, data = work.result()
         except Exception as error:
-            # Any error of a device goes to the client; it must not end the server.
+            # Device errors are sent to the client, and must not end the server.
             header, data = {"error": " ".join(f"{error}".split()) or type(error).__name__}, b""
         if not self._reply(owner.identity, owner.request, header, data):
             self._release("is gone")
@@ -183,7 +186,7 @@ class Server:
         self._served = None
 
     def _tell_all(self) -> None:
-        """Sends a heartbeat to all clients, and finds out which have gone."""
+        """Send a heartbeat to all clients, and drop those that have disconnected."""
         for place, client in enumerate(list(self._waiting)):
             said = f"waiting for {place + 1} before" if self._owner or place else "its turn"
             if not self._send(client.identity, {"wait": said}):
@@ -201,11 +204,11 @@ class Server:
         return self._send(identity, {**header, "reply": request.get("request")}, data)
 
     def _send(self, identity: bytes, header: dict[str, Any], data: bytes = b"") -> bool:
-        """Sends a message; whether the client is still connected."""
+        """Send a message; False if the client has disconnected."""
         try:
             self._socket.send_multipart([identity, *packed(header, data)], self._zmq.NOBLOCK)
         except self._zmq.Again:
-            return True  # it is connected but not reading
+            return True  # connected, but not reading
         except self._zmq.ZMQError:
             return False
         return True

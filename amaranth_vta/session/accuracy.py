@@ -17,10 +17,11 @@ _FEW = 5
 
 @dataclass(frozen=True)
 class LabelAccuracy:
-    """The share of ``images`` whose label has the highest score of ``output``, or one of the five
-    highest, for the network and for the float model, and the share for which both have the same
-    highest score. Of equal scores the first is the highest. A share is None without labels or
-    float model; the five highest also for at most five classes."""
+    """Top-1 and top-5 accuracy of ``output`` on ``images``, for the network and for the float
+    model, and ``agreement``, the share of images for which both have the same top-1 class. Ties go
+    to the lowest class. A share is None without labels or float model; top-5 also with at most five
+    classes.
+    """
 
     output: str
     images: int
@@ -48,10 +49,10 @@ def label_accuracy(
     labels: Array | None,
     float_outputs: Mapping[str, Array] | None = None,
 ) -> LabelAccuracy:
-    """The accuracy of ``outputs``, by name, of the network and of its float model.
+    """The accuracy of ``outputs``, by name, of the network, and of its float model.
 
     The scores are the first output with at least two numbers per image. ``labels`` are integers,
-    one per image. Raises `InputError` if they do not fit.
+    one per image. Raises `InputError` if labels or float outputs do not match the scores.
     """
     output, scores = _scores(outputs)
     known = None if labels is None else _checked(labels, output, scores)
@@ -81,7 +82,9 @@ def _scores(outputs: Mapping[str, Array]) -> tuple[str, Array]:
 
 
 def _rows(array: Array) -> Array | None:
-    """``array`` as (images, classes), without trailing dimensions of 1; None if it is none."""
+    """``array`` as (images, classes), without trailing dimensions of 1; None if it has another
+    shape or is not numeric.
+    """
     fits = array.ndim >= 2 and array.shape[1] > 1 and array.size == array.shape[0] * array.shape[1]
     return array.reshape(array.shape[:2]) if fits and array.dtype.kind in "iuf" else None
 
@@ -104,7 +107,7 @@ def _checked(labels: Array, output: str, scores: Array) -> npt.NDArray[np.int64]
 
 
 def _top(scores: Array, labels: npt.NDArray[np.int64] | None) -> tuple[float | None, float | None]:
-    """The shares of labels with the highest score, and with one of the five highest."""
+    """The shares of images whose label has the highest score, and one of the five highest."""
     if labels is None:
         return None, None
     own = np.take_along_axis(scores, labels[:, None], axis=1)

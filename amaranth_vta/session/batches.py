@@ -1,4 +1,4 @@
-"""Cuts any number of images into runs of a network that takes a fixed number."""
+"""Splits any number of images into runs of a network with a fixed batch size."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Type and shape of an input or output of the network; a first dimension of None is any
-    number."""
+    """Type and shape of an input or output of the network; if the number of images is open, the
+    first dimension is None.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
 
 
 class Batches:
-    """Cuts the inputs of ``program`` into runs, and joins their outputs."""
+    """Splits the inputs of ``program`` into runs, and concatenates their outputs."""
 
     def __init__(self, program: NetworkProgram) -> None:
         self._program = program
         self._types = {**program.inputs, **program.outputs}
-        # An input of rank 0 is for all images of a run.
+        # An input of rank 0 applies to all images of a run.
         per_image = [info.shape for info in program.inputs.values() if info.shape != ()]
         shapes = [*per_image, *(info.shape for info in program.outputs.values())]
         sizes = {shape[0] if shape else 0 for shape in shapes}
-        # The first dimension if all inputs and outputs have the same, else 0.
+        # The first dimension that all inputs and outputs have in common, else 0.
         self.images_per_run = sizes.pop() if per_image and len(sizes) == 1 else 0
 
     def info(self, name: str) -> TensorInfo:
@@ -50,7 +51,8 @@ class Batches:
         return TensorInfo(info.dtype, shape)
 
     def run(self, inputs: Mapping[str, Array], run: Run) -> dict[str, Array]:
-        """The outputs of ``run`` for all of ``inputs``; the last run is padded with zeros.
+        """Calls ``run`` for each part of ``inputs`` and returns the concatenated outputs; the last
+        part is padded with zeros.
 
         Raises `InputError`.
         """
@@ -75,7 +77,9 @@ class Batches:
         }
 
     def _images(self, inputs: Mapping[str, Array]) -> int | None:
-        """The number of images in ``inputs``; None if they are a single run as they stand."""
+        """The number of images in ``inputs``; None if their shapes are exactly those of a single
+        run.
+        """
         self._check_names(inputs)
         counts = {
             name: count
@@ -103,7 +107,9 @@ class Batches:
             raise InputError(f"{what}; the network's inputs are {', '.join(self._program.inputs)}")
 
     def _single(self, name: str, array: Array, start: int) -> Array:
-        """The value of an input of rank 0 in the run that begins with image ``start``."""
+        """The value of an input of rank 0 in the run that begins with image ``start``, from an
+        array of one value per image; raises `InputError` if the values of the run differ.
+        """
         if not array.ndim:
             return array
         values = array[start : start + self.images_per_run]
@@ -115,8 +121,9 @@ class Batches:
         return np.array(values[0])
 
     def _count(self, name: str, array: Array) -> int | None:
-        """The number of images in one input, None for a single value of an input of rank 0; checks
-        its type and shape."""
+        """The number of images in one input after a check of its type and shape; None for a single
+        value of an input of rank 0.
+        """
         info = self._types[name]
         assert info.shape is not None
         if array.dtype != info.dtype:

@@ -1,4 +1,4 @@
-"""Compare results with ONNX Runtime on the canonical form and on the file."""
+"""Compares results with ONNX Runtime, on the canonical form and on the model file."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class CheckReport:
     """The result of comparing a network's outputs with ONNX Runtime.
 
-    ``mismatches`` counts elements that differ from the canonical form; ``histogram`` counts these
-    by difference, for a dequantized output in steps of its scale. ``file`` compares
-    with the file as it stands, in a session without optimizations; None if that cannot run it.
-    ``differs_from_default`` counts elements that differ from the file in a default
-    session, which optimizes; None if that cannot run it. ``outputs`` are the results themselves.
+    ``mismatches`` counts elements that differ from the canonical form; ``histogram`` has their
+    number by difference, which for a dequantized output is in steps of its scale. ``file`` compares
+    with the unchanged model file, in a session without optimizations; None if ONNX Runtime cannot
+    run it. ``differs_from_default`` counts elements that differ from the file in a default session,
+    with optimizations; None if that cannot run it. ``outputs`` are the compared outputs.
     """
 
     elements: int
@@ -41,7 +41,9 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no element differs from the canonical form, and none too far from the file."""
+        """Whether no element differs from the canonical form, and the differences from the file are
+        within their limits.
+        """
         return self.mismatches == 0 and (self.file is None or self.file.ok)
 
     @property
@@ -64,10 +66,10 @@ def compare(
     images: int,
     in_batches: Callable[[Run], Mapping[str, Array]],
 ) -> CheckReport:
-    """Compares ``outputs`` with the canonical ``network`` and the ``model`` it was made from for
-    runs of ``images``.
+    """Compares ``outputs`` with the canonical ``network``, and with the ``model`` from which it was
+    made, for runs of ``images``.
 
-    ``in_batches`` calls a run of either on the same inputs.
+    ``in_batches`` feeds the inputs of ``outputs`` to a given run function.
     """
     from amaranth_vta.sw.runtime.network.onnx_runtime import (
         default_session,
@@ -103,7 +105,7 @@ def compare(
 
 
 def _step(network: Network, output: str) -> float:
-    """The scale of an output that is dequantized, else 1."""
+    """The scale of a dequantized output, else 1."""
     node = network.maker(output)
     if node is not None and node.operator == "DequantizeLinear":
         scale = network.constants.get(node.input(1))
@@ -113,7 +115,7 @@ def _step(network: Network, output: str) -> float:
 
 
 def _differences(got: Array, expected: Array, step: float) -> npt.NDArray[np.float64]:
-    """The non-zero differences, in steps; NaN equals NaN."""
+    """The non-zero differences, in multiples of ``step``; NaN equals NaN."""
     if got.dtype.kind not in "biuf":
         return np.ones(np.count_nonzero(got != expected), np.float64)
     differs = ~((got == expected) | (got != got) & (expected != expected))

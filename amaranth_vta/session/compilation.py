@@ -1,4 +1,4 @@
-"""From a model to a network compiled for a machine: `compile`."""
+"""Compiles a model for a machine: `compile`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ def compile(
     tuned: Records | str | Path | None = None,
     allow_rounding: bool = False,
 ) -> CompiledNetwork:
-    """``model`` compiled for the machine of ``config``, as `Session` takes them.
+    """Compiles ``model`` for the machine of ``config``, both as in `Session`.
 
-    ``passes`` are additional passes, each with its place as in `vta.build`, for the loop nest of
-    each layer. ``tuned`` are records of better schedules, or a file of them that ``vta tune``
-    wrote. With ``allow_rounding`` the machine requantizes the results of products even where
-    rounding their biases to steps of the sums can move these by more than half a step. A model that
-    has been compiled before comes from the cache folder, unless passes or operators have been
-    added. Raises `ModelError`, `ConfigError`, `RecordsError`, and
-    `LoweringError` for an unknown place.
+    ``passes`` are additional passes over the loop nest of each layer, each with its position as in
+    `vta.build`. ``tuned`` are records of better schedules, or a file of them that ``vta tune``
+    wrote. With ``allow_rounding`` the machine requantizes products even where rounding their biases
+    to the scale of the sums can shift results by more than half a step. A model that was compiled
+    before is loaded from the cache folder, unless passes or operators have been added. Raises
+    `ModelError`, `ConfigError`, `RecordsError`, and `LoweringError` for an unknown position.
     """
     model = read_model(model)
     config = Config.load(config) if isinstance(config, str) else config
@@ -59,7 +58,7 @@ def compile(
             return compile_network(find_network(), config, open_batch(model), passes)
 
     if passes or has_own_operators():
-        # Their code is not part of the key in the cache.
+        # The cache key does not cover the code of passes and operators.
         return compile_it()
     found = kept_program(model, config, number, records, allow_rounding, compile_it)
     if isinstance(found, CompiledNetwork):
@@ -73,7 +72,7 @@ def compile(
 
 
 def _first_shape(model: onnx.ModelProto) -> str:
-    """The shape of the model's first input, in brackets, if it has inputs."""
+    """The name and shape of the model's first input, in parentheses; empty without inputs."""
     for item in inputs_of(model):
         dims = item.type.tensor_type.shape.dim
         sizes = ", ".join("?" if is_open(dim) else str(dim.dim_value) for dim in dims)
@@ -82,7 +81,8 @@ def _first_shape(model: onnx.ModelProto) -> str:
 
 
 def open_network(model: Source, images: int, allow_rounding: bool = False) -> tuple[Network, bool]:
-    """``model`` in canonical form, for runs of ``images`` if it leaves their number open, and
-    whether it does; raises `ModelError`. `compile` explains ``allow_rounding``."""
+    """Loads ``model`` in canonical form, for runs of ``images`` if its batch size is open, and
+    returns whether it is open. ``allow_rounding`` is as in `compile`. Raises `ModelError`.
+    """
     read = read_model(model)
     return canonical(load_network(read, images), allow_rounding), open_batch(read)

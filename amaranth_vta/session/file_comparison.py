@@ -1,4 +1,4 @@
-"""Compare results with the file itself, which canonicalization changes.
+"""Compares results with the unchanged model file, since canonicalization rewrites the model.
 
 Two checks. End to end: the largest difference of each output. Later layers can amplify a single
 step that an earlier layer rounds differently, so its limit is wide. Layer by layer: each layer of
@@ -24,37 +24,37 @@ if TYPE_CHECKING:
 
 Run = Callable[[dict[str, Array]], Mapping[str, Array]]
 
-# An output may differ by this part of its range, or by so many steps if that is more.
+# An output may differ by this fraction of its range, or by this many steps if that is more.
 MOST_OF_RANGE = 0.25
 MOST_STEPS = 2
-# The multiple of the difference of a default session that an output may reach. Where that session
-# differs by much, the network amplifies single steps.
+# An output may also differ by this multiple of the difference between a default session and an
+# exact one: if that is large, the network amplifies single steps.
 _OF_DEFAULT = 2
-# Steps that are scales in float32 do not divide differences exactly.
+# Tolerance for quotients of differences and float32 scales, which are inexact.
 _SLACK = 1e-3
-# The rounding error of a layer in the file, in steps of its result: in float32, and in files that
-# use float16, whose 11 bits are 1/16 of a step in a result of 128 steps.
+# Rounding error of a layer in the file, in steps of its result: in float32, and in files with
+# float16, whose precision of 11 bits is 1/16 step for a result of 128 steps.
 _NOISE = 1 / 64
 _NOISE_OF_HALVES = 128 * 2**-11
-# The difference of infinities and NaN from numbers; JSON has no infinities.
+# Stands for the difference between a number and an infinity or NaN; JSON has no infinities.
 _FAR = 1e30
 # The suffix of graph inputs that take tensors computed by the file.
 _GIVEN = "/of the file"
-# Products of integers. With data of uint8 and weights of int8, ONNX Runtime saturates their sums on
+# Integer products. With uint8 data and int8 weights, ONNX Runtime saturates their sums on
 # processors without VNNI.
 _PRODUCTS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger"})
-# They change the place of elements, not their steps.
+# Operators that move elements but keep their scale.
 _MOVES = frozenset({"Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How an output differs from the file's.
+    """The difference of an output from the file's.
 
-    ``of_range`` is the largest difference as a part of the range of the file's output, and
-    ``steps`` the same difference in steps of the output's quantization, None if it has none.
-    ``same_class`` counts the ``samples`` whose greatest element is at the same place; None if the
-    output is not one vector per sample. ``limit`` is the greatest ``of_range`` that is no failure.
+    ``of_range`` is the largest difference as a fraction of the range of the file's output, and
+    ``steps`` the same difference in steps of the output's quantization, None if it is not
+    quantized. ``same_class`` counts the ``samples`` with the same argmax; None if the output is not
+    one vector per sample. ``limit`` is the largest ``of_range`` that passes.
     """
 
     of_range: float
@@ -71,12 +71,11 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class LayerDifference:
-    """How a tensor of 8-bit integers that is computed from the file's own tensors differs from the
-    file's.
+    """The difference of an 8-bit tensor, computed from the file's own tensors, from the file's.
 
     ``steps`` is the largest difference. ``unrounded`` is the largest distance, in steps, from the
-    input of the file's QuantizeLinear; None if another operator makes the tensor. ``bound`` comes
-    from `Rounding.bounds`. ``noise`` is the rounding error of the file itself, in steps.
+    input of the file's QuantizeLinear; None if another operator produces the tensor. ``bound``
+    comes from `Rounding.bounds`. ``noise`` is the rounding error of the file itself, in steps.
     """
 
     steps: int
@@ -86,7 +85,7 @@ class LayerDifference:
 
     @property
     def limit(self) -> float:
-        """Of ``unrounded``."""
+        """Largest ``unrounded`` that passes."""
         return 0.5 + self.bound + self.noise
 
     @property
@@ -96,7 +95,7 @@ class LayerDifference:
         return self.steps <= 1 + int(self.bound)
 
     def and_also(self, other: LayerDifference | None) -> LayerDifference:
-        """The larger differences of both, which are of the same tensor."""
+        """Combines two differences of the same tensor: the larger ``steps`` and ``unrounded``."""
         if other is None:
             return self
         unrounded = None
@@ -107,8 +106,9 @@ class LayerDifference:
 
 @dataclass(frozen=True)
 class FileComparison:
-    """Differences from the file in a session without optimizations, by tensor name: its outputs,
-    and the results of ``layers`` that the file and the canonical form share."""
+    """Differences from the file in a session without optimizations, by tensor name: of its outputs,
+    and of the ``layers`` whose results are in both the file and the canonical form.
+    """
 
     outputs: dict[str, OutputDifference]
     layers: dict[str, LayerDifference]
@@ -127,12 +127,11 @@ def compare_with_file(
     in_batches: Callable[[Run], Mapping[str, Array]],
     optimized: Mapping[str, Array] | None = None,
 ) -> FileComparison:
-    """Compare ``outputs`` with the outputs of ``model``.
+    """Compares ``outputs`` with the outputs of ``model``.
 
-    ``network`` is its canonical form for runs of ``images``.
-    ``in_batches`` calls a run on the inputs that gave the outputs; ``optimized`` are the outputs of
-    the model in a default session. Raises `ModelError` if ONNX
-    Runtime cannot run the model as it stands.
+    ``network`` is its canonical form for runs of ``images``. ``in_batches`` feeds the inputs of
+    ``outputs`` to a given run function; ``optimized`` are the outputs of the model in a default
+    session. Raises `ModelError` if ONNX Runtime cannot run the model as it stands.
     """
     layers = _Layers(network, _without_saturation(model, images), list(outputs))
     wanted = in_batches(layers.run)
@@ -146,7 +145,7 @@ def compare_with_file(
 
 
 class _Layers:
-    """Runs of the file, of which each also runs the canonical form on the file's tensors."""
+    """Runs the file, and on the file's tensors also each layer of the canonical form."""
 
     def __init__(self, network: Network, model: onnx.ModelProto, outputs: list[str]) -> None:
         from onnx import helper
@@ -170,17 +169,19 @@ class _Layers:
         )
         self._file = exact_session(extended.SerializeToString())
         self._canonical: onnxruntime.InferenceSession | None = None
-        # The bounds of shared tensors that a single layer computes from shared tensors.
+        # Rounding bounds of shared tensors that are computed from shared tensors with at most one
+        # rounding.
         self._bounds: dict[str, float] = {}
         self.found: dict[str, LayerDifference] = {}
 
     def run(self, feeds: dict[str, Array]) -> dict[str, Array]:
-        """The outputs of the file."""
+        """The outputs of the file; updates ``found``."""
         from amaranth_vta.sw.runtime.network.onnx_runtime import run_session
 
         found = feeds | run_session(self._file, self._wanted, feeds)
         if self._canonical is None:
-            # Inference of shapes does not always know them.
+            # Shape inference may have left shapes unknown, so types are compared with actual
+            # results.
             self._common = [name for name in self._common if self._is_same(name, found[name])]
             self._bounds = self._bounds_of_layers()
         if self._common:
@@ -204,7 +205,9 @@ class _Layers:
         return LayerDifference(steps, unrounded, self._bounds[name], self._noise)
 
     def _bounds_of_layers(self) -> dict[str, float]:
-        """The bound of each shared tensor before which integers are rounded at most once."""
+        """The rounding bound of each shared tensor that is computed from shared tensors with at
+        most one rounding.
+        """
         given, bounds = set(self._common), self._network.rounding.bounds
         times: dict[str, int] = {}
         moved: dict[str, float] = {}
@@ -218,7 +221,9 @@ class _Layers:
         return {name: moved[name] for name in self._common if times[name] <= 1}
 
     def _limits(self, name: str) -> tuple[int, int]:
-        """The limits of a tensor, narrowed to the bounds of the Clip that alone reads it."""
+        """The range of a tensor's type, narrowed to the bounds of a Clip if that is the only
+        reader.
+        """
         network, limits = self._network, np.iinfo(self._network.types[name].dtype)
         clip = network.only_reader(name)
         if clip is None or clip.operator != "Clip" or clip.domain:
@@ -234,7 +239,7 @@ class _Layers:
         return (info.dtype, info.shape) == (value.dtype, value.shape)
 
     def _session(self) -> onnxruntime.InferenceSession:
-        """The canonical form, in which the tensors in common are inputs where they are read."""
+        """A session of the canonical form in which reads of shared tensors are graph inputs."""
         from amaranth_vta.sw.compiler.graph.nodes import Nodes
         from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 
@@ -262,13 +267,13 @@ class _Quantized:
     zero: Array
 
     def unrounded(self, found: dict[str, Array]) -> Array:
-        """The file's numbers in steps, before it rounds them; float64."""
+        """The numbers that this operator rounds, in steps; float64."""
         with np.errstate(over="ignore"):
             return found[self.source].astype(np.float64) / self.scale.item() + int(self.zero.item())
 
 
 def _has_halves(model: onnx.ModelProto) -> bool:
-    """Whether an initializer, a Constant or an input is of float16."""
+    """Whether an initializer, a Constant or an input is float16."""
     from onnx import TensorProto
 
     graph = model.graph
@@ -280,7 +285,9 @@ def _has_halves(model: onnx.ModelProto) -> bool:
 
 
 def _quantized(model: onnx.ModelProto, names: list[str]) -> dict[str, _Quantized]:
-    """The QuantizeLinear that makes each of ``names``, if its float32 scale is one constant."""
+    """The QuantizeLinear that produces each of ``names``, if its scale is a float32 constant of one
+    element.
+    """
     from onnx import numpy_helper
 
     constants = {item.name: item for item in model.graph.initializer}
@@ -301,7 +308,9 @@ def _quantized(model: onnx.ModelProto, names: list[str]) -> dict[str, _Quantized
 
 
 def _without_saturation(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
-    """``model``; if it has products of uint8 data and int8 weights, with weights of uint8."""
+    """``model``; if it has integer products, rewritten so that weights of products with uint8 data
+    are uint8 too.
+    """
     if not any(node.op_type in _PRODUCTS for node in model.graph.node):
         return model
     from amaranth_vta.sw.compiler.graph.canonical.integer_products import match_weights
@@ -314,7 +323,7 @@ def _without_saturation(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
 
 
 def _step(network: Network, name: str) -> float | None:
-    """The step by which an output is quantized; None if nothing quantizes it."""
+    """The quantization step of an output; None if it is not quantized."""
     from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
 
     node = network.maker(name)

@@ -1,8 +1,7 @@
-"""Compiled networks in the cache folder: a model that has not changed is compiled once.
+"""Caches compiled networks in the cache folder, so that an unchanged model is compiled once.
 
-An entry is the file that `Session.save` writes, named by a hash of the model, the configuration,
-the options of `compile`, this package's files and the versions of the packages that it computes
-with.
+An entry is a file as `Session.save` writes it. Its name is a hash of the model, the configuration,
+the options of `compile`, this package's files, and the versions of the packages it depends on.
 """
 
 from __future__ import annotations
@@ -30,11 +29,10 @@ def kept_program(
     allow_rounding: bool,
     compile_it: Callable[[], CompiledNetwork],
 ) -> CompiledNetwork | NetworkProgram:
-    """The network that ``compile_it`` compiles and that is then kept; its program alone if it was
-    kept before.
+    """Returns a cached program, or compiles the network with ``compile_it`` and caches its program.
 
-    If nothing can be kept, because the cache folder cannot be written or is another user's, the
-    network is compiled each time. Raises what ``compile_it`` raises.
+    If the cache folder is not writable or belongs to another user, the network is compiled each
+    time. Raises what ``compile_it`` raises.
     """
     compiled: CompiledNetwork | None = None
 
@@ -53,7 +51,7 @@ def kept_program(
 def _key(
     model: onnx.ModelProto, config: Config, images: int, records: Records, allow_rounding: bool
 ) -> str:
-    # The model includes weights that its file keeps in other files.
+    # The model includes weights stored in external files.
     contents = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
     options = str(images), records.digest, str(allow_rounding)
     return hash_of(contents, config.to_json(), *options, *package_version())

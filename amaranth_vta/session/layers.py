@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class LayerReport:
     """An operator of the network, and its measurements over all runs so far.
 
-    ``placed_on`` is ``machine`` or ``host``, with the ``reason`` for the latter. ``macs`` are those
-    of the network, without padding of channels; ``cycles`` and ``utilization`` are None on devices
-    without a clock. ``macs_per_run`` and ``host_macs``, the MACs that the host does, are for one
-    run. ``counters`` are those of `RunResult`, empty for the host. ``bound_cycles`` is None for a
-    layer in a launch of several, which overlap: only the launch has a bound.
+    ``placed_on`` is ``machine`` or ``host``, with the ``reason`` for the latter. ``macs`` counts
+    the network's MACs, without channel padding; ``cycles`` and ``utilization`` are None on devices
+    without a clock. ``macs_per_run`` and ``host_macs``, the MACs on the host, are for one run.
+    ``counters`` are as in `RunResult`, empty for the host. ``bound_cycles`` is None for a layer in
+    a launch of several layers: these overlap, so that only the launch has a lower bound.
     """
 
     name: str
@@ -49,8 +49,9 @@ class LayerReport:
 @dataclass(frozen=True)
 class LaunchReport:
     """A launch of the machine and its measurements over all ``runs``: ``layers`` is the number of
-    layers that it runs, ``cycles`` is None on a device without a clock, and ``bound_cycles`` are
-    the least cycles that a machine of the configuration can take."""
+    layers in the launch, ``cycles`` is None on a device without a clock, and ``bound_cycles`` is
+    the lower bound on its cycles.
+    """
 
     name: str
     layers: int
@@ -60,7 +61,7 @@ class LaunchReport:
 
 
 def launch_reports(runner: Runner, dram: str) -> list[LaunchReport]:
-    """The launches in order; ``dram`` is the memory model of the bounds."""
+    """The launches in order; ``dram`` is the memory model for the bounds."""
     return [
         LaunchReport(
             name=launched.name,
@@ -75,13 +76,13 @@ def launch_reports(runner: Runner, dram: str) -> list[LaunchReport]:
 
 
 def layer_reports(runner: Runner, dram: str) -> list[LayerReport]:
-    """The operators in the order in which they run, including conversions of layout.
+    """The operators in execution order, including layout conversions.
 
-    ``dram`` is the memory model of the bounds.
+    ``dram`` is the memory model for the bounds.
     """
     alone = {launched.first for launched in runner.launched if len(launched.layers) == 1}
     reports: list[LayerReport] = []
-    # Tensors that the machine has made and the host has read back.
+    # Tensors stored by the machine and read back by the host.
     stored: set[str] = set()
     for index, (step, spent) in enumerate(zip(runner.steps, runner.measured, strict=True)):
         match step:
@@ -142,9 +143,9 @@ def _host_report(item: OnHost, measured: StepTotals) -> LayerReport:
 
 
 def _conversion(operand: TiledTensor, stored: set[str]) -> str:
-    """Why the host converts a tensor for the machine; empty if it only cuts it into tiles.
+    """Why the host converts a tensor for the machine; empty for plain tiling.
 
-    ``stored`` are tensors that come from the machine.
+    ``stored`` are tensors that the machine produced.
     """
     if operand.packing:
         plain, packed = replace(operand, packing=None).nbytes, operand.nbytes

@@ -1,4 +1,4 @@
-"""Random inputs, for when none are given."""
+"""Random network inputs, for runs without given inputs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from .session import Session
 
 
 def random_inputs(session: Session) -> dict[str, Array]:
-    """Inputs of one run, the same at each call: floats from 0 to 1, any 8-bit integers, and 0 or 1
-    for wider integers, which are indices or masks."""
+    """Inputs of one run, the same at each call: floats from 0 to 1, 8-bit integers of the full
+    range, and 0 or 1 for wider integers, which are indices or masks.
+    """
     random = np.random.default_rng(0)
     inputs: dict[str, Array] = {}
     for name, info in session.inputs.items():

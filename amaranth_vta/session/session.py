@@ -1,4 +1,4 @@
-"""A quantized network on a device: runs it on arrays, and measures it."""
+"""Runs and measures a quantized network on a device: `Session`."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Session:
     """A network compiled for a machine and placed on a device.
 
     ``model`` is the path or the bytes of an ONNX file, or an ``onnx.ModelProto``; ``config`` a
-    `Config`, the name of a preset or the path of a file. ``images``, for a model that leaves their
-    number open, is how many one run takes, so that weights are loaded once for all of them; by
-    default BATCH. ``passes``, ``tuned`` and ``allow_rounding`` are those of `compile`.
-    ``launch`` is ``network``, which joins consecutive layers in one launch, or ``layer``, which
-    launches each layer by itself and so has the counters of each.
+    `Config`, the name of a preset or the path of a file. ``images`` sets the batch size of a run
+    for a model with an open one, so that weights are loaded once for all of these images; BATCH by
+    default. ``passes``, ``tuned`` and ``allow_rounding`` are as in `compile`. ``launch`` is
+    ``network``, which joins consecutive layers in one launch, or ``layer``, which launches each
+    layer separately and so measures the counters of each.
 
-    ``device`` is a device or the name of one; ``dram``, ``waves``, ``timeline``, ``skip``,
-    ``timing_only`` and ``progress`` are options of `open_device` for a name.
+    ``device`` is a device or the name of one; for a name, ``dram``, ``waves``, ``timeline``,
+    ``skip``, ``timing_only`` and ``progress`` are options of `open_device`.
 
-    Threads may share a session: `run`, `check`, `report` and `close` wait for one another, since
-    the machine and its memory run one program at a time. Sessions in parallel need a session each.
+    Threads may share a session: `run`, `check`, `report` and `close` hold a lock, since the machine
+    and its memory run one program at a time. Parallel runs need one session each.
 
     Raises `ModelError`, `ConfigError`, `MissingExtra` if the packages of the extra ``networks`` are
     not installed, and what `open_device` raises.
@@ -81,7 +81,7 @@ class Session:
         timing_only: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        # The compiler is imported only here, since a saved network runs without it.
+        # Imported here only, so that saved networks run without the compiler.
         with explain_missing_extras():
             from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
@@ -119,9 +119,9 @@ class Session:
         timing_only: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> Self:
-        """A network from a file that `save` or ``vta compile`` wrote; needs no compiler.
+        """Opens a compiled network that `save` or ``vta compile`` wrote; needs no compiler.
 
-        With ``config``, the file must be for that machine. The other options are those of the
+        With ``config``, the file must be for that machine. The other options are as in the
         constructor. Raises `ProgramError` if the file is not a compiled network, is damaged, has
         another format version or is for another machine.
         """
@@ -165,11 +165,11 @@ class Session:
         self.dram = dram
         self._skip = skip
         self._batches = Batches(program)
-        # Not a method of the session: what is in a cycle, with its device, stays until garbage is
-        # collected.
+        # Not a method of the session: a reference cycle would keep the device alive until the next
+        # garbage collection.
         begins = (lambda _: None) if timeline is None else timeline.begin
         self._runner = Runner(program, Runtime(device), begins, launch)
-        # Held while the machine works, and again by `check` around its `run`.
+        # Held while the machine runs; reentrant, since `check` calls `run`.
         self._lock = RLock()
         self._wall_seconds = 0.0
         self._fault: Fault | None = None
@@ -198,15 +198,14 @@ class Session:
             close_device(self.device)
 
     def save(self, path: str | Path) -> None:
-        """Writes the compiled network for `load`, completely or not at all; raises
-        `ProgramError`."""
+        """Writes the compiled network for `load`, atomically; raises `ProgramError`."""
         save_network(self.program, path)
 
     # Running.
 
     @property
     def images_per_run(self) -> int:
-        """The images that one run takes; 1 if its tensors have no number of images in common."""
+        """Number of images per run; 1 if inputs and outputs have different first dimensions."""
         return self._batches.images_per_run or 1
 
     @property
@@ -218,9 +217,9 @@ class Session:
         return {name: self._batches.info(name) for name in self.program.outputs}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The network's outputs, by name, for its ``inputs``, by name: any number of images.
+        """Runs the network on ``inputs``, by name, and returns its outputs, by name.
 
-        If the first dimension of inputs is open, it is the number of images, which are cut into
+        With an open first dimension, inputs may have any number of images, which are split into
         runs. Raises `InputError`, or `RuntimeFault` if the machine stops with a fault.
         """
         with self._lock:
@@ -234,8 +233,8 @@ class Session:
                 self._wall_seconds += perf_counter() - start
 
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:
-        """Runs the network, and compares the outputs with ONNX Runtime on the canonical form and
-        on the file.
+        """Runs the network, and compares the outputs with ONNX Runtime on the canonical form and on
+        the file.
 
         Raises as `run` does, and `ModelError` for a network that was loaded compiled.
         """
@@ -257,10 +256,10 @@ class Session:
         labels: Array | None = None,
         float_model: Source | None = None,
     ) -> LabelAccuracy:
-        """The accuracy of ``outputs``, which `run` has given for ``inputs``, against ``labels``, an
-        integer per image, and against the ``float_model``; `report` has it then, too.
+        """The accuracy of ``outputs``, the result of `run` for ``inputs``, against ``labels``, one
+        integer per image, and against the ``float_model``. Later reports include it.
 
-        Raises `InputError` if they do not fit, and `ModelError`.
+        Raises `InputError` if labels or outputs do not match, and `ModelError`.
         """
         wanted = None
         if float_model is not None:
@@ -278,8 +277,7 @@ class Session:
 
     @property
     def compiled(self) -> CompiledNetwork:
-        """The compiled network with its graph; raises `ModelError` if it was loaded from a file of
-        `save`."""
+        """The compiled network with its graph; raises `ModelError` for a session from `load`."""
         if self._compiled is None:
             raise ModelError(
                 f"{self._name} is compiled and does not hold its model: this needs a Session of "
@@ -303,14 +301,15 @@ class Session:
 
     @property
     def unquantized(self) -> str:
-        """Why nothing of the model can run on the machine, or only its products, as in "is a float
-        model"; empty if it is quantized with scales that the file holds."""
+        """Why none of the model, or only its products, can run on the machine, phrased like "is a
+        float model"; empty if the model is quantized with constant scales.
+        """
         if self._model is None:
             return ""
         from amaranth_vta.sw.compiler.graph.load.quantized_forms import FLOAT, unquantized
 
         form = unquantized(self._model)
-        # An operator that a user registered may run floats.
+        # A user-registered operator may run floats on the machine.
         return "" if form == FLOAT and self.has_layers else form
 
     @property
@@ -322,12 +321,12 @@ class Session:
 
     @property
     def layers(self) -> list[LayerReport]:
-        """The operators in the order in which they run, including conversions of layout."""
+        """The operators in execution order, including layout conversions."""
         return layer_reports(self._runner, self.dram)
 
     @property
     def launches(self) -> list[LaunchReport]:
-        """The launches of the machine in order, each of one layer or of several."""
+        """The launches of the machine in order, each with one or more layers."""
         return launch_reports(self._runner, self.dram)
 
     @property
@@ -357,7 +356,7 @@ class Session:
 
     @property
     def spent(self) -> list[Spent]:
-        """Where the cycles of each launch went; empty on a device without a clock."""
+        """Breakdown of the cycles of each launch; empty on a device without a clock."""
         return [
             Spent(launched.name, result.counters, launched.measured.runs)
             for launched in self._runner.launched
@@ -399,15 +398,15 @@ class Session:
     def plan_table(self, width: int | None = 80, explain: bool = False) -> str:
         """One line per layer with its MACs and cycles per run, and the host's operators by reason.
 
-        No line is longer than ``width``, unless that is None. A long part on the host is one line;
-        with ``explain`` it is one per operator.
+        No line is longer than ``width``, unless that is None. A long sequence of host operators is
+        folded into one line; ``explain`` lists each operator.
         """
         peak, images = self.config.macs_per_cycle, self.images_per_run
         table = layer_table(self.layers, self.launches, peak, images, width=width, explain=explain)
         return f"{table}\n{ESTIMATED}" if self.estimated else table
 
     def cycles_table(self, width: int | None = 80) -> str:
-        """Where the cycles of each launch went; empty on a device without a clock."""
+        """Breakdown of the cycles of each launch as text; empty on a device without a clock."""
         if not self.spent:
             return ""
         per = per_run(self.images_per_run, self.layers).lower()

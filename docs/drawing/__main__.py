@@ -1,8 +1,8 @@
-"""``python -m docs.drawing [--check] [NAME ...]`` draws figures anew: ``make figures`` draws all.
+"""Redraw figures: ``python -m docs.drawing [--check] [NAME ...]``; ``make figures`` draws all.
 
 Names are ``blocks``, ``bitfields``, ``pipeline``, ``exploration``, ``terminal``, ``layers`` and
-``tutorials``. The last three run on the RTL, which takes some minutes when a simulator is built
-first. With ``--check`` nothing is written: stale files are named, with exit code 1.
+``tutorials``. The last three run on the RTL, which takes some minutes if a simulator must be built
+first. With ``--check`` nothing is written: lists stale files and exits with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from . import bitfields, blocks, exploration, pipeline, roofline, terminal, time
 from .svg import Draw, sources
 
 DRAM = "ddr"
-# A layer in its steady state, for the first screen: two tiles.
+# Cycles of a layer in its steady state, for the first screen: two tiles.
 LAYER, BEGIN, END = "3x3 64-64", 200_000, 206_400
-# Around the end of a tile, for the tokens.
+# Cycles around the end of a tile, for the figure of tokens.
 TOKENS_BEGIN, TOKENS_END = 203_500, 205_000
 
-# The name of a figure, and what draws it.
+# Names of figures, each with the function that draws it.
 Figures = Iterator[tuple[str, Draw]]
 
 

@@ -24,7 +24,7 @@ class Field:
 
 
 def words() -> Iterator[tuple[str, str, list[Field], int]]:
-    """File name, title, fields and width in bits of everything that is drawn."""
+    """File name, title, fields and width in bits of each instruction and register."""
     instructions = isa.instruction_set(PRESETS[DEFAULT])
     for opcode, layout in instructions.layouts.items():
         fields = [Field(item.name, item.offset, item.width) for item in layout.values()]

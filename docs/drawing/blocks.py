@@ -34,7 +34,7 @@ def draw(theme: Theme) -> Drawing:
         d.line([(x, 34), (x, 58)], arrow="end")
     d.text(63, 49, "128-bit instructions", 10.5, theme.muted)
 
-    # Compute, with what it holds.
+    # Compute and its contents.
     d.rect(132, 58, 186, 172, "none", theme.line, radius=7, dash="4 3")
     d.text(225, 75, "compute", 12, theme.ink, "middle", bold=True)
     box(142, 84, 166, 26, theme.muted, "micro-ops (UOP)")

@@ -39,7 +39,7 @@ class Point:
 
 
 def points() -> list[Point]:
-    """The points of `SPEC`, of which none is simulated."""
+    """The points of `SPEC`, evaluated without simulation."""
     spec = replace(load_spec(str(SPEC)), rtl=0)
     exploration = Exploration(spec, read_networks(spec))
     with (
@@ -68,7 +68,7 @@ def described(machine: CandidateMachine) -> str:
 
 
 def draw(theme: Theme, found: Sequence[Point]) -> Drawing:
-    """A dot per machine; a line of steps joins the labelled machines of the front."""
+    """A dot per machine; a stepped line joins the labelled machines of the Pareto front."""
     d = Drawing(_WIDTH, _HEIGHT, TITLE, theme)
     bottom = _HEIGHT - _BOTTOM
 

@@ -18,7 +18,7 @@ _MONO = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours by their purpose. ``hues`` are told apart by people who are colour-blind too."""
+    """Colours by purpose. ``hues`` can be told apart with colour blindness."""
 
     name: str
     ink: str
@@ -48,7 +48,7 @@ DARK = Theme(
 
 @dataclass
 class Drawing:
-    """Shapes, in the order in which they are painted. ``title`` is what a screen reader says."""
+    """Shapes in painting order. ``title`` is the text for screen readers."""
 
     width: int
     height: int
@@ -69,7 +69,7 @@ class Drawing:
         opacity: float = 1,
         tip: str = "",
     ) -> None:
-        """A rectangle; ``tip`` is shown where a pointer rests on it."""
+        """A rectangle; ``tip`` is its tooltip."""
         more = f' rx="{_n(radius)}"' if radius else ""
         more += f' stroke="{stroke}"' if stroke != "none" else ""
         more += f' stroke-dasharray="{dash}"' if dash else ""
@@ -93,9 +93,10 @@ class Drawing:
         turn: float = 0,
         after: float | None = None,
     ) -> None:
-        """Text whose baseline is at ``y``; ``anchor`` is start, middle or end; ``turn`` degrees.
+        """Text with its baseline at ``y``, aligned by ``anchor`` (start, middle or end), rotated by
+        ``turn`` degrees.
 
-        Blanks of ``mono`` text are kept. Text of the class ``later`` (`style`) appears ``after`` so
+        ``mono`` text keeps its blanks. Text of the class ``later`` (`style`) appears ``after`` that
         many seconds.
         """
         more = f' text-anchor="{anchor}"' if anchor != "start" else ""

@@ -21,7 +21,7 @@ _TYPED, _STEP = 0.6, 0.12
 
 
 def output() -> list[str]:
-    """The lines that `SHOWN` prints, up to the table's end, and the comparison."""
+    """The lines that `SHOWN` prints up to the end of the table, and the line of the comparison."""
     digits = ROOT / "examples" / "digits"
     command = [sys.executable, "-m", "amaranth_vta", *SHOWN.split()[1:]]
     done = subprocess.run(command, cwd=digits, capture_output=True, text=True, check=True)

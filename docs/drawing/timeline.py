@@ -13,7 +13,7 @@ from amaranth_vta.sim.trace.timeline import Span
 
 from .svg import Drawing, Theme
 
-# Lanes of the trace that are drawn, with the words for them.
+# Lanes of the trace that are drawn, with their labels.
 LANES = {"load": "load", "gemm": "GEMM", "alu": "epilogue", "store": "store"}
 _LEFT, _RIGHT, _BAR, _PITCH = 62, 12, 24, 38
 
@@ -28,7 +28,7 @@ class Run:
     cycles: int
 
     def starts_of_tiles(self) -> list[int]:
-        """The first instruction after each epilogue: there the next tile begins in the stream."""
+        """Indices of the first instruction after each epilogue, where the next tile begins."""
         after = []
         for index, instruction in enumerate(self.instructions[:-1]):
             following = self.instructions[index + 1]
@@ -71,9 +71,10 @@ def draw(
     note: str = "",
     tokens: bool = False,
 ) -> Drawing:
-    """The strips below one another, on one scale of cycles; colours change with the tile.
+    """Draw the strips below one another on one scale of cycles; colours change with the tile.
 
-    With ``tokens``, an arrow from the instruction that gives a token to the one that takes it.
+    With ``tokens``, an arrow leads from the instruction that pushes a token to the one that pops
+    it.
     """
     height = sum(28 + _PITCH * len(LANES) for _ in strips) + 26 + (18 if note else 0)
     d = Drawing(width, height, title, theme)
@@ -135,7 +136,7 @@ def _tokens(d: Drawing, strip: Strip, top: float, scale: float) -> None:
 
 
 def _passed(instructions: Sequence[isa.Instruction | isa.Unknown]) -> Iterator[tuple[int, int]]:
-    """The instructions that give and take each token, by index: queues are in order."""
+    """Indices of the instructions that push and pop each token; token queues are in order."""
     order = ("load", "compute", "store")
     given: dict[tuple[str, str], list[int]] = {}
     taken: dict[tuple[str, str], list[int]] = {}
@@ -161,7 +162,7 @@ def _module(item: isa.Instruction | isa.Unknown) -> str:
 
 
 def _tile(starts: Sequence[int], span: Span) -> int:
-    """Which tile an instruction is for; a store stands after the epilogue of its tile."""
+    """The tile of an instruction; a store follows the epilogue of its tile."""
     after = bisect_left(starts, span.index + 1)
     return after - 1 if span.lane == "store" else after
 

@@ -1,4 +1,4 @@
-"""What the tutorials build, run once more with a timeline."""
+"""Runs of the programs of the tutorials, with a timeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEMORY_BYTES = 1 << 22
 
 
 def runs(tutorial: str, names: list[str]) -> list[Run]:
-    """Runs of ``functions[name]`` of a tutorial, on the RTL, in its memory model ``ideal``."""
+    """Run ``functions[name]`` of a tutorial on the RTL with the memory model ``ideal``."""
     notebook = json.loads((_TUTORIALS / f"{tutorial}.ipynb").read_text(encoding="utf-8"))
     code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     found: dict[str, Any] = {}

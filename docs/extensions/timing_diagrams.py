@@ -1,12 +1,12 @@
 """Waveforms from docstrings: the literal block of a ``Timing`` paragraph, drawn as SVG.
 
-Each line of such a block is a signal and what it shows, one column per cycle::
+Each line of such a block is a signal and its values, one column per cycle::
 
     write.enable   1
     read.data          old   new
 
-A value stands in the column of its cycle. Columns are as wide as the narrowest distance between
-two values of the block.
+A value stands in the column of its cycle. Columns are as wide as the smallest distance between two
+values of the block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def setup(app: Any) -> dict[str, bool]:
 
 
 def draw_timing(app: Any, kind: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
-    """Replaces the literal block of the paragraph on timing, if it has one."""
+    """Replace the literal block of the ``Timing`` paragraph, if there is one, by a drawing."""
     start = next((at for at, line in enumerate(lines) if _BLOCK.match(line.strip())), None)
     if start is None:
         return
@@ -46,7 +46,7 @@ def draw_timing(app: Any, kind: str, name: str, item: Any, options: Any, lines: 
 
 
 def svg(block: list[str]) -> list[str]:
-    """The lines of a drawing of ``block``; raises `ValueError` if a line has no signal."""
+    """Draw ``block`` as lines of SVG; raises `ValueError` if a line has no signal."""
     rows = [_row(line) for line in block]
     columns = sorted({column for _, values in rows for column, _ in values})
     step = min((b - a for a, b in pairwise(columns)), default=1)

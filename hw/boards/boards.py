@@ -1,4 +1,4 @@
-"""The boards that bitstreams are built for, and the design on them."""
+"""Supported boards, and the top-level design for a board."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,11 +27,11 @@ _KIB = 1024
 class Board:
     """An FPGA board, selected by ``name`` on the command line.
 
-    ``oscillator_hz`` is the frequency of its default clock, ``clock_hz`` that of the machine;
+    ``oscillator_hz`` is the frequency of the default clock, ``clock_hz`` that of the machine;
     ``memory_bytes`` is the size of the memory, which is on the FPGA unless ``sdram`` describes a
-    chip; ``loader`` is the board's name in openFPGALoader, ``config`` its default preset, and
-    ``capacity`` the number of cells of each kind. With ``vendor``, only a project for that vendor's
-    tool can be written.
+    chip; ``loader`` is the board's name in openFPGALoader, ``config`` the default preset, and
+    ``capacity`` the number of cells by kind. With ``vendor``, only a project for that vendor's tool
+    can be written.
     """
 
     name: str
@@ -139,7 +139,7 @@ def _tang_primer_20k() -> Any:
 def _pynq() -> Any:
     from amaranth_boards.arty_z7 import ArtyZ720Platform
 
-    # It has the PYNQ's chip, oscillator and Pmod pins; a Pmod USBUART plugs into the upper row of
+    # Same chip, oscillator and Pmod pins as the PYNQ; a Pmod USBUART plugs into the upper row of
     # Pmod A.
     platform = ArtyZ720Platform()
     platform.add_resources([_PMOD_UART])
@@ -179,8 +179,8 @@ _PYNQ_Z1 = Board(
     vendor="Vivado",
 )
 
-# Common parameters of the 32 and 64 MiB chips of these boards: the longest of each time, and half
-# of the columns of the larger ones (data sheets of Alliance AS4C32M16SB-7, ISSI IS42S16160G-7 and
+# Parameters that fit the 32 and 64 MiB chips of these boards: the longest of each time, and half of
+# the columns of the larger chips (data sheets of Alliance AS4C32M16SB-7, ISSI IS42S16160G-7 and
 # Winbond W9825G6KH-6).
 _ULX3S_SDRAM = SdramChip(
     row_bits=13,

@@ -11,21 +11,21 @@ from amaranth_vta.hw.fabric.stream import Queue
 
 
 class BeatRead(data.StructLayout):
-    """A beat to be read: its index in a memory of ``beats``."""
+    """A beat to read: its index in a memory of ``beats`` beats."""
 
     def __init__(self, beats: int) -> None:
         super().__init__({"beat": range(beats), "last": 1})
 
 
 class BeatWrite(data.StructLayout):
-    """A beat to be written: its index in a memory of ``beats``, and which bytes."""
+    """A beat to write: its index in a memory of ``beats`` beats, the data, and byte strobes."""
 
     def __init__(self, beats: int, width: int) -> None:
         super().__init__({"beat": range(beats), "last": 1, "data": width, "strobe": width // 8})
 
 
 class _Bursts(wiring.Component):
-    """Shared part of reading and writing: one burst at a time, with incrementing addresses.
+    """Common part of the read and write channels: one burst at a time, with incrementing addresses.
 
     Beats from ``limit`` on are errors.
 
@@ -40,10 +40,11 @@ class _Bursts(wiring.Component):
         super().__init__({"axi": In(wiring.Signature(side)), "limit": In(range(size + 1)), **ports})
 
     def _count(self, m: Module, taken: Any, address: Any, next_beat: Any) -> tuple[Any, Any]:
-        """The index of the current beat of the burst that is ``taken`` at ``address``, and whether
-        it is an error."""
+        """Index of the current beat of a burst, which starts at ``address`` when ``taken``, and
+        whether the beat is an error.
+        """
         number = address[(self._bytes - 1).bit_length() :]
-        # One bit wider, so that it may pass the end.
+        # One bit wider, so that it can exceed the end of the memory.
         beat, far = Signal(range(2 * self._size // self._bytes)), Signal()
         with m.If(taken):
             m.d.sync += [beat.eq(number), far.eq(number[len(beat) :].any())]
@@ -92,7 +93,7 @@ class ReadBursts(_Bursts):
         m.submodules.flags = asked = Queue(flags, self._ahead)
         m.submodules.beats = beats = Queue(beat_layout, self._ahead)
         left = Signal(9)
-        # How many more beats may be asked for before one is taken.
+        # Credits: number of further beats that may be requested.
         room = Signal(range(self._ahead + 1), init=self._ahead)
         goes, taken = Signal(), Signal()
         start = axi.arvalid & axi.arready
@@ -128,9 +129,9 @@ class ReadBursts(_Bursts):
 
 
 class WriteBursts(_Bursts):
-    """The write channels. A burst is answered when its last beat has been taken.
+    """The write channels. A burst is answered after its last beat is accepted.
 
-    Timing: a beat is offered in the cycle in which it is on the bus, and taken with it.
+    Timing: a beat is offered, and accepted, in the cycle in which it is on the bus.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ class WriteBursts(_Bursts):
     -----
     axi : the write channels
     limit : byte address, a multiple of 64
-    o : beats to be written; of those beyond the limit no byte is
+    o : beats to write, without strobes beyond the limit
     """
 
     def __init__(self, size: int, bus: AXI4Signature) -> None:

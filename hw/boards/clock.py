@@ -1,4 +1,4 @@
-"""A board's clock: its oscillator, or a frequency made from that by a PLL."""
+"""A board's clock: its oscillator, or a PLL driven by it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from amaranth.lib import wiring
 from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In, Out
 
-# The domain that is a quarter of a cycle behind ``sync``, on boards that need one.
+# Clock domain that lags ``sync`` by a quarter cycle, on boards that need it.
 QUARTER = "quarter"
 # Limits of the EHXPLLL (Lattice FPGA-DS-02012, "sysCLOCK PLL Timing"), frequencies in MHz.
 _ECP5_VCO = (400, 800)
@@ -17,13 +17,14 @@ _ECP5_DIVIDERS = range(1, 129)
 
 
 class ClockError(ValueError):
-    """A clock that a board cannot make."""
+    """A clock frequency that a board cannot generate."""
 
 
 @dataclass(frozen=True)
 class Dividers:
-    """Dividers of a PLL: its input is divided by ``reference``, its output by ``feedback`` before
-    the two are compared, and its oscillator by ``output``."""
+    """Dividers of a PLL: ``reference`` of its input and ``feedback`` of its output before the phase
+    comparison, and ``output`` of its oscillator.
+    """
 
     reference: int
     feedback: int
@@ -31,7 +32,7 @@ class Dividers:
 
 
 def ecp5_dividers(source_hz: int, target_hz: int) -> Dividers:
-    """The dividers that make ``target_hz`` exactly; raises `ClockError` if there are none."""
+    """Dividers that generate exactly ``target_hz``; raises `ClockError` if there are none."""
     for reference in _ECP5_DIVIDERS:
         compared = source_hz / reference / 1e6
         if not _ECP5_COMPARED[0] <= compared <= _ECP5_COMPARED[1]:
@@ -51,13 +52,13 @@ def ecp5_dividers(source_hz: int, target_hz: int) -> Dividers:
 class Ecp5Pll(wiring.Component):
     """An EHXPLLL; raises `ClockError` as `ecp5_dividers` does.
 
-    Timing: ``clock`` may not be used before ``locked``, which is asynchronous.
+    Timing: ``clock`` must not be used before ``locked``, which is asynchronous.
 
     Ports
     -----
     source : the board's oscillator
-    clock : the clock made from it
-    quarter : the same clock a quarter of a cycle later, if the PLL was made ``with_quarter``
+    clock : the generated clock
+    quarter : the same clock delayed by a quarter cycle, if ``with_quarter``
     locked : the clocks are stable
     """
 
@@ -74,11 +75,11 @@ class Ecp5Pll(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         chosen = self._dividers
-        # The phase that aligns the output's edges with the input's.
+        # Phase that aligns output edges with input edges.
         aligned = chosen.output - 1
         second: dict[str, Any] = {}
         if self._with_quarter:
-            # In cycles of the PLL's oscillator and eighths of one.
+            # In cycles, and eighths of a cycle, of the PLL's oscillator.
             phase, eighths = divmod(8 * aligned + 8 * chosen.output // 4, 8)
             second = {
                 "p_OUTDIVIDER_MUXB": "DIVB",
@@ -125,15 +126,15 @@ class Ecp5Pll(wiring.Component):
 
 
 class XilinxPll(wiring.Component):
-    """A PLLE2_BASE of the 7 series: 8 times ``source_hz``, divided by a whole number. Raises
-    `ClockError` if no such number gives ``target_hz``.
+    """A PLLE2_BASE of the 7 series: 8 times ``source_hz``, divided by an integer. Raises
+    `ClockError` if no integer divider yields ``target_hz``.
 
-    Timing: ``clock`` may not be used before ``locked``, which is asynchronous.
+    Timing: ``clock`` must not be used before ``locked``, which is asynchronous.
 
     Ports
     -----
     source : the board's oscillator, 100 to 200 MHz
-    clock : the clock made from it
+    clock : the generated clock
     locked : the clock is stable
     """
 
@@ -172,7 +173,7 @@ class XilinxPll(wiring.Component):
         return m
 
 
-# By the vendor's name in Amaranth's platforms.
+# By the name of the vendor's platform class in Amaranth.
 _PLLS: dict[str, Any] = {"LatticePlatform": Ecp5Pll, "XilinxPlatform": XilinxPll}
 
 
@@ -184,9 +185,10 @@ def drive_sync(
     target_hz: int,
     with_quarter: bool = False,
 ) -> Any:
-    """Makes the domain ``sync`` of ``m``, of ``target_hz``, from the oscillator at ``pin``; gives
-    whether it is not stable yet. ``with_quarter`` makes the domain `QUARTER` besides, which takes
-    an ECP5. Raises `ClockError` if the board cannot make these clocks."""
+    """Drive the domain ``sync`` of ``m`` with ``target_hz`` from the oscillator at ``pin``; returns
+    whether the clock is still unstable. ``with_quarter`` also drives the domain `QUARTER`, which
+    requires an ECP5. Raises `ClockError` if the board cannot generate these clocks.
+    """
     m.domains.sync = ClockDomain("sync", reset_less=True)
     if target_hz == source_hz and not with_quarter:
         m.d.comb += ClockSignal("sync").eq(pin)

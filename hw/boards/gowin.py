@@ -17,10 +17,10 @@ _PLACE_AND_ROUTE = """
 
 
 def by_himbaechel(platform: type[Any]) -> type[Any]:
-    """The ``platform`` of a board with a Gowin chip, with today's place and route.
+    """The ``platform`` of a board with a Gowin chip, adapted to nextpnr-himbaechel.
 
-    Amaranth 0.5 calls nextpnr-gowin, which was removed from nextpnr and had other options. The
-    target clock is the oscillator's. The caller passes ``--write {name}.pnr.json`` to name the
+    Amaranth 0.5 calls nextpnr-gowin, which was removed from nextpnr and had different options. The
+    target frequency is the oscillator's. The caller passes ``--write {name}.pnr.json`` to write the
     placed design, which gowin_pack reads.
     """
 

@@ -1,4 +1,4 @@
-"""The board's end of the host link: frames in, accesses to memory and registers, frames out."""
+"""The board's end of the host link: receives requests, executes them, and sends replies."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ _SEQUENCE_BITS = 8
 
 
 class HostAccess(data.Struct):
-    """A word that the host reads or writes; ``address`` is in bytes, a multiple of 4."""
+    """A read or write of one word by the host; ``address`` is in bytes, a multiple of 4."""
 
     address: 32
     data: 32
@@ -24,7 +24,7 @@ class HostAccess(data.Struct):
 
 
 class HostAccessSignature(wiring.Signature):
-    """An initiator of accesses, one at a time: after each one it waits for ``done``.
+    """An initiator of accesses, one at a time: it waits for ``done`` before the next one.
 
     ``data`` and ``error`` are valid in the cycle in which ``done`` is high.
     """
@@ -41,8 +41,9 @@ class HostAccessSignature(wiring.Signature):
 
 
 class WordOfBeat(NamedTuple):
-    """Where a word of the host is in a memory of beats: the index of the beat and of the word in
-    it, and the beat with ``strobe`` that writes the word."""
+    """Position of a host word in a memory of beats: index of the beat, index of the word in the
+    beat, and the ``data`` and ``strobe`` of a beat that writes only this word.
+    """
 
     beat: Value
     word: Value
@@ -51,7 +52,7 @@ class WordOfBeat(NamedTuple):
 
 
 def word_of_beat(access: Any, beat_bytes: int) -> WordOfBeat:
-    """The place of an ``access``, a `HostAccess`, in a memory whose beats have ``beat_bytes``."""
+    """Position of ``access``, a `HostAccess`, in a memory with beats of ``beat_bytes`` bytes."""
     words = beat_bytes // protocol.WORD_BYTES
     word = access.address[2 : 2 + (words - 1).bit_length()]
     return WordOfBeat(
@@ -72,9 +73,9 @@ class _Header(data.Struct):
 class Link(wiring.Component):
     """Executes the requests of `amaranth_vta.hw.boards.protocol`, one at a time.
 
-    A request takes effect when its checksum has arrived and matches. An incomplete request is
-    dropped after ``gap`` cycles of silence, so the next one is recognized whatever the line did
-    before. Bytes that arrive during a request wait in a queue of `protocol.RECEIVE_BYTES`.
+    A request is executed only after its checksum has arrived and matches. An incomplete request is
+    dropped after ``gap`` cycles of silence, so a later request is recognized whatever preceded it
+    on the line. Bytes that arrive during a request wait in a queue of `protocol.RECEIVE_BYTES`.
 
     Timing: up to one byte per cycle in each direction. A request is checked three cycles after its
     last byte; each word that it reads or writes takes two or three cycles plus the access.
@@ -83,7 +84,7 @@ class Link(wiring.Component):
     -----
     i : bytes from the line
     o : bytes to the line
-    access : the accesses of requests, to memory and registers
+    access : accesses to memory and registers
     dropped : number of dropped requests, modulo 2^16
     """
 
@@ -102,7 +103,7 @@ class Link(wiring.Component):
         m = Module()
         m.submodules.queue = queue = SyncFIFOBuffered(width=8, depth=protocol.RECEIVE_BYTES)
         m.submodules.crc = self._crc = catalog.CRC32_ISO_HDLC(8).create()
-        # Nothing is written while a request is executed.
+        # The payload is not written while a request executes.
         m.submodules.payload = payload = Memory(
             shape=32,
             depth=protocol.MAX_WORDS,
@@ -110,7 +111,7 @@ class Link(wiring.Component):
             attrs={"ram_style": "block", "no_rw_check": 1},
         )
         self._write, self._read = payload.write_port(), payload.read_port()
-        # A byte from the queue is registered before it is looked at: block RAM is slow.
+        # Bytes from the queue are registered before use, since block RAM is slow.
         self._byte, self._has_byte, self._take_byte = Signal(8), Signal(), Signal()
         m.d.comb += [
             queue.w_data.eq(self.i.payload),
@@ -122,7 +123,7 @@ class Link(wiring.Component):
         self._header = Signal(_Header)
         self._status, self._execute = Signal(Status), Signal()
         self._reply_words = Signal(8)
-        # Bytes of the current part of a frame, and words of its payload.
+        # Number of bytes in the current part of a frame, and of words in its payload.
         self._bytes, self._words = Signal(range(8)), Signal(8)
         self._word = Signal(32)
         self._silence = Signal(range(self._gap + 1))
@@ -174,8 +175,9 @@ class Link(wiring.Component):
                     m.next = "judge"
 
     def _each_byte(self, m: Module) -> Any:
-        """In a state within a request: the condition that a byte of it has arrived and is taken.
-        The request is dropped after too long a silence."""
+        """Accept each byte of the current part of a request; returns a context for the cycles in
+        which one arrives. Drops the request after too long a silence.
+        """
         crc, has_byte, cut = self._crc, self._has_byte, self._silence == self._gap
         m.d.comb += [
             self._take_byte.eq(1),
@@ -192,7 +194,7 @@ class Link(wiring.Component):
         m.next = "hunt"
 
     def _judge(self, m: Module, expected: Signal) -> None:
-        """Decide whether the received request is executed, and its reply."""
+        """Decide whether the received request is executed, and with which reply."""
         header, known = self._header, Signal()
         is_read = header.command == Command.READ
         is_write = header.command == Command.WRITE
@@ -234,7 +236,7 @@ class Link(wiring.Component):
                     m.next = "prepare"
 
     def _perform(self, m: Module) -> None:
-        """Makes the accesses of a WRITE or a FILL, before they are answered."""
+        """Write the words of a WRITE or FILL before the reply."""
         access, header = self.access, self._header
         is_fill = header.command == Command.FILL
         left = Signal(32)
@@ -244,7 +246,7 @@ class Link(wiring.Component):
             access.request.payload.data.eq(self._read.data),
         ]
         with m.State("prepare"):
-            # The second word of a FILL, its count, is the last one that was received.
+            # A FILL's count is its second word, the last one received.
             m.d.sync += left.eq(Mux(is_fill, self._word, header.words))
             m.next = "write"
         with m.State("write"):
@@ -268,14 +270,14 @@ class Link(wiring.Component):
                     m.d.sync += self._status.eq(Status.REFUSED)
                     m.next = "reply start"
         with m.State("next word"):
-            # The address in the payload is that of this cycle; the word arrives in the next one.
+            # The payload memory's read data follow its address by one cycle.
             m.next = "write"
 
     def _reply(self, m: Module) -> None:
         access, crc = self.access, self._crc
 
         def send(name: str, byte: Any, following: str) -> None:
-            """A state that sends one byte."""
+            """Add a state that sends one byte."""
             with m.State(name):
                 m.d.comb += [self.o.payload.eq(byte), self.o.valid.eq(1)]
                 m.d.comb += [crc.data.eq(byte), crc.valid.eq(self.o.ready)]
@@ -311,7 +313,7 @@ class Link(wiring.Component):
         self._send_word(m, "reply checksum", crc.crc, "hunt", checked=False)
 
     def _send_word(self, m: Module, name: str, word: Any, following: str, checked: bool) -> None:
-        """A state that sends the four bytes of ``word``."""
+        """Add a state that sends the four bytes of ``word``."""
         byte = word.word_select(self._bytes[:2], 8)
         with m.State(name):
             m.d.comb += [self.o.payload.eq(byte), self.o.valid.eq(1)]

@@ -13,7 +13,7 @@ from .bursts import ReadBursts, WriteBursts, connect_bursts
 from .link import HostAccessSignature, word_of_beat
 from .protocol import WORD_BYTES
 
-# The most read beats in flight or waiting to be taken.
+# Maximum read beats in flight or not yet accepted by the bus.
 _BEATS_AHEAD = 4
 _PAGE_BYTES = 4096
 
@@ -25,8 +25,8 @@ class OnChipMemory(wiring.Component):
     access in hundreds of cycles. Raises `ValueError` if ``size``, in bytes, is not a multiple of
     4096.
 
-    Timing: the first beat of a read comes 3 cycles after its address is taken, then one per cycle;
-    a write takes a beat per cycle.
+    Timing: the first beat of a read appears 3 cycles after its address is accepted, then one per
+    cycle; a write accepts one beat per cycle.
 
     Ports
     -----
@@ -58,7 +58,7 @@ class OnChipMemory(wiring.Component):
             shape=unsigned(8 * self._bytes), depth=self._depth, init=[]
         )
         read, write = storage.read_port(), storage.write_port(granularity=8)
-        # The host's accesses stall those of the machine for a cycle.
+        # A host access stalls the machine's accesses for a cycle.
         host_reads, host_writes = Signal(), Signal()
         m.d.comb += [
             reads.limit.eq(self.limit),

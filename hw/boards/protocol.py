@@ -1,23 +1,24 @@
-"""The host link of a board: frames on a serial line, and the meaning of their addresses.
+"""The host link of a board: frames on a serial line, and the address map of their accesses.
 
-One table for the gateware (`amaranth_vta.hw.boards.link`) and the host. Numbers are little-endian.
+Shared by the gateware (`amaranth_vta.hw.boards.link`) and the host. Numbers are little-endian.
 
 A request::
 
     REQUEST_START  sequence  command  words  address (4 bytes)  words x 4 bytes  CRC (4 bytes)
 
-where only a WRITE and a FILL have words after the address. Its reply::
+where only WRITE and FILL have words after the address. Its reply::
 
     REPLY_START  sequence  words  words x 4 bytes  status  CRC (4 bytes)
 
-The CRC is CRC-32 as in Ethernet and zlib, of everything after the start byte. The board silently
+The CRC is CRC-32 as in Ethernet and zlib, over everything after the start byte. The board silently
 drops a request with a wrong checksum. Requests are executed in the order of their sequence numbers,
-each one once: an executed one is answered again (a READ reads again), and one ahead of its turn is
-answered `Status.OUT_OF_ORDER`, so that the host resends the missing ones. IDENTIFY is executed with
-any number, from which later numbers continue.
+each one once. A request that was executed before is answered again (a READ reads again); a request
+ahead of its turn is answered `Status.OUT_OF_ORDER`, so that the host resends the missing ones.
+IDENTIFY is executed with any number, and later numbers continue from it.
 
-Flow control: the board buffers `RECEIVE_BYTES` of unanswered requests at any time; a host that
-never exceeds this in flight loses nothing. The line is 8N1."""
+Flow control: the board buffers `RECEIVE_BYTES` of unanswered requests; no byte is lost as long as
+the host has at most this many in flight. The line is 8N1.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from amaranth_vta.hw.config import Config
 
 REQUEST_START = 0xA5
 REPLY_START = 0x5A
-# After the start byte: sequence, command, words and address; sequence and words.
+# Bytes after the start byte: sequence, command, words and address of a request; sequence and words
+# of a reply.
 REQUEST_HEADER_BYTES = 7
 REPLY_HEADER_BYTES = 2
 CHECKSUM_BYTES = 4
@@ -48,12 +50,12 @@ class Command(IntEnum):
     IDENTIFY = 0
     READ = 1
     WRITE = 2
-    # Has two words: writes the first one as many times as the second says.
+    # Has two words: a value, and the number of times it is written.
     FILL = 3
 
 
 class Status(IntEnum):
-    """What became of a request."""
+    """Outcome of a request."""
 
     DONE = 0
     OUT_OF_ORDER = 1
@@ -61,7 +63,7 @@ class Status(IntEnum):
     REFUSED = 2
 
 
-# Byte addresses: memory from 0, the machine's registers, and the board's.
+# Address map: memory from byte address 0, the machine's registers, and the board's registers.
 MACHINE_BASE = 0x8000_0000
 BOARD_BASE = 0xC000_0000
 
@@ -75,7 +77,7 @@ class BoardRegister(IntEnum):
     MEMORY_BYTES = 3
     CLOCK_HZ = 4
     DROPPED = 5  # requests dropped since power-up: wrong checksum, incomplete, or too long
-    # The machine's accesses from this byte address on are bus errors; a multiple of 64.
+    # Accesses of the machine from this byte address on are bus errors; a multiple of 64.
     MEMORY_LIMIT = 6
 
 
@@ -83,6 +85,5 @@ IDENTIFY_WORDS = 6
 
 
 def configuration_hash(config: Config) -> int:
-    """CRC-32 of the JSON text of ``config``: boards whose hashes are equal take each other's
-    programs."""
+    """CRC-32 of the JSON text of ``config``: boards with equal hashes run the same programs."""
     return crc32(config.to_json().encode())

@@ -1,4 +1,4 @@
-"""The targets of the host's accesses other than memory: registers of the machine and the board."""
+"""Targets of host accesses other than memory: registers of the machine and of the board."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ GAP_BITS = 16_384
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Surroundings of the machine: bytes of memory, the clock in Hz, clock cycles per bit on the
-    serial line, bits of silence after which an incomplete request is dropped, and the memory chip,
-    or None if memory is on the FPGA.
+    """Environment of the machine on a board: bytes of memory, clock frequency in Hz, clock cycles
+    per bit on the serial line, bits of silence after which an incomplete request is dropped, and
+    the memory chip, or None if memory is on the FPGA.
     """
 
     memory_bytes: int
@@ -37,10 +37,10 @@ class Surroundings:
 
 
 class RegisterAccess(wiring.Component):
-    """The machine's registers, on its AXI4-Lite port.
+    """Host accesses to the machine's registers, through its AXI4-Lite port.
 
-    Timing: the bus's valid signals rise in the cycle after a request is taken, and its response is
-    passed on in the cycle in which it arrives; one access at a time.
+    Timing: the bus's valid signals rise in the cycle after a request is accepted, and its response
+    is forwarded in the cycle in which it arrives; one access at a time.
 
     Ports
     -----
@@ -138,7 +138,7 @@ class BoardRegisters(wiring.Component):
 
 def route(m: Module, access: Any, targets: Mapping[int, Any]) -> None:
     """Connect ``access`` to one of ``targets``, selected by the upper two bits of the address; an
-    error where there is none.
+    access without a target returns an error.
     """
     request = access.request
     chosen = Signal(2)

@@ -25,14 +25,14 @@ _RESET_CYCLES = 15
 class BoardSystem(wiring.Component):
     """The whole design of a board except its clock and its pins.
 
-    Timing: the machine is in reset for 15 cycles after power-up, and after ``rst`` falls; the
-    link runs from the first cycle on.
+    Timing: the machine is in reset for 15 cycles after power-up and after ``rst`` falls; the link
+    runs from the first cycle on.
 
     Ports
     -----
     rx, tx : the serial line
     rst : holds the machine in reset, for instance until the clock is stable
-    sdram : the chip that is the memory, if ``around`` says so
+    sdram : pins of the memory chip, if ``around`` has one
     """
 
     def __init__(self, config: Config, around: Surroundings) -> None:

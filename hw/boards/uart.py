@@ -1,7 +1,7 @@
 """A serial line, 8N1: a start bit (0), eight data bits with the lowest first, and a stop bit (1).
 
-``divisor`` is the clock cycles per bit: 2 or more if both ends share a clock, as in simulation,
-and 4 or more if each has its own, so that a bit is still sampled inside it.
+``divisor`` is the number of clock cycles per bit: at least 2 if both ends share a clock, as in
+simulation, and at least 4 otherwise, so that every bit is sampled within its period.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ _DATA_BITS = 8
 class UartReceiver(wiring.Component):
     """Receives bytes from a line; each bit is sampled in its middle.
 
-    A start bit that has ended by its middle is ignored as a glitch; a byte without its stop bit is
+    A start bit that is over by its middle is ignored as a glitch; a byte without its stop bit is
     dropped.
 
-    Timing: a byte is offered for one cycle in the middle of its stop bit, whether it is taken or
-    not.
+    Timing: a byte is offered for a single cycle, in the middle of its stop bit, without
+    backpressure.
 
     Ports
     -----
@@ -38,7 +38,7 @@ class UartReceiver(wiring.Component):
         line = Signal(init=1)
         m.submodules.synchronizer = FFSynchronizer(self.pin, line, init=1)
         timer = Signal(range(self._divisor))
-        # The bits that are still to come, the stop bit included; 0 while idle.
+        # Bits left to receive, including the stop bit; 0 while idle.
         left = Signal(range(_DATA_BITS + 3))
         m.d.sync += self.o.valid.eq(0)
         with m.If(left == 0):
@@ -62,13 +62,13 @@ class UartReceiver(wiring.Component):
 class UartTransmitter(wiring.Component):
     """Sends bytes on a line.
 
-    Timing: the start bit begins in the cycle after a byte is taken; the next byte can be taken in
-    the last cycle of the stop bit.
+    Timing: the start bit begins in the cycle after a byte is accepted; the next byte can be
+    accepted in the last cycle of the stop bit.
 
     Ports
     -----
     i : the bytes
-    pin : the line, from a register
+    pin : the line, registered
     """
 
     def __init__(self, divisor: int) -> None:

@@ -1,4 +1,4 @@
-"""Boards whose chip has a processor, with their parameters for Vivado."""
+"""Boards whose chip includes a processor, with their parameters for Vivado."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Processor:
-    """The processor of a chip family, as the IP ``ip`` of Vivado's block designs.
+    """The processor of a chip family: the IP ``ip`` in Vivado's block designs.
 
     Attributes
     ----------
-    settings : of the IP: a port for registers and one for memory, an interrupt, a clock. The width
-        of the memory port in bits and the clock in MHz replace ``width`` and ``mhz``
+    settings : of the IP: one port each for registers and memory, an interrupt, a clock.
+        ``width`` and ``mhz`` stand for the memory port's width in bits and the clock in MHz
     widths : legal widths of the memory port
-    external : arguments of the IP's automation for pins of the processor
-    clock, reset : pins of the logic's clock and of its reset, which is active low
+    external : arguments of the IP's automation for the processor's pins
+    clock, reset : pins of the logic's clock and its active-low reset
     registers, memory : the two ports
     port_clocks : their clock inputs
     interrupt : interrupt input
     registers_at : physical address of the machine's registers
-    cells : 32-bit words of an address in the device tree
+    cells : 32-bit words per address in the device tree
     """
 
     ip: str
@@ -58,8 +58,8 @@ ZYNQ_7000 = Processor(
     registers_at=0x43C0_0000,
     cells=1,
 )
-# Zynq UltraScale+ (UG1085, PG201): the ports that Vivado calls M_AXI_GP0 and S_AXI_GP2 are
-# M_AXI_HPM0_FPD and S_AXI_HP0_FPD.
+# Zynq UltraScale+ (UG1085, PG201): Vivado names M_AXI_HPM0_FPD and S_AXI_HP0_FPD M_AXI_GP0 and
+# S_AXI_GP2.
 ZYNQ_ULTRASCALE = Processor(
     ip="zynq_ultra_ps_e",
     settings={
@@ -89,7 +89,7 @@ ZYNQ_ULTRASCALE = Processor(
 class ZynqBoard:
     """A board with a ``processor`` in its chip, ``chip``; ``name`` selects it on the command line.
 
-    ``board_part`` is Vivado's name of the board, if it knows it; ``clock_hz`` is that of the
+    ``board_part`` is the board's name in Vivado, if it has one; ``clock_hz`` is that of the
     machine, ``config`` the default preset. Programs use ``memory_bytes`` of DRAM from ``memory_at``
     on, which must be reserved from the kernel.
     """
@@ -109,7 +109,7 @@ class ZynqBoard:
 
 
 _MIB = 1 << 20
-# 512 MiB of DRAM, of which programs have the last 64.
+# 512 MiB of DRAM, the last 64 for programs.
 _PYNQ_Z1 = ZynqBoard(
     name="pynq-z1-ps",
     title="PYNQ-Z1 with its processor",
@@ -132,7 +132,7 @@ ZYNQ_BOARDS: dict[str, ZynqBoard] = {
             title="PYNQ-Z2 with its processor",
             board_part="tul.com.tw:pynq-z2:part0",
         ),
-        # Both have 2 GiB of DRAM below 4 GiB, the end of which is the firmware's.
+        # Both have 2 GiB of DRAM below 4 GiB; firmware uses the end of it.
         ZynqBoard(
             name="ultra96",
             title="Ultra96-V2",

@@ -222,8 +222,8 @@ class ReadArbiter(wiring.Component):
             Reader.COMPUTE,
         )
         others = self.load.request.valid | self.compute.request.valid
-        # Outstanding beats, without those of a burst granted in the previous cycle: one plus its
-        # length, which arrive late in the cycle. Two carries below an adder make one.
+        # ``beats_ahead`` lacks a burst granted in the previous cycle, whose length + 1 is added
+        # here, since it arrives late. The lowest bits of both operands make the carry-in.
         beats_ahead, total = Signal(range(BEATS_AHEAD + 256)), Signal(range(BEATS_AHEAD + 512))
         granted_before, length_before = Signal(), Signal(8)
         open_ = Signal()

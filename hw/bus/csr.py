@@ -46,11 +46,10 @@ class RegisterFile(wiring.Component):
     identification are constants.
 
     Timing: a write takes effect in the cycle after address and data have both been accepted. A read
-    samples its inputs in the cycle in which the address is accepted, or in the next one if that is
-    the cycle of a write; a counter, in the first cycle from then on in which ``counters_ready`` is
-    high. Every address is answered: unmapped ones read as zero and ignore writes. One read is
-    answered before the next is accepted. Every path from an input of ``bus`` to an output is
-    registered.
+    samples its inputs in the cycle in which the address is accepted, or in the next one if a write
+    occurs in that cycle. A read of a counter waits until ``counters_ready`` is high. Every address
+    is answered: unmapped ones read as zero and ignore writes. One read is answered before the next
+    is accepted. Every path from an input of ``bus`` to an output is registered.
 
     Ports
     -----
@@ -63,7 +62,7 @@ class RegisterFile(wiring.Component):
         constants = config.to_dict()
         # Unmapped words read as 0.
         self._left_out = {item.name.upper() for item in fields(config)} - constants.keys()
-        # Where block RAM is left over and LUTs are scarce.
+        # Small machines have spare block RAM and few LUTs.
         self._ram_style = "block" if is_small(config) else "distributed"
         self._constants = {**constants, "IDENTITY": IDENTITY, "VERSION": VERSION}
         super().__init__(
@@ -222,7 +221,7 @@ class RegisterFile(wiring.Component):
 
 
 class _Copies(NamedTuple):
-    """``written``: per word, whether ``reader`` has it; otherwise it has its power-up value."""
+    """``written``: per word, whether it was written to the RAM that ``reader`` reads."""
 
     reader: Any
     written: dict[int, Signal]

@@ -25,10 +25,10 @@ class Accumulators(wiring.Component):
     With the extension OVERLAP the upper half is a separate bank, and the two units may use
     different banks in the same cycle. `Compute` arbitrates: the data of ``alu_dst`` are not used if
     ``gemm_read`` reads the same bank, and at most one of the three write ports may use a bank per
-    cycle. Store needs no port of these: it reads a copy of the low bits, written together with the
-    accumulators.
+    cycle. Store uses none of these ports: it reads a copy of the low bits, written together with
+    the accumulators.
 
-    Timing: data are valid one cycle after an enabled read, for GEMM and ``alu_ahead`` two. A unit's
+    Timing: data are valid one cycle after an enabled read, two for GEMM and ``alu_ahead``. A unit's
     write is forwarded to its own read of the same element in the same cycle, and GEMM's writes also
     to its reads of the previous cycle; nothing is forwarded to ``alu_ahead``. A unit must not read
     an element in the cycle in which another unit writes it.
@@ -143,7 +143,7 @@ class Accumulators(wiring.Component):
             cleared.eq(self.gemm_clear),
             had_hit.eq(hit),
         ]
-        # Data written in the cycle of the read, delayed by one cycle, and data written in the next
+        # ``before``: data written in the cycle of the read. ``latest``: data written in the next
         # cycle.
         first = keep("first", write.data[0], ~hit)
         before = keep("before", first, cleared | hit_now)

@@ -340,7 +340,8 @@ class AluUnit(wiring.Component):
             reader.wanted.eq(waiting.may_read & wanted),
             reader.granted.eq(waiting.reader.granted),
             reader.src.eq(item.indices.src),
-            # A LOOKUP has no immediate.
+            # With LOOKUP, the second operands of the lanes are the element read, without an
+            # immediate.
             words.element.eq(Cat(lane.b for lane in lanes)),
             Cat(words.take, words.taken_place).eq(
                 Cat(_arrival(m, reader.take, reader.place, waiting.reader.late))
@@ -366,7 +367,7 @@ class AluUnit(wiring.Component):
 
 class _Waiting(NamedTuple):
     """The micro-op in the stall register of a long pipeline, and its operand reader. ``may_read``:
-    the micro-op will execute, and nothing in flight writes what it reads before its operands.
+    the micro-op will execute, and nothing in flight writes the elements needed before its operands.
     """
 
     hazards: Hazards
@@ -388,9 +389,7 @@ class _Ahead(NamedTuple):
 
 
 def _arrival(m: Module, read: Value, number: Value, late: Signal) -> tuple[Value, Value]:
-    """When data ``read`` in a cycle arrive, and their ``number``: in the next cycle or, if
-    ``late``, one cycle later.
-    """
+    """Delay ``read`` and ``number`` until the data arrive: by one cycle or, if ``late``, by two."""
     reads, numbers = [read], [number]
     for _ in range(2):
         m.d.sync += [

@@ -149,11 +149,11 @@ def _operands(width: int) -> data.StructLayout:
 class _Factor(NamedTuple):
     """A shift expressed as a product with ``power``.
 
-    A left shift by n multiplies by 2 ** n; by the width or more, everything is ``lost``. A right
-    shift by n or by n + half, with n less than half the width, multiplies by 2 ** (half - n) in the
-    lower half of the factor, which includes the topmost bit of ``power``. Without its lower half
-    the product is the operand shifted by n; the upper half of that is the result of the longer
-    shift. By the width or more (``all_sign``) only signs remain.
+    A left shift by n multiplies by 2 ** n; by the width or more, everything is ``lost``. Right
+    shifts by n and by n + half, with n less than half the width, multiply by 2 ** (half - n), in
+    the lower half of the factor, extended by the topmost bit of ``power``. The product without its
+    lower half is the operand shifted by n; the upper half of that is the operand shifted by
+    n + half. After a shift by the width or more (``all_sign``) only signs remain.
     """
 
     power: Value

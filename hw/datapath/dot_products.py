@@ -106,7 +106,7 @@ class DotProducts(wiring.Component):
     def __init__(self, config: Config) -> None:
         self._config = config
         self.latency = DOT_PRODUCT_LATENCY + is_small(config)
-        # One bit is for a single sum: of products of the lowest scalars only.
+        # Only the sum of products of the lowest scalars needs the topmost bit.
         width = config.inp_width + config.wgt_width + config.log_block_in
         outputs = config.block_out
 
@@ -257,8 +257,8 @@ class SingleDotProducts(DotProducts):
 
 
 class LoopedDotProducts(DotProducts):
-    """Dot products without carries, as loops in the module `LOOPS`: for simulation, where they take
-    a third of the host's instructions.
+    """Dot products without carries, as loops in the module `LOOPS`: for simulation, where they need
+    only a third of the host instructions.
 
     Timing: that of `SingleDotProducts`.
     """

@@ -49,7 +49,7 @@ class GemmUnit(wiring.Component):
     acc_read_clear : with ``acc_read``: 0 is read, for overwriting
     denied : the other unit uses the bank of ``dst``: the item is not accepted
     busy_banks : per half of the accumulators, whether a write to it is in flight
-    busy_ports : the same, whether it is read in this cycle (with OVERLAP)
+    busy_ports : (with OVERLAP) per half of the accumulators, whether it is read in this cycle
     done : high for one cycle when an instruction's last write has been made, or `early_end` cycles
         earlier
     error : with ``done``: an index of a micro-op exceeded the depth; that micro-op and all later

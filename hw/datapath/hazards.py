@@ -38,8 +38,8 @@ class Hazards(wiring.Component):
     in_flight : the write of each stage, which moves to the next stage in the next cycle. If
         ``registered``, the last one writes; otherwise the last but one
     waits : the micro-op at ``o`` must not enter the pipeline in this cycle
-    source_waits : (``registered``) the same, if it had to read its source in this cycle without
-        forwarding
+    source_waits : (``registered``) the micro-op at ``o`` must not read its source in this cycle
+        without forwarding
     coming_waits : (``registered``) the same for the micro-op at ``i``, if the one at ``o`` enters
     """
 
@@ -71,7 +71,8 @@ class Hazards(wiring.Component):
             ]
             return m
         item = Signal(self.o.payload.shape(), reset_less=True)
-        # Per stage, whether it writes the destination or the source; the last stage writes.
+        # Per stage, whether its write hits this micro-op's destination or source; the last stage
+        # writes.
         dsts, srcs = (Signal(len(self.in_flight), name=name) for name in ("dsts", "srcs"))
         dsts_next, srcs_next = Signal.like(dsts), Signal.like(srcs)
         waits, source_waits = Signal(), Signal()

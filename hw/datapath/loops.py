@@ -18,12 +18,12 @@ from .sequencer import IndexedUop, LoopCommand, Sequencer
 
 
 class Loops(wiring.Component):
-    """Queues the commands of GEMM and the ALU until the other unit has completed what they wait
-    for, and unrolls their loops into micro-ops.
+    """Queues the commands of GEMM and the ALU until the instructions of the other unit for which
+    they wait are done, and unrolls their loops into micro-ops.
 
     With OVERLAP each unit has a queue and a sequencer. Without it each command waits for all older
-    ones of the other unit, so commands start in issue order, and one queue and one sequencer serve
-    both in the same number of cycles.
+    commands of the other unit, so commands start in issue order, and a shared queue and sequencer
+    take no more cycles.
 
     Timing: that of `CommandQueue` and `Sequencer`.
 
@@ -32,7 +32,7 @@ class Loops(wiring.Component):
     gemm_command, alu_command : `WaitingCommand`; for one unit at a time
     for_alu : an arriving command is the ALU's; known before it issues
     gemm_level, alu_level : number of waiting commands
-    gemm_begins, alu_begins : one of them starts in this cycle
+    gemm_begins, alu_begins : a command of the unit starts in this cycle
     gemm_done, alu_done, gemm_ends, alu_ends : per unit, instructions done before this cycle,
         counted as in `WaitingCommand`, and whether one more completes in this cycle
     gemm, alu : micro-ops
@@ -79,7 +79,7 @@ class Loops(wiring.Component):
         return m
 
     def _unroll_apart(self, m: Module) -> None:
-        """A queue and a sequencer for each unit."""
+        """Give each unit its own queue and sequencer."""
         others = {
             "gemm": (self.alu_done, self.alu_ends),
             "alu": (self.gemm_done, self.gemm_ends),
@@ -117,7 +117,7 @@ class Loops(wiring.Component):
         ]
 
     def _unroll_in_turn(self, m: Module) -> None:
-        """One queue and one sequencer, with commands of two kinds."""
+        """Share one queue and one sequencer, with two kinds of commands."""
         m.submodules.sequencer = sequencer = Sequencer(
             self._config,
             list(self._operands.values()),
@@ -140,7 +140,7 @@ class Loops(wiring.Component):
         for kind, name in enumerate(self._commands):
             command, micro_ops = getattr(self, f"{name}_command"), getattr(self, name)
             level, begins = getattr(self, f"{name}_level"), getattr(self, f"{name}_begins")
-            # Issue credits are those of separate queues.
+            # Each unit has as many issue credits as with a separate queue.
             m.d.comb += [
                 command.ready.eq(level != self._most[name]),
                 begins.eq(queue.o.valid & queue.o.ready & (queue.o.payload.kind == kind)),

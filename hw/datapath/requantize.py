@@ -36,8 +36,8 @@ _WIDTH = 32
 # Bits of t in a product, sign included, and of a scale's upper part: factor width of a DSP slice.
 _FACTOR = 25
 _UPPER = isa.SCALE_WIDTH - _WIDTH
-# Widths of the lower factors of a scale; a DSP slice adds the result of another, shifted right by
-# the latter width.
+# Widths of the two lower factors of a scale. A DSP slice can add the result of another slice,
+# shifted right by the latter width.
 _LOW, _MIDDLE = 15, 17
 
 
@@ -366,7 +366,7 @@ def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
 
 
 def _bounded(results: _Results, bounds: Any) -> Value:
-    """Stage 6: zero point and bounds. If the bounds cross, every value exceeds the upper one."""
+    """Stage 6: zero point and bounds. If the low bound exceeds the high one, the result is high."""
     value = _sum(results.whole, bounds.zero_point, results.up)
     crossed = bounds.low > bounds.high
     too_low = Mux(results.outside, results.negative, value < bounds.low)
@@ -393,5 +393,5 @@ class _Bounds(data.Struct):
 
 
 def _sum(a: Value, b: Value, carry: Value) -> Value:
-    """a + b + carry in one adder: two carries below make one."""
+    """a + b + carry in one adder: ``carry`` below both operands makes the carry-in."""
     return (Cat(carry, a).as_signed() + Cat(carry, b).as_signed())[1:].as_signed()

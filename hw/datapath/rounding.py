@@ -33,9 +33,9 @@ def is_rounded_up(m: Module, value: data.View) -> Value:
     """
     n, f = value.integer, value.fraction
     half = f[-1]
-    # Next to a half, |value| < 2^j exactly if the bits of n from j on are equal.
+    # Near a half, |value| < 2^j if and only if all bits of n from j on are equal.
     small = {j: (n[j:] == n[-1].replicate(_INTEGER - j)) for j in range(_INTEGER - 1)}
-    # Bits of f from this one on must equal those of one half, or of the number just below.
+    # From this bit on, the bits of f must equal those of one half, or of the number just below it.
     last = _FRACTION - 24 - 2
     counts = Signal(10)
     m.d.comb += counts.eq(Cat(small[0] & (half == n[-1]), *small.values(), 1))

@@ -17,8 +17,8 @@ Operands = dict[str, int]
 class LoopCommand(data.StructLayout):
     """Loops of one instruction.
 
-    ``factors`` hold the two loop factors of each operand; ``sources_used`` tells whether operands
-    other than ``dst`` are read (only then are their indices checked); ``context`` accompanies every
+    ``factors`` hold the two loop factors of each operand. ``sources_used`` tells whether operands
+    other than ``dst`` are read; only then are their indices checked. ``context`` accompanies every
     micro-op. ``kind`` is one of ``kinds``.
     """
 
@@ -78,8 +78,8 @@ class Sequencer(wiring.Component):
 
     Parameters
     ----------
-    operands : index width of each operand by the name of its micro-op field; ``dst`` is one. With
-        several such, commands have as many kinds, and a source that a kind lacks is ignored
+    operands : index width of each operand, by micro-op field, including ``dst``; or a sequence with
+        one such mapping per kind of command, where a source that a kind lacks is ignored
     context : shape of the payload that accompanies a command
 
     Ports
@@ -88,8 +88,8 @@ class Sequencer(wiring.Component):
     o : `IndexedUop`
     uop_wanted : the loops need a micro-op that has not been read, whether or not they advance in
         this cycle; registered
-    uop_enable, uop_index, uop_bits : read port of the micro-op buffer; the micro-op is valid in the
-        cycle after the one in which the port is enabled, and only then
+    uop_enable, uop_index, uop_bits : read port of the micro-op buffer; the micro-op is valid
+        only in the cycle after ``uop_enable``
     uop_denied : the port is not available in this cycle
     """
 
@@ -117,7 +117,8 @@ class Sequencer(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        # The output and the micro-op behind it advance; the loops do if they also get a micro-op.
+        # ``moves``: the output and the micro-op behind it advance. ``advance``: the loops do too,
+        # since they get a micro-op.
         moves, advance = Signal(), Signal()
         m.d.comb += moves.eq(~self.o.valid | self.o.ready)
         at = self._count_loops(m, moves, advance)
@@ -140,7 +141,7 @@ class Sequencer(wiring.Component):
                 arrived_item.context.eq(at.command.context),
             ]
 
-        # The indices of that item.
+        # The indices of the item that arrived.
         uop_fields = data.View(uop_layout(self._config), word)
         # Errors known before the micro-op arrives, and errors of its index sums.
         early, late = [arrived_item.error], []
@@ -214,7 +215,7 @@ class Sequencer(wiring.Component):
                         following = _add_sticky(m, outer_offset[name], factor, bits)
                         m.d.sync += [outer_offset[name].eq(following), offset[name].eq(following)]
         m.d.comb += self.i.ready.eq(~active | (advance & last))
-        # Regardless of whether there is a command, which arrives late in the cycle.
+        # Without ``i.valid``, which arrives late in the cycle.
         with m.If(self.i.ready):
             taken = self.i.payload
             m.d.sync += [
@@ -258,7 +259,7 @@ class Sequencer(wiring.Component):
             m.d.sync += known.eq(repeats)
 
     def _receive_micro_op(self, m: Module) -> Signal:
-        """The micro-op that arrives in this cycle, or its predecessor, which is kept."""
+        """The micro-op that arrives in this cycle, or else the previous one, which is kept."""
         fresh, kept = Signal(), Signal(isa.UOP_WIDTH)
         word = Signal(isa.UOP_WIDTH)
         m.d.sync += fresh.eq(self.uop_enable)
@@ -275,7 +276,7 @@ def widest(kinds: Sequence[Operands]) -> Operands:
 
 
 class _Counters(NamedTuple):
-    """State of the loops: ``uop`` with ``offset`` is the next item; ``last`` marks the last one."""
+    """State of the loops: the next item, ``uop`` with ``offset``; ``last`` marks the last item."""
 
     command: Any
     active: Signal

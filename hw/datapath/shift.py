@@ -24,17 +24,18 @@ class Shift(NamedTuple):
 
 
 def shift_of(m: Module, shifts: Value, incoming: Value, b: Signal) -> Shift:
-    """SHR by ``b``, whose value is ``incoming`` one cycle earlier. By 0 it multiplies by 1, by less
-    than -31 by 0; by more than 31 it returns the sign, as by 32.
+    """A right shift by the signed ``b``; ``incoming`` is ``b`` one cycle earlier. The product is
+    with 1 for a shift by 0, and with 0 below -31; a shift by more than 31 returns the sign, like
+    32.
     """
     none = register(m, incoming[:5] == 0, "shifts_none")
-    # Bits that differ from the sign, five at a time: data from block RAM are late.
+    # Bits that differ from the sign, grouped by five, since data from block RAM arrive late.
     unlike = incoming[5:-1] ^ incoming[-1].replicate(len(incoming) - 6)
     groups = Cat(unlike[place : place + 5].any() for place in range(0, len(unlike), 5))
     beyond = register(m, groups, "shifts_beyond").any()
     to_right, exponent = Signal(name="shifts_to_right"), Signal(5, name="exponent")
-    # Bits of -b, whose lower bits equal those of 16 - b, 32 - b and 48 - b. Not by an adder, which
-    # would take an inverter and a carry per bit.
+    # The low bits of -b, which equal those of 16 - b, 32 - b and 48 - b. An adder would take an
+    # inverter and a carry per bit.
     opposite = Cat(b[place] ^ b[:place].any() for place in range(5))
     m.d.comb += [
         to_right.eq(shifts & ~b[-1] & (beyond | ~none)),

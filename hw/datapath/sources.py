@@ -15,18 +15,18 @@ from .sequencer import IndexedUop
 
 
 class SourceReader(wiring.Component):
-    """Reads the source of a micro-op, and before it the parameters, factor or table that the micro-
-    op needs, for a pipeline with a stall register.
+    """Reads the source of a micro-op and, before it, the parameters, factor or table that the
+    micro-op needs; for a pipeline with a stall register.
 
-    The last accumulators (`copied_sources`) have a second copy: such a source is read together with
-    the destination when the micro-op enters the pipeline. Any other source is read ahead and kept,
-    in one of two ways: when the micro-op arrives, if its predecessor in the same instruction reads
-    its destination in the other bank; or in a separate cycle. It is reused if the next micro-op has
-    the same source.
+    The last accumulators (`copied_sources`) have a second copy: a source among them is read
+    together with the destination when the micro-op enters the pipeline. Any other source is read
+    ahead and kept. It is read when the micro-op arrives, if its predecessor in the same instruction
+    reads its destination in the other bank, or else in a separate cycle. It is reused if the next
+    micro-op has the same source.
 
-    Timing: a source without a copy that is read in a separate cycle takes that cycle; others take
-    none. ``src_read`` returns copied sources in the next cycle, ``ahead_read`` others one cycle
-    later; the unused one returns 0.
+    Timing: only a source that is read in a separate cycle takes an additional cycle. ``src_read``
+    returns copied sources in the next cycle, ``ahead_read`` others one cycle later; the unused one
+    returns 0.
 
     Parameters
     ----------
@@ -40,8 +40,8 @@ class SourceReader(wiring.Component):
     coming_waits, waits : a micro-op in flight, or entering the pipeline, writes its source, so a
         read would return stale data
     ahead : it needs elements before its source; registered
-    asks, granted, moves_on : the next of these elements is requested, is read, and then its
-        successor is next; without ``asks`` the first one is next
+    asks, granted, moves_on : request for the next of these elements, its grant, and whether a grant
+        advances to the element after it; without ``asks`` reading restarts at the first one
     late : elements without a copy are read: they arrive one cycle later
     ready : the source has been read, or need not be read ahead
     busy_ports, dst_read, src_read, src_read_clear, ahead_read, ahead_read_keeps : as in `AluUnit`
@@ -103,7 +103,7 @@ class SourceReader(wiring.Component):
         # The next element to read before the source.
         element = Signal(self._config.acc.index_width)
         with m.If(~self.asks):
-            # A table may have to be read again.
+            # Restart, since a table may have to be read again.
             m.d.sync += element.eq(self._first_ahead(item))
         with m.Elif(self.granted & self.moves_on):
             m.d.sync += element.eq(element + 1)

@@ -124,9 +124,9 @@ class TableReader(wiring.Component):
     wanted, src : copy the table of the latest micro-op, from this element on; nothing in flight
         writes to it, and no other micro-op arrives
     known : the copies hold that table
-    asks, granted, moves_on : the accumulator element with the next word is requested, is read, and
-        the next word is in its successor
-    take, place : the word at this place of the table is in the element that is read
+    asks, granted, moves_on : request for the accumulator element with the next word, its grant, and
+        whether the word after it is in the next element
+    take, place : the element that is read contains the word at this place of the table
     written : elements of accumulators that are or will be written; the last one is the ALU's own,
         which invalidates the table in the next cycle
     """
@@ -154,7 +154,7 @@ class TableReader(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         count = self._config.table_elements
-        # The low part of a step selects the word, the high part the element.
+        # The low part of a step selects the word within an element, the high part the element.
         within = (TABLE_WORDS // count - 1).bit_length()
         is_valid, table = Signal(), Signal.like(self.src)
         # Determined when the micro-op arrives, since the result has a high fan-out.

@@ -61,11 +61,11 @@ class BeatWalker(wiring.Component):
         m = Module()
         rows = self._rows
         command, new = Signal(rows.beats()), self.command.payload
-        # Remaining elements of this row, and their destination.
+        # Remaining elements of this row, and the destination of the next one.
         left, index, lane = Signal(rows.count), Signal(rows.index), Signal(rows.lane)
         # A step ends this row; this row is the last one.
         ends, last_row = Signal(), Signal()
-        # Start of this row, start of the next, and the distance between rows.
+        # Start of this row, start of the next, and distance between rows.
         row, next_row = Signal(rows.index), Signal(rows.index)
         pitch = Signal(range(rows.depth + (2 << isa.PAD_WIDTH)))
 
@@ -125,8 +125,8 @@ class BeatWalker(wiring.Component):
     def _describe(
         self, m: Module, number: Value, left: Signal, index: Signal, lane: Signal, ends: Signal
     ) -> "_Step":
-        """Describe a beat with elements of kind ``number``. Returns the elements that a step takes,
-        unless it ``ends`` the row, and the position of the next one.
+        """Describe a beat with elements of kind ``number``. Returns the number of elements that a
+        step takes if it does not end the row (``ends``), and the lane of the next element.
         """
         rows = self._rows
         elements, next_lane = Signal(range(rows.elements + 1)), Signal(rows.lane)
@@ -166,8 +166,8 @@ class BeatWalker(wiring.Component):
         return _Step(elements, next_lane)
 
     def _ends_row(self, number: Value, left: Value, lane: Value, steps: int = 1) -> Value:
-        """Whether the last of ``steps`` steps ends a row with ``left`` elements of kind ``number``,
-        from ``lane`` on, and no earlier one does.
+        """Whether ``steps`` steps end a row with ``left`` elements of kind ``number`` from ``lane``
+        on. Fewer steps must not end it.
         """
         return self._rows.says(number, lambda kind: _takes_all(kind, left, lane, steps))
 
@@ -188,11 +188,11 @@ class _Step(NamedTuple):
 
 
 def _takes_all(kind: Kind, left: Value, lane: Value, steps: int) -> Value:
-    """Whether the last of ``steps`` steps takes the rest of the ``left`` elements of ``kind``, from
-    ``lane`` on, and no earlier one does.
+    """Whether ``steps`` steps take all of the ``left`` elements of ``kind`` from ``lane`` on. Fewer
+    steps must not take all.
     """
     if kind.beats > 1:
         return (left == 1) & (lane == kind.beats - steps)
-    # By the room behind each lane.
+    # By lane: the number of elements that fit in ``steps`` steps.
     room = [steps * kind.step - place for place in range(kind.step)]
     return Cat(left <= count for count in room).bit_select(lane[: exact_log2(kind.step)], 1)

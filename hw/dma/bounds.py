@@ -15,9 +15,9 @@ from .product import product_of
 
 
 class BoundsChecker(wiring.Component):
-    """Compares the end of the last row with the limit of its memory, or with the number of elements
-    in DRAM if that is smaller. Strides are not negative, so no other row ends later. Both are
-    counted in elements from the base, so no address is needed.
+    """Compares the end of a transfer's last row with the limit of its memory or, if smaller, with
+    the number of elements in DRAM. Strides are not negative, so no other row ends later. Both are
+    element indices relative to the base, so no address is computed.
 
     Timing: one instruction per cycle; ``outside`` is valid two cycles after it is accepted::
 
@@ -52,13 +52,13 @@ class BoundsChecker(wiring.Component):
         m = Module()
         fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), self.bits)
         config = self._config
-        # Bits of the index of an element in DRAM.
+        # Width of a DRAM index.
         width = min(isa.DRAM_BASE_WIDTH, config.log_dram_size)
         if config.forward:
             width = max(width, isa.SRAM_BASE_WIDTH)
         limit, limited = Signal(width + 1, reset_less=True), Signal(reset_less=True)
-        # The limit set by software; the number of elements in DRAM, or 0 if indices do not reach as
-        # far.
+        # The limit set by software; and the number of elements in DRAM, or 0 if no index reaches
+        # that far.
         given, most, no_limit = Signal(isa.DRAM_BASE_WIDTH), Signal(width + 1), Signal()
         beyond_most = Signal()
         m.d.comb += no_limit.eq((given == 0) | beyond_most)

@@ -50,10 +50,10 @@ class BurstWalker(wiring.Component):
         # Bursts end where their address is a multiple of this.
         log_chunk = exact_log2(min(BURST_BEATS * self._rows.bus_bytes, BURST_BYTES))
 
-        # The next row.
+        # The next row, not being cut yet.
         row_valid, row = Signal(), Signal(self._rows.bursts())
-        # The rest of the row being cut: its position in the chunk, the number of later chunks, and
-        # its end within the last of them.
+        # The row being cut: its position in the chunk, the number of later chunks, and its end
+        # within the last of them.
         cutting = Signal()
         chunk = Signal(self._rows.address.width - log_chunk)
         first = Signal(log_chunk - log_bus)
@@ -67,7 +67,7 @@ class BurstWalker(wiring.Component):
             last_chunk.eq(chunks_after == 0),
             cut.eq(cutting & self.request.ready),
             take_row.eq(row_valid & (~cutting | (cut & last_chunk)) & ~self.stop),
-            # Registered: whether memory accepts a burst arrives late in the cycle, and the path
+            # Independent of ``request.ready``, which arrives late in the cycle, since the path
             # through instruction issue is long.
             self.command.ready.eq(~row_valid & ~self.stop),
             self.request.valid.eq(cutting),
@@ -76,7 +76,8 @@ class BurstWalker(wiring.Component):
             self.idle.eq(~row_valid & ~cutting),
             ends_at.eq(row.address[:log_chunk] + row.last_byte),
         ]
-        # To the end of its chunk a burst has ~first + 1 beats: the maximum length less first.
+        # A burst up to the end of its chunk has ~first + 1 beats; its ``length``, one less, equals
+        # the maximum minus ``first``.
         full = (1 << log_chunk - log_bus) - 1
         m.d.comb += self.request.payload.length.eq(Mux(last_chunk, last, full) - first)
 
@@ -99,7 +100,7 @@ class BurstWalker(wiring.Component):
                 row.rows.eq(row.rows - 1),
                 row_valid.eq(row.rows != 1),
             ]
-        # Regardless of whether there is a command, which arrives late in the cycle.
+        # Without ``command.valid``, which arrives late in the cycle.
         with m.If(~row_valid):
             m.d.sync += row.eq(self.command.payload)
         with m.If(self.stop):

@@ -17,9 +17,9 @@ ELEMENTS_WIDTH = isa.SRAM_BASE_WIDTH + 1
 
 
 class CheckedEntry(data.Struct):
-    """An instruction and, for a LOAD or STORE: the number of scratchpad elements that it touches,
-    padding included (`isa.Load.elements`), the index of the first one that is not padding, whether
-    any exceeds the depth, and whether its rows exceed the bounds of their memory in DRAM.
+    """An instruction and, if it is a LOAD or STORE: the number of scratchpad elements that it
+    touches, padding included (`isa.Load.elements`), the index of the first element that is not
+    padding, whether any element exceeds the depth, and whether any row exceeds the bounds in DRAM.
 
     All but ``out_of_range`` are defined only if the instruction is in range.
     """
@@ -32,10 +32,10 @@ class CheckedEntry(data.Struct):
 
 
 class ExtentChecker(wiring.Component):
-    """Counts the elements of passing LOADs and STOREs; other instructions pass unchanged.
+    """Counts the elements of LOADs and STOREs; other instructions pass unchanged.
 
-    The multiplier is as wide as the deepest memory requires (one DSP slice): a longer side is out
-    of range whatever the other one is.
+    The multiplier is only as wide as the deepest memory requires (one DSP slice), since a transfer
+    with a longer side is out of range anyway.
 
     Timing: one instruction per cycle, in three stages: sums, product, comparison. An instruction
     appears at ``o``, registered, three cycles after it is accepted. Nothing stalls it.
@@ -106,7 +106,7 @@ class ExtentChecker(wiring.Component):
         product = Signal(range(deepest * deepest + 1), reset_less=True)
         above = Signal(isa.SRAM_BASE_WIDTH, reset_less=True)
         refused, empty = Signal(reset_less=True), Signal(reset_less=True)
-        # Elements of the scratchpad from the first touched one on.
+        # Number of scratchpad elements from the first touched one on.
         fields = data.View(layout, entries[1].bits)
         room = Signal(range(-(1 << isa.SRAM_BASE_WIDTH), deepest + 1), reset_less=True)
         depth = self._depth_of(m, fields.memory)
@@ -122,7 +122,8 @@ class ExtentChecker(wiring.Component):
         # Comparison.
         fields = data.View(layout, entries[2].bits)
         past, outside = refused | ((product > room) & ~empty), bounds.outside
-        # The rows of a FORWARD are bounded by the accumulators, not by DRAM.
+        # For a FORWARD, rows are bounded by the accumulators, so exceeding the bounds is out of
+        # range.
         of_forward = is_forward(fields) if self._config.forward else Const(0)
         with m.If(valid[2]):
             m.d.sync += [

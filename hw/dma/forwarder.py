@@ -57,7 +57,7 @@ class Forwarder(wiring.Component):
         m = Module()
         config = self._config
         depth = config.inp.depth
-        # Position of the element in its row, and the row; both are negative in leading padding.
+        # Position of the element in its row, and the row; negative in leading padding.
         place = signed((depth - 1).bit_length() + 2)
         x, y = Signal(place), Signal(place)
         first_x, last_x, x_size, y_size = (Signal(place) for _ in range(4))
@@ -78,7 +78,7 @@ class Forwarder(wiring.Component):
         next_row = Signal.like(row)
         m.d.comb += [
             pads.eq((x < 0) | (x >= x_size) | (y < 0) | (y >= y_size)),
-            # A command without elements takes one step, which writes nothing.
+            # A command without elements takes one step that writes nothing.
             last.eq(left <= 1),
             row_ends.eq(x == last_x),
             next_row.eq(row + stride),
@@ -113,7 +113,7 @@ class Forwarder(wiring.Component):
                 with m.If(y >= 0):
                     m.d.sync += [source.eq(next_row), row.eq(next_row)]
         command = self.command.payload
-        # Regardless of whether there is a command, which arrives late in the cycle.
+        # Without ``command.valid``, which arrives late in the cycle.
         with m.If(~active):
             m.d.sync += [
                 x.eq(-command.x_pad_0),

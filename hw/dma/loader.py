@@ -88,7 +88,7 @@ class Loader(wiring.Component):
             data.StructLayout(
                 {
                     "valid": 1,
-                    # For each scratchpad.
+                    # Element masks per scratchpad.
                     "masks": data.ArrayLayout(rows.elements, len(self._targets)),
                     "lanes": max(item.lanes for item in self._targets.values()),
                     "index": rows.index,
@@ -227,7 +227,7 @@ class Loader(wiring.Component):
         return [number for number, kind in enumerate(self._rows.kinds) if kind.memory in both]
 
     def _masks(self, beats: BeatWalker, padding: PaddingWalker, put: Value) -> Value:
-        """Element masks for each scratchpad: those of a beat if it is ``put``."""
+        """Element masks for each scratchpad: of a beat if ``put``, else of padding."""
         return Cat(
             Mux(
                 put,
@@ -238,8 +238,8 @@ class Loader(wiring.Component):
         )
 
     def _goes_to(self, memory: isa.Memory, kind: Value, writes: Value = _ALWAYS) -> Value:
-        """Ones if elements of ``kind`` go to the scratchpad of ``memory`` and are written by
-        ``writes``, else zeros; one bit per element written at once.
+        """Ones if elements of ``kind`` are written to the scratchpad of ``memory`` and ``writes``
+        is high, else zeros; one bit per element written at once.
         """
         mine = Cat(kind == number for number in self._kinds_of(memory)).any() & writes
         return mine.replicate(self._rows.elements)

@@ -19,12 +19,14 @@ class _Part(enum.Enum, shape=2):
 
 
 def _run_layout(rows: Rows) -> data.StructLayout:
-    """A run of padding: ``length`` elements, and ``rows`` left in its part, this one included."""
+    """A run of padding: ``length`` elements, and the number of ``rows`` left in its part, including
+    this one.
+    """
     return data.StructLayout({"part": _Part, "rows": rows.count, "length": rows.count})
 
 
 class PaddingWalker(wiring.Component):
-    """Enumerates the padding elements of a transfer, per cycle one, or a beat of narrow ones.
+    """Enumerates the padding elements of a transfer, one per cycle, or one beat of narrow elements.
 
     Timing: an accepted command shows its first padding in the next cycle. A side without padding
     takes one cycle.
@@ -32,11 +34,11 @@ class PaddingWalker(wiring.Component):
     Ports
     -----
     command : of `Rows.padding`; accepted when nothing is held
-    active : more follows; low from the cycle after the last ``step`` on
+    active : a command is in progress; low from the cycle after its last ``step`` on
     write : the other outputs describe padding to be written
-    step : it is written now; only while ``write``
+    step : this padding is written now; only while ``write``
     kind, index, mask : as in `BeatWalker`; ``index`` is that of the first element to write
-    value : of each of its scalars
+    value : the scalar that fills each element
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -62,7 +64,7 @@ class PaddingWalker(wiring.Component):
         run, after, first = (
             Signal(_run_layout(rows), name=name) for name in ("run", "after", "first")
         )
-        # A step ends this run; this run has no elements; another run follows.
+        # A step ends this run; this run is empty; another run follows.
         ends, none, goes_on = Signal(), Signal(), Signal()
         most, taken = (Signal(range(rows.elements + 1), name=name) for name in ("most", "taken"))
         with m.Switch(command.kind):
@@ -93,7 +95,7 @@ class PaddingWalker(wiring.Component):
                     m.d.sync += command.index.eq(command.index + taken + command.x_size)
         with m.If(self.command.valid & self.command.ready):
             m.d.sync += self.active.eq(1)
-        # Regardless of whether there is a command, which arrives late in the cycle.
+        # Without ``command.valid``, which arrives late in the cycle.
         with m.If(~self.active):
             m.d.sync += [command.eq(new), run.eq(first)]
         if rows.looks_ahead:
@@ -126,7 +128,7 @@ class PaddingWalker(wiring.Component):
         m.d.comb += [
             last_row.eq(run.rows == 1),
             below.eq(command.y_pad_1 != 0),
-            # Rows without side padding are skipped, down to the padding below.
+            # Rows without side padding are skipped if the transfer has no padding below.
             beside.eq((command.y_size != 0) & (below | ((command.x_pad_0 | command.x_pad_1) != 0))),
             after.rows.eq(run.rows - 1),
             after.length.eq(_of_part(after.part, *_lengths(command))),
@@ -148,11 +150,11 @@ class PaddingWalker(wiring.Component):
             ]
 
     def _ends_run(self, number: Value, length: Value, steps: int = 1) -> Value:
-        """Whether ``steps`` steps take ``length`` elements of kind ``number``."""
+        """Whether ``steps`` steps suffice for ``length`` elements of kind ``number``."""
         return self._rows.says(number, lambda kind: length <= steps * kind.step)
 
     def _ends_part(self, command: Any, part: Value) -> Value:
-        """For each run of a ``part``: whether a step ends it, and whether it has no elements."""
+        """For a run of ``part``: whether one step ends it, and whether it is empty."""
         said = (
             Cat(self._ends_run(command.kind, length), length == 0) for length in _lengths(command)
         )
@@ -160,11 +162,11 @@ class PaddingWalker(wiring.Component):
 
 
 def _of_part(part: Value, whole: Value, left: Value, right: Value) -> Value:
-    """Select a property of the runs of a ``part``: of a ``whole`` row, or left or right of data."""
+    """Select by ``part``: the value for a ``whole`` row, or for padding left or right of data."""
     beside = Mux(part == _Part.LEFT, left, right)
     return Mux((part == _Part.LEFT) | (part == _Part.RIGHT), beside, whole)
 
 
 def _lengths(command: Any) -> tuple[Value, Value, Value]:
-    """Lengths of runs, as arguments of `_of_part`."""
+    """Lengths of the runs of a whole row, left, and right; arguments of `_of_part`."""
     return command.width, command.x_pad_0, command.x_pad_1

@@ -24,7 +24,7 @@ from amaranth_vta.hw.timing import is_small
 class Kind:
     """How the elements of a memory map to beats.
 
-    A beat holds ``elements`` of them, or one takes ``beats`` beats; one of the two is 1. With
+    A beat holds ``elements`` elements, or an element takes ``beats`` beats; one of them is 1. With
     ``serial``, a step handles one of several elements in a beat.
     """
 
@@ -100,7 +100,7 @@ class Rows:
         self.stride = range((1 << isa.SIZE_WIDTH) * max(kind.element_bytes for kind in kinds))
 
     def says(self, number: Value, of: Callable[[Kind], Value]) -> Value:
-        """The bit ``of`` the kind with this ``number``."""
+        """The one-bit property ``of`` the kind with this ``number``."""
         return Cat((number == place) & of(kind) for place, kind in enumerate(self.kinds)).any()
 
     def bursts(self) -> data.StructLayout:

@@ -70,8 +70,8 @@ class Storer(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.beats = beats = BeatWalker(self._rows)
-        # Length of each burst; and of each unanswered burst, whether it is the last one of its
-        # transfer.
+        # The length of each announced burst; and, per unanswered burst, whether it is the last one
+        # of its transfer.
         m.submodules.announced = announced = Queue(
             data.StructLayout({"length": 8}), BURSTS_IN_FLIGHT
         )
@@ -105,7 +105,9 @@ class Storer(wiring.Component):
         return m
 
     def _accept(self, m: Module, beats: BeatWalker, failed: Signal) -> tuple[BurstWalker, Queue]:
-        """Accept commands; returns their burst walker, and a queue of whether each has data."""
+        """Accept commands. Returns their burst walker, and a queue that says of each command
+        whether it has data.
+        """
         rows = self._rows
         m.submodules.bursts = bursts = BurstWalker(rows)
         m.submodules.turns = turns = Queue(rows.beats(), TRANSFERS_AHEAD)
@@ -173,7 +175,7 @@ class Storer(wiring.Component):
                 last.eq(announced.o.ready),
                 sent.eq(Mux(announced.o.ready, 0, sent + 1)),
             ]
-        # Unregistered: each cycle of delay would write one more word.
+        # Not registered: each cycle of delay would let one more word be written.
         refused = Signal()
         with m.If(self.write.response.valid & self.write.response.payload.error):
             m.d.sync += refused.eq(1)

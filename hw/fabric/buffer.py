@@ -187,8 +187,9 @@ _COLLISIONS_DO_NOT_MATTER = {"no_rw_check": 1}
 
 
 def _low_bits(index: Value, width: int) -> Value:
-    """The lowest ``width`` bits of the signed ``index``, sign-extended where it has fewer: a memory
-    may hold fewer elements than it has banks, one for each element of a beat."""
+    """The lowest ``width`` bits of the signed ``index``, sign-extended if it is narrower: a memory
+    may have more banks, one per element of a beat, than elements.
+    """
     low = index[:width].as_unsigned()
     return low if len(low) == width else Cat(low, index[-1].replicate(width - len(low)))
 
@@ -200,7 +201,7 @@ def _padded(values: list[Value], count: int) -> list[Value]:
 
 
 def _rotate(values: list[Value], amount: Value, count: int | None = None) -> list[Value]:
-    """Rotate ``values`` towards higher places: the first one goes to place ``amount``."""
+    """Rotate ``values`` upwards: the first one moves to position ``amount``."""
     values = [Value.cast(value) for value in values]
     for stage in range(exact_log2(count or len(values))):
         step = 1 << stage

@@ -75,8 +75,8 @@ class CommandQueue(wiring.Component):
             Value.cast(oldest).eq(
                 Mux(holds, self._stored(m, last, first), Value.cast(self.i.payload))
             ),
-            # Number of instructions still to complete before the awaited one; negative if that is
-            # done too. Two ones make a carry.
+            # Number of instructions to complete before the awaited one; negative once that has
+            # completed. The lowest bits of both operands make the carry-in.
             before.eq((Cat(1, oldest.follows) + Cat(~self.other_ends, ~self.other_done))[1:]),
             waits.eq(~oldest.independent & ~before[-1]),
             self.o.payload.eq(oldest.command),
@@ -97,9 +97,9 @@ class CommandQueue(wiring.Component):
         return m
 
     def _stored(self, m: Module, last: Signal, first: Signal) -> Value:
-        """Store the command at ``i`` as number ``last`` whenever there is room, since whether it
-        must be kept is known late in the cycle. Returns number ``first`` combinationally; the unit
-        that accepts it has the register.
+        """Write the command at ``i`` to slot ``last`` whenever there is room, since whether it must
+        be kept is known late in the cycle. Returns slot ``first`` combinationally; the unit that
+        accepts it registers it.
         """
         payload = Value.cast(self.i.payload)
         if self._depth == 2:

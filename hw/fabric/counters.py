@@ -96,7 +96,7 @@ class CounterBank(wiring.Component):
     counting : events may occur
     index : selects the sum, in the order of ``events``
     value : that sum, in the same cycle
-    settled : nothing was counted for a whole round, so the sums are complete
+    settled : no event occurred for a whole round, so the sums are complete
     one for each counter, by its name : the increment in this cycle
     """
 
@@ -120,8 +120,8 @@ class CounterBank(wiring.Component):
         write = sums.write_port()
         read, show = sums.read_port(domain="comb"), sums.read_port(domain="comb")
         turn = Signal(range(self._rounds))
-        # Counters whose sums from before ``clear`` are still in memory; and counters still to be
-        # added after the last event.
+        # Number of counters whose sums in memory precede ``clear``; and of counters to add up after
+        # the last event.
         stale, unsettled = Signal(range(self._rounds + 1)), Signal(range(self._rounds + 2))
         recent = Signal(max(self._recent_width(width) for width in self._events.values()))
         m.d.sync += turn.eq(turn + 1)
@@ -151,8 +151,8 @@ class CounterBank(wiring.Component):
             self.value.eq(show.data),
             self.settled.eq((unsettled == 0) & ~self.counting & ~counted_before),
         ]
-        # Increments since each counter's last turn, as bit planes over all counters, added plane by
-        # plane.
+        # Increments since each counter's last turn, stored as bit planes: bit n of all counters
+        # together.
         added = [Signal(width, name=f"added_{name}") for name, width in self._events.items()]
         for name, event in zip(self._events, added, strict=True):
             m.d.sync += event.eq(Mux(self.clear, 0, getattr(self, name)))

@@ -19,7 +19,7 @@ def counted(count: Signal, up: Value, down: Value) -> Value:
 
 def stays_above(least: int, count: Signal, up: Value, down: Value) -> Value:
     """Whether the next value of `counted` exceeds ``least``, without waiting for the adder, since
-    ``up`` and ``down`` arrive late in the cycle. The count never goes below 0 or above its width.
+    ``up`` and ``down`` arrive late in the cycle. The count must not wrap around.
     """
     return (
         (count > least + 1)

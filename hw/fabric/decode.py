@@ -16,7 +16,7 @@ from .structures import instruction_layout
 
 class DecodedEntry(data.StructLayout):
     """An instruction with its unit (1 to ``units``, or 0 for none), whether it is illegal, and
-    whether it moves data as a LOAD or STORE.
+    whether it transfers data like a LOAD or STORE.
     """
 
     def __init__(self, units: int) -> None:

@@ -1,8 +1,8 @@
 """Clock groups: parts of the machine whose registers hold their values while the part is inactive.
 
-The design has one clock. A simulator may clock a group separately, only in cycles in which it is
-active, with equal cycle counts and data and in less time. A group's clock ticks with the machine's
-clock or not at all.
+The hardware has one clock. A simulator may clock a group separately, only in cycles in which it is
+active: faster, with the same cycle counts and data. A group's clock ticks with the machine's clock
+or not at all.
 """
 
 from typing import Any

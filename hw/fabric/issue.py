@@ -180,13 +180,14 @@ class InOrder(wiring.Component):
             registered=not is_small(self._config),
         )
         index = self.insn.payload.entry.index[: index_width(self._config)]
-        # The upper bits of an index are 0, which queues in block RAM hide from synthesis.
+        # Clears the upper bits of an index: they are 0, but synthesis cannot see that through block
+        # RAM.
         m.d.comb += [self.head.eq(self.insn.payload), self.head.entry.index.eq(index)]
         refused = Signal()
         issue, lacks_tokens, illegal = self._issue(m, in_flight, refused)
         retire, overflows, failed = self._retire(m, in_flight, refused)
 
-        # Status: instructions issued, and those that their unit works on.
+        # Status: number of issued instructions, and units that work on them.
         issued = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1))
         m.d.sync += issued.eq(counted(issued, issue, retire))
         under_way = self._report_activity(m, in_flight, retire)
@@ -200,7 +201,7 @@ class InOrder(wiring.Component):
                 & (issued == 0)
                 & (lacks_tokens | ~self.may_start)
             ),
-            # Instructions given to a failed unit, or to one that waits for it, never complete.
+            # Instructions issued to a failed unit, or to one that waits for it, never complete.
             overflowing.eq(overflows & Mux(failed, self.drained, ~under_way.any()) & ~issue),
             self.status.idle.eq(~self.insn.valid & (issued == 0)),
             self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
@@ -287,7 +288,7 @@ class InOrder(wiring.Component):
         done, failure, failed = self._completion(m, in_flight)
         full, retire = Signal(), Signal()
         m.d.comb += [
-            # The oldest instruction stays: nothing retires after a fault.
+            # After a fault nothing retires, so the faulty instruction remains the oldest.
             self.fault.index.eq(oldest.index),
             full.eq(Cat(oldest[f"push_{side}"] & give.full for side, give in gives.items()).any()),
             retire.eq(in_flight.o.valid & done & ~full & ~self.fault.valid),
@@ -304,7 +305,9 @@ class InOrder(wiring.Component):
         return retire, in_flight.o.valid & done & full, failed
 
     def _report_activity(self, m: Module, in_flight: Queue, retire: Signal) -> Value:
-        """Returns, per unit, whether it has instructions that are not done or have failed."""
+        """Drive the activity; returns, per unit, whether it has instructions in progress or has
+        failed.
+        """
         oldest, activity = in_flight.o.payload, self.activity
         under_way = []
         m.d.comb += [
@@ -335,8 +338,8 @@ class InOrder(wiring.Component):
         """Whether the oldest instruction in flight is done, its cause if it failed, and whether any
         unit has failed, at this instruction or a younger one.
 
-        Units may complete instructions before the oldest one completes: these are counted until
-        they become the oldest.
+        Units may complete instructions out of order with respect to other units; completions are
+        counted until their instruction becomes the oldest.
         """
         oldest = in_flight.o.payload
         done, failure, errors = Signal(), Signal(3), []

@@ -1,4 +1,4 @@
-"""The device ``board``: a machine on a board, or on a simulated one."""
+"""The device ``board``: a machine on a real board or on a simulated one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from amaranth_vta.sw.boards.transport import BoardError, SerialTransport, Transp
 
 from .simulated import DEFAULT_BOARD, SimulatedBoard
 
-# The environment variable that names the board's serial port, or where its machine is mapped; and
-# its value for a simulated board, which a colon and the name of one may follow.
+# Environment variable with the board's serial port, or the place where its machine is mapped; and
+# its value for a simulated board, optionally followed by a colon and the board's name.
 PORT = "VTA_PORT"
 SIMULATED = "simulated"
 
 
 def open_board(config: Config, memory_bytes: int, progress: Progress | None = None) -> BoardDevice:
-    """The board at $VTA_PORT: a path, a URL of pyserial, a place for `open_mapped`, or
-    ``simulated`` or ``simulated:BOARD`` for one in Verilator.
+    """Open the board at $VTA_PORT: a path, a URL of pyserial, a place for `open_mapped`, or
+    ``simulated`` or ``simulated:BOARD`` for a board in Verilator.
 
-    Without it, the board at the only serial port on USB. Raises `BoardError` if there is none, or
-    more than one.
+    Without $VTA_PORT, opens the board at the only serial port on USB. Raises `BoardError` if there
+    is none, or more than one.
     """
     port = os.environ.get(PORT)
     if port is not None and port.startswith(KINDS):
@@ -38,7 +38,7 @@ def open_board(config: Config, memory_bytes: int, progress: Progress | None = No
 
 
 class SimulatedBoardDevice(BoardDevice):
-    """A `BoardDevice` at the pseudo-terminal of a `SimulatedBoard`, which ends with it."""
+    """A `BoardDevice` on a `SimulatedBoard`; closing the device ends the simulation."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """A complete board in Verilator, whose serial line is a pseudo-terminal: `SimulatedBoard`.
 
-Host software opens its ``port`` like a real board's; there is no other access to it.
+Host software opens ``port`` like the serial port of a real board; there is no other access.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from amaranth_vta.sw.boards.transport import BoardError
 HARNESS = Harness(Path(__file__).with_name("harness.cpp"))
 # The board simulated by default.
 DEFAULT_BOARD = "ulx3s"
-# Clock cycles per bit on the line: the fewest that a line works with, both ends having one clock.
+# Clock cycles per bit on the line: the minimum when both ends share a clock.
 DIVISOR = 2
 # Less than on a board, so that tests of interrupted requests simulate fewer cycles.
 GAP_BITS = 2_000
 
 
 class SimulatedBoard:
-    """A board with the machine of ``config``, powered up: its design and its memory, with the clock
-    and the pins left out. ``board`` is a name that `vta build` takes, of one with its own memory.
+    """A powered-up board with the machine of ``config`` and its memory, without clock and pins.
+    ``board`` is one of the names accepted by `vta build`, of a board with its own memory.
 
     Attributes
     ----------
     port : path of its serial port, for pyserial
 
-    Raises `BoardError` if there is no such board, and `ToolchainError` when the simulator cannot be
-    built.
+    Raises `BoardError` for an unknown board, and `ToolchainError` if the simulator cannot be built.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class SimulatedBoard:
         tty.setraw(self._host_end)
         os.set_blocking(self._line, False)
         self.port = os.ttyname(self._host_end)
-        # The clock runs in C++, without Python's lock.
+        # The clock runs in C++, without holding Python's lock.
         self._clock = threading.Thread(
             target=functions.board_serve,
             args=(self._board, self._line, ctypes.byref(self._stop)),
@@ -61,7 +60,7 @@ class SimulatedBoard:
         return int(self._functions.board_cycle(self._board))
 
     def close(self) -> None:
-        """Ends the simulation and closes the port."""
+        """End the simulation and close the port."""
         if self._board is not None:
             self._stop.value = 1
             self._clock.join()
@@ -77,7 +76,7 @@ class SimulatedBoard:
 def board_library(
     config: Config, progress: Progress | None = None, board: str = DEFAULT_BOARD
 ) -> Path:
-    """The shared library with the design of ``board`` for ``config``."""
+    """The shared library for the design of ``config`` on ``board``."""
 
     def elaborate() -> str:
         from amaranth_vta.sim.machine import elaborate as design

@@ -1,4 +1,4 @@
-"""The device `estimate`: results of the functional model, cycles without RTL."""
+"""The device `estimate`: results of the functional model, and estimated cycles without RTL."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .timeline import spans
 
 
 class EstimateDevice:
-    """A `Device` with estimated cycles: each stream is replayed by the dependences and latencies of
+    """A `Device` with estimated cycles: replays each stream with the dependences and latencies of
     its instructions, at the level of bursts and whole instructions.
 
-    Memory after a run, and faults, are those of the functional model, which also runs the stream;
-    after a fault there are no cycles. With ``timing_only`` the model runs only streams that do not
-    complete, to find the fault; otherwise memory is unchanged, and faults go unnoticed.
+    Memory contents and faults are those of the functional model, which also runs the stream; a run
+    with a fault has no cycles. With ``timing_only`` the model runs only streams that do not
+    complete, to find the fault; for all others, memory is unchanged and faults go unnoticed.
 
-    ``dram`` is ``ideal`` or ``ddr``. ``timeline`` receives each run. Raises `ToolchainError` where
-    there is no C++ compiler.
+    ``dram`` is ``ideal`` or ``ddr``. ``timeline`` records each run. Raises `ToolchainError` without
+    a C++ compiler.
     """
 
     name = "estimate"
@@ -44,7 +44,7 @@ class EstimateDevice:
     ) -> None:
         self.config = config
         self._engine = Engine(config, memory_timing(dram), progress)
-        # A model that runs next to nothing need not be fast.
+        # With ``timing_only`` the model runs almost nothing, so it need not be compiled.
         self._model = FunctionalDevice(config, memory_bytes, clear=timing_only, progress=progress)
         self.memory_bytes = self._model.memory_bytes
         self._timing_only = timing_only
@@ -69,8 +69,8 @@ class EstimateDevice:
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; ``reached`` of the result says
-        in which cycles those with the indices ``watched`` were done.
+        """Run ``insn_count`` instructions from byte ``insn_addr``; ``reached`` of the result has
+        the cycles in which the instructions with indices ``watched`` were done.
 
         Raises `ValueError` if one of the two is negative. ``time_limit`` is in seconds, of the
         functional model.
@@ -84,7 +84,7 @@ class EstimateDevice:
             seconds = time.perf_counter() - started
             result = RunResult(cycles=None, seconds=seconds)
         else:
-            # Also tells why a stream does not come to its end.
+            # Also reports why a stream does not complete.
             result = self._model.run(insn_addr, insn_count, time_limit)
             result.seconds = time.perf_counter() - started
         if result.fault is None and replay is not None and replay.cycles is not None:

@@ -1,4 +1,4 @@
-"""The engine, compiled once and kept in the cache: a stream and its machine in, times out."""
+"""The estimate's engine, a cached C++ library: replays a stream on a machine and returns times."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 from .parameters import instruction_fields, parameters
 
 _ENGINE = Path(__file__).with_name("engine")
-# Not for the vector units of this host: code for them is some 5 % slower here.
+# Without the host's vector extensions, which make this code some 5 % slower.
 _FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden")
-# Times of an instruction, in cycles from the launch; `NEVER` for what did not happen. From lacks_*
-# to has_* it lacks a token of its previous or next neighbour.
+# Times of an instruction, in cycles from the launch; `NEVER` for events that did not happen.
+# Between lacks_* and has_* it lacks a token of its previous or next neighbour.
 RECORD = np.dtype(
     [
         (name, "<i8")
@@ -52,8 +52,8 @@ _COUNTED = (
 
 
 class Replay(NamedTuple):
-    """Replay of a stream: ``cycles`` from the launch to the interrupt, or None if the machine would
-    not complete it. ``records`` is an array of `RECORD`, one per instruction, or empty if not
+    """Replay of a stream: ``cycles`` from the launch to the interrupt, or None if the stream would
+    not complete. ``records`` is an array of `RECORD`, one per instruction, or empty if not
     requested.
     """
 
@@ -83,7 +83,7 @@ class Engine:
         self._engine = ctypes.c_void_p(opened)
         weakref.finalize(self, functions.vta_estimate_close, self._engine)
         self._counted = (ctypes.c_int64 * len(_COUNTED))()
-        # Asking an array for its address takes as long as replaying ten instructions.
+        # Cached, since querying an array's address takes as long as replaying ten instructions.
         self._memory: npt.NDArray[Any] | None = None  # of the latest run, and its address
         self._memory_address = 0
 
@@ -116,9 +116,9 @@ class Engine:
     def replay_all(
         self, memory: npt.NDArray[np.uint8], runs: Sequence[tuple[int, int]]
     ) -> list[int | None]:
-        """Cycles of several consecutive streams of ``memory``, as `replay` returns them, given the
-        first byte and the instruction count of each run. One library call without counters makes
-        this faster for short streams.
+        """Cycles of several consecutive streams in ``memory``, as `replay` returns them; ``runs``
+        has the first byte and the instruction count of each. Faster for short streams: a single
+        library call, without counters.
         """
         self._use(memory)
         numbers = (ctypes.c_int64 * (3 * len(runs)))()

@@ -1,4 +1,4 @@
-"""Parameters of the engine for one machine: fills in engine/parameters.hpp."""
+"""Engine parameters for one machine, in the layout of engine/parameters.hpp."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOKEN_FIELDS = ("pop_prev", "pop_next", "push_prev", "push_next")
 
 
 def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int64]:
-    """`Parameters` of the engine."""
+    """The engine's `Parameters`."""
     base = [
         *(dram.latency, int(dram.shared), dram.refresh_period, dram.refresh_stall),
         *(config.bus_bytes, int(bool(config.overlap))),
@@ -53,7 +53,7 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
 
 
 def instruction_fields(config: Config) -> ctypes.Array[ctypes.c_int64]:
-    """`Fields` of the engine."""
+    """The engine's `Fields`."""
     layouts = isa.instruction_set(config).layouts
     uop = isa.instruction_set(config).uop_layout
     found = [
@@ -77,7 +77,7 @@ def _places(layout: Any, names: tuple[str, ...]) -> list[int]:
 
 
 def _tokens(layout: Any) -> list[int]:
-    """The four bits of tokens, as one field."""
+    """The four token flags as one field."""
     first = layout[_TOKEN_FIELDS[0]].offset
     places = [layout[name].offset for name in _TOKEN_FIELDS]
     assert places == list(range(first, first + len(places)))
@@ -85,12 +85,12 @@ def _tokens(layout: Any) -> list[int]:
 
 
 def _kind(config: Config, memory: Memory) -> tuple[int, int, int, int]:
-    """How the elements of ``memory`` cross the bus: hw/dma/rows.py and hw/fabric/buffer.py."""
+    """How elements of ``memory`` cross the bus; as in hw/dma/rows.py and hw/fabric/buffer.py."""
     tile = config.memory(memory)
     per_word = max(1, config.bus_bytes // tile.element_bytes)
     words = max(1, tile.element_bytes // config.bus_bytes)
     if memory is Memory.ACC_8BIT and config.out_width < config.acc_width:
-        # Widened on load, one element at a time; padding is written like that of ACC.
+        # Widened on load, one element at a time; padding is written as for ACC.
         padding = max(1, config.bus_bytes // config.acc.element_bytes)
         return tile.element_bytes, per_word, 1, padding
     together = min(words, timing.MAX_LANE_BEATS)

@@ -1,7 +1,7 @@
-"""Instruction streams in a file, with the cycles that the RTL took for them.
+"""Instruction streams recorded in a file, with their cycle counts in RTL simulation.
 
-Only the memory that a replay reads is kept: the instructions and the micro-ops that they load. So a
-whole network is small, and does not change when the compiler does.
+Only the memory that a replay reads is stored: instructions and the micro-ops that they load. So the
+file of a whole network is small, and does not change with the compiler.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
-_UNIT = 64  # bytes that are kept or left out together
+_UNIT = 64  # granularity in bytes of the stored memory
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """``count`` instructions at byte ``address``, which took the RTL ``cycles``."""
+    """``count`` instructions at byte ``address``, which took ``cycles`` in RTL simulation."""
 
     layer: str
     address: int
@@ -31,7 +31,7 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class RecordedStreams:
-    """Runs of one machine on one memory, ``dram`` by name."""
+    """Runs of one machine on one memory, with the DRAM timing named ``dram``."""
 
     config: Config
     dram: str
@@ -46,7 +46,7 @@ def save_streams(
     memory: npt.NDArray[np.uint8],
     runs: Sequence[RecordedRun],
 ) -> None:
-    """Writes what `load_streams` reads."""
+    """Write a file for `load_streams`."""
     used = np.zeros(memory.size // _UNIT, bool)
     for run in runs:
         _mark(used, run.address, run.count * isa.INSTRUCTION_BYTES)
@@ -66,7 +66,7 @@ def save_streams(
 
 
 def load_streams(path: Path) -> RecordedStreams:
-    """What `save_streams` wrote; bytes that it left out are zeros."""
+    """Read a file of `save_streams`; bytes that were not stored are zero."""
     with np.load(path, allow_pickle=False) as file:
         memory = np.zeros(int(file["memory_bytes"]), np.uint8)
         memory[: memory.size // _UNIT * _UNIT].reshape(-1, _UNIT)[file["places"]] = file["blocks"]
@@ -86,7 +86,7 @@ def _mark(used: npt.NDArray[np.bool_], address: int, size: int) -> None:
 def _micro_ops(
     config: Config, memory: npt.NDArray[np.uint8], run: RecordedRun
 ) -> list[tuple[int, int]]:
-    """Where in memory the micro-ops of a run are: (first byte, bytes) of each LOAD."""
+    """Memory ranges of the micro-ops of a run: (first byte, bytes) per LOAD."""
     instructions = isa.instruction_set(config)
     found = []
     for number in range(run.count):

@@ -1,4 +1,4 @@
-"""Spans of a replayed stream, in the format of a simulated machine's."""
+"""Spans of a replayed stream, in the format of simulated machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEIGHBOURS = {
 
 
 def spans(config: Config, words: Sequence[int], replay: Replay) -> Iterator[Span]:
-    """The spans of a stream of 128-bit ``words`` that came to its end."""
+    """Spans of a stream of 128-bit ``words`` that completed."""
     decode = isa.instruction_set(config).decode
     free: dict[str, int] = {}
     for index, (word, record) in enumerate(zip(words, replay.records, strict=True)):
@@ -39,7 +39,7 @@ def spans(config: Config, words: Sequence[int], replay: Replay) -> Iterator[Span
 
 
 def _lane(module: str, instruction: isa.Instruction) -> str:
-    """As `sim.trace.timeline.LANES` names them."""
+    """Lane of an instruction, one of `sim.trace.timeline.LANES`."""
     if module != "compute":
         return module
     match instruction:

@@ -24,7 +24,7 @@ from .comparison import Comparison, Difference, compare
 from .coverage import EMPTY, Point, coverage
 from .shrink import shrink
 
-# Cases that a worker takes at once.
+# Cases per task of a worker.
 _CHUNK = 4
 
 Item = TypeVar("Item")
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class Workforce(Protocol):
-    """Who does the work: the result of ``work`` for each of ``items``, in any order."""
+    """Executes tasks: yields the result of ``work`` for each of ``items``, in any order."""
 
     def __call__(
         self, work: Callable[[Item], Result], items: Sequence[Item], /
@@ -41,7 +41,7 @@ class Workforce(Protocol):
 
 @contextmanager
 def processes(jobs: int) -> Iterator[Workforce]:
-    """``jobs`` processes of this computer; this one, if one is enough."""
+    """A pool of ``jobs`` processes on this computer; with one job, this process."""
     if jobs == 1:
         yield map
     else:
@@ -51,8 +51,9 @@ def processes(jobs: int) -> Iterator[Workforce]:
 
 @dataclass(frozen=True)
 class Failure:
-    """A case on which devices differ; ``image`` is the shortest program found on which they do,
-    with its base registers if it ran with any on all devices that differ."""
+    """A case on which devices differ. ``image`` is the shortest program found that shows it, with
+    base registers if all devices that differ ran with them.
+    """
 
     case: Case
     differences: list[Difference]
@@ -97,10 +98,10 @@ def fuzz(
     work: Workforce = map,
     progress: Callable[[Findings], None] = lambda _: None,
 ) -> Findings:
-    """Tries cases 0 to ``programs`` - 1 of ``seed`` on ``devices``.
+    """Run cases 0 to ``programs`` - 1 of ``seed`` on ``devices``.
 
-    The findings do not depend on who does the ``work``. ``progress`` is called with the findings so
-    far. Raises `ToolchainError` if a simulator cannot be built.
+    The findings do not depend on the workforce, ``work``. ``progress`` is called with the findings
+    so far. Raises `ToolchainError` if a simulator cannot be built.
     """
     started = time.monotonic()
     for _ in work(_build, [(name, config) for config in configs.values() for name in devices]):
@@ -116,14 +117,14 @@ def fuzz(
 
 
 def _build(machine: tuple[str, Config]) -> None:
-    """Has the simulator of a device in the cache, so that no case waits for it."""
+    """Build and cache the simulator of a device, so that no case waits for it."""
     close_device(open_device(*machine, 64))
 
 
 def _attempt(
     seed: int, programs: int, configs: Mapping[str, Config], devices: Sequence[str], first: int
 ) -> Findings:
-    """The findings of the chunk of cases that begins with number ``first``."""
+    """Findings of the chunk of cases that starts at number ``first``."""
     findings = Findings()
     for number in range(first, min(first + _CHUNK, programs)):
         findings.add(_attempt_case(case(seed, number, configs), devices))
@@ -152,7 +153,7 @@ def _shortest(chosen: Case, image: ProgramImage, comparison: Comparison) -> Fail
     devices = sorted({difference.device for difference in comparison.differences})
 
     def differs(candidate: ProgramImage) -> bool:
-        """Whether devices differ on a program that ends as the first one, at a fault or not."""
+        """Whether devices differ on ``candidate``, and it faults exactly if the original does."""
         again = compare(candidate, devices, chosen.dram, relocation=chosen.relocation(candidate))
         ends_alike = (again.reference.outcome.fault is None) == ends_well
         return bool(again.differences) and ends_alike
@@ -170,8 +171,8 @@ def _shortest(chosen: Case, image: ProgramImage, comparison: Comparison) -> Fail
 
 
 def _expecting(image: ProgramImage, expected: npt.NDArray[np.uint8]) -> ProgramImage:
-    """``image`` with ``expected`` memory, whose stream differs and which the program does not
-    overwrite.
+    """``image`` with the ``expected`` memory of another image, except for the instruction stream,
+    which differs and which the program does not overwrite.
     """
     first = image.insn_addr - image.origin
     stream = slice(first, first + image.insn_count * isa.INSTRUCTION_BYTES)

@@ -19,16 +19,16 @@ _EXTENSIONS = (
     *("overwrite", "overlap", "requantize", "pad_value", "lookup", "depthwise", "forward"),
     "multiply_add",
 )
-# More than the memory of any case, and less than DRAM of any machine.
+# More than the memory of any case, and less than the DRAM of any machine.
 _MEMORY = 1 << 24
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program for one machine. ``kinds`` are its faults, none for a legal one; ``dram`` is the
-    timing of its memory, and ``origin`` where that begins; ``bounded`` has limits that it just
-    keeps to; one that is ``moved`` runs elsewhere in DRAM, with base registers, on devices that
-    have these."""
+    """A program for one machine. ``kinds`` are its faults, none for a legal program; ``dram`` is
+    the timing of its memory, which begins at ``origin``. A ``bounded`` program has the tightest
+    limits that it keeps to; a ``moved`` one is relocated, on devices with base registers.
+    """
 
     number: int
     seed: int
@@ -50,12 +50,12 @@ class Case:
         return replace(image, limits=limits_of(image)) if self.bounded else image
 
     def relocation(self, image: ProgramImage) -> ProgramImage | None:
-        """Where ``image``, of this case or made shorter, runs with base registers, if it does."""
+        """``image``, of this case or shortened, relocated if ``moved``; otherwise None."""
         return random_relocation(image, random.Random(self.seed)) if self.moved else None
 
 
 def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
-    """Case ``number`` of ``seed``: ``configs`` in rotation, every third program faulty."""
+    """Case ``number`` of ``seed``: ``configs`` in rotation, one in three programs faulty."""
     chance = random.Random(f"{seed}:{number}")
     names = list(configs)
     name = names[number % len(names)]
@@ -77,9 +77,10 @@ def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
 
 
 def _origin(config: Config, chance: random.Random) -> int:
-    """Address 0, the highest that there can be, or one between, often near a power of two.
+    """A start address of memory: 0, the highest possible, or between, often near a power of two.
 
-    Always 0 where DRAM is no larger than the memory that a case may need."""
+    Always 0 if DRAM is no larger than the memory that a case may need.
+    """
     most = most_origin(config, _MEMORY)
     if most <= 0:
         return 0
@@ -103,8 +104,9 @@ def named_configs(names: tuple[str, ...]) -> dict[str, Config]:
 
 
 def _random_config(chance: random.Random) -> Config | None:
-    """One whose memories have at most a few hundred elements, or None if the parameters that
-    were drawn do not fit."""
+    """A machine whose memories have at most a few hundred elements; None if the random parameters
+    are illegal.
+    """
     batch, block_in, block_out = (
         chance.choice((0, 0, 1)),
         chance.randint(1, 4),

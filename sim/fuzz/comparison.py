@@ -1,4 +1,4 @@
-"""Whether devices do the same with a program as the clear functional model."""
+"""Compares devices with the clear functional model, on one program."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from amaranth_vta.sw.runtime.driver import RegisterDriver
 from .reference import Reference, reference_of
 
 # A run that takes longer hangs: a program of a few hundred instructions takes a fraction of a
-# second of processor time, of which a busy computer may give little.
+# second of processor time, but a busy computer may be slow to provide it.
 _SECONDS = 600.0
 _COUNTED = [counter.name for counter in COUNTERS if not counter.time]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How ``device`` differs from the clear model."""
+    """A difference between ``device`` and the clear model."""
 
     device: str
     what: str
@@ -54,13 +54,13 @@ def compare(
     is_ordered: bool = False,
     relocation: ProgramImage | None = None,
 ) -> Comparison:
-    """Runs ``image`` on each of ``devices``, fresh, with a memory of timing ``dram``.
+    """Run ``image`` on a fresh instance of each of ``devices``, with a memory of timing ``dram``.
 
-    Compared are fault, tokens left over, counters that do not depend on time, and all of memory;
-    after a fault also the scratchpads, which a second program shows. Of a program with accesses
-    of several modules that no token orders, only that it ends and keeps to the rules of the bus.
-    Such accesses take time to find, and are not looked for if the program ``is_ordered``.
-    Devices with base registers run ``relocation`` instead, if given: the program moved by these.
+    Compares faults, tokens left, counters that do not depend on time, and all of memory; after a
+    fault also the scratchpads, dumped by a second program. If the program has accesses of several
+    modules that no token orders, only checks that it ends and obeys the bus protocol; the slow
+    search for such accesses is skipped if the program ``is_ordered``. Devices with base registers
+    run ``relocation`` instead, if given: the same program relocated.
     """
     reference = reference_of(image, is_ordered)
     different: list[Difference] = []
@@ -87,7 +87,7 @@ def differences(
     seconds: float | None = _SECONDS,
     relocation: ProgramImage | None = None,
 ) -> tuple[list[str], int]:
-    """How a fresh device differs from ``reference``, and its cycles."""
+    """Differences between a fresh device and ``reference``, and the cycles of the device."""
     if relocation is None:
         result, after = _run(device, image, reference.memory.size, seconds)
     else:
@@ -101,7 +101,7 @@ def differences(
     if result.fault != outcome.fault:
         found.append(f"the fault is {result.fault}, not {outcome.fault}")
     if outcome.fault is None and result.fault is None:
-        # At a fault the machine may have taken tokens for instructions after the faulty one.
+        # After a fault, tokens may have been popped for instructions after the faulty one.
         if result.tokens_left != outcome.tokens_left:
             found.append(f"tokens left are {result.tokens_left}, not {outcome.tokens_left}")
         for name in _COUNTED if image.config.counters else ():
@@ -138,8 +138,8 @@ def _run(
 def _run_relocated(
     device: Device, image: ProgramImage, relocation: ProgramImage, size: int, seconds: float | None
 ) -> tuple[RunResult, npt.NDArray[np.uint8]]:
-    """The same for ``image`` as in ``relocation``; takes and returns memory with the instructions
-    of ``image``, if its own are still there.
+    """Run ``relocation`` in place of ``image``. In the resulting memory, the stream is replaced by
+    that of ``image``, unless the program overwrote it.
     """
     assert isinstance(device, RegisterDriver)
     device.set_bases(relocation.bases)

@@ -1,4 +1,4 @@
-"""Coverage of programs: how often each kind of instruction, with which flags, and each fault."""
+"""Instruction coverage of programs: counts per kind of instruction, flag, and fault."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Fault
 
 TOTAL = "all"
-# Of an instruction that only exchanges tokens.
+# Aspect of an instruction that only exchanges tokens.
 EMPTY = "empty"
 _TOKENS = ("pop_prev", "pop_next", "push_prev", "push_next")
-# Aspects counted for each kind of instruction: all, transfers, and GEMM and the ALU.
+# Aspects counted per kind of instruction: of all kinds, of transfers, and of GEMM and the ALU.
 ASPECTS = (
     (*_TOKENS, EMPTY, "refused", "faulty"),
     ("rows", "stride 0", "stride > 100", "overlapping rows", "padding"),
     ("reset", "immediate", "independent", "several uops", "both loops", "100 iterations"),
 )
-# The kinds that count the programs that ended at a fault, by module and cause, begin with this.
+# Prefix of kinds that count programs ending in a fault, by module and cause.
 FAULTS = "fault of "
 
 
 class Point(NamedTuple):
-    """One cell of the table: a kind of instruction and an aspect."""
+    """A cell of the coverage table: a kind of instruction and an aspect."""
 
     kind: str
     aspect: str
 
 
 def coverage(image: ProgramImage, fault: Fault | None) -> Counter[Point]:
-    """The coverage of one program; ``fault`` is the one at which it ended."""
+    """Coverage of one program; ``fault`` is the fault at which it ended, if any."""
     found: Counter[Point] = Counter()
     instructions = isa.instruction_set(image.config)
     stream = image.instruction_bits()
-    # Most only exchange tokens, and there are few different ones of these.
+    # Most instructions only exchange tokens, and few of those are distinct.
     for bits, count in Counter(stream).items():
         instruction = instructions.decode(bits)
         kind = _kind(instruction)

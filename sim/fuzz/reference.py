@@ -1,4 +1,4 @@
-"""Reference run of a program on the clear model, and the part of its result that is defined."""
+"""Reference run of a program on the clear model, and which parts of its result are defined."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ _SHOWN = (Memory.INP, Memory.WGT, Memory.ACC)
 
 @dataclass(frozen=True)
 class Reference:
-    """``memory`` is equal on every device where it is ``defined``: nowhere if the program is not
-    ``ordered``, that is, if no token orders some accesses of its modules.
+    """Result of a reference run. ``memory`` is equal on every device where it is ``defined``:
+    nowhere if the program is not ``ordered``, that is, if no token orders some accesses of its
+    modules.
 
-    ``probe``, which runs after a program that faulted, exposes the scratchpads; ``probed`` is the
-    memory after it.
+    ``probe`` is a second program, run after a fault, that dumps the scratchpads to memory;
+    ``probed`` is the memory after it.
     """
 
     outcome: Outcome
@@ -43,7 +44,7 @@ class Reference:
 
 
 def reference_of(image: ProgramImage, is_ordered: bool = False) -> Reference:
-    """Runs ``image`` on the clear model, observed unless it is known that it ``is_ordered``."""
+    """Run ``image`` on the clear model; detect unordered accesses unless it ``is_ordered``."""
     config, size = image.config, -(-image.dram.size // 64) * 64
     memory = np.zeros(size, np.uint8)
     memory[: image.dram.size] = image.dram
@@ -71,7 +72,7 @@ def reference_of(image: ProgramImage, is_ordered: bool = False) -> Reference:
 
 
 class _Footprint(Observer):
-    """Scratchpad elements written, and instructions started and not ended."""
+    """Records scratchpad elements written, and instructions started but not finished."""
 
     def __init__(self, config: Config, limits: Limits) -> None:
         self._config = config
@@ -95,8 +96,9 @@ class _Footprint(Observer):
             self._written[Memory[memory]][elements] = True
 
     def run_ahead(self, image: ProgramImage, tokens: Mapping[str, int]) -> None:
-        """Add writes that a machine may have made behind an instruction that waits for room for a
-        token, given ``tokens`` left: its module issues younger ones up to the in-flight limit.
+        """Add the instructions that a machine may have executed behind one that waits for room for
+        a token: its module issues younger ones up to the in-flight limit. ``tokens``: tokens left
+        in each queue.
         """
         full = {
             queue for queue in isa.TOKEN_QUEUES if tokens[isa.queue_name(queue)] == isa.TOKEN_LIMIT
@@ -111,8 +113,8 @@ class _Footprint(Observer):
             self._unfinished.update(behind[: INSTRUCTIONS_IN_FLIGHT - 1])
 
     def defined_elements(self) -> dict[Memory, npt.NDArray[np.bool_]]:
-        """Elements that were written, except those that an unfinished instruction may have partly
-        written.
+        """Elements that were written, except those that an unfinished instruction may have
+        overwritten in part.
         """
         result = {memory: written.copy() for memory, written in self._written.items()}
         for instruction in self._unfinished.values():
@@ -120,7 +122,7 @@ class _Footprint(Observer):
                 continue
             match instruction:
                 case isa.Gemm() | isa.Alu():
-                    # And so may what overlapped with it.
+                    # Instructions that overlapped with it may also have written.
                     result[Memory.ACC][:] = False
                 case isa.Forward():
                     first = instruction.sram_base
@@ -133,8 +135,8 @@ class _Footprint(Observer):
         return result
 
     def defined_bytes(self, image: ProgramImage, size: int) -> npt.NDArray[np.bool_]:
-        """All bytes except those of an unfinished STORE; if the bus refused it, also those of later
-        STOREs, whose words may have been on the bus before the response.
+        """All bytes except those of an unfinished STORE; if the bus rejected it, also except those
+        of later STOREs, whose data may have been on the bus before the response.
         """
         defined = np.ones(size, bool)
         decode = isa.instruction_set(image.config).decode
@@ -149,15 +151,19 @@ class _Footprint(Observer):
         return defined
 
     def _is_out_of_bounds(self, instruction: isa.Instruction) -> bool:
-        """Whether it is a transfer of which nothing is read or written."""
+        """Whether the instruction is a transfer that exceeds its limit, so that it accesses
+        nothing.
+        """
         if not isinstance(instruction, isa.Load | isa.Store):
             return False
         return leaves_bounds(instruction, self._limits)
 
     def _mark(self, defined: npt.NDArray[np.bool_], image: ProgramImage, store: isa.Store) -> bool:
-        """Marks what ``store`` writes as undefined; gives whether all of it is in memory."""
+        """Mark the bytes that ``store`` writes as undefined; returns whether all of them are in
+        memory.
+        """
         if store.elements > self._config.acc.depth:
-            return True  # refused before it wrote anything
+            return True  # rejected before writing anything
         size = self._config.out.element_bytes
         rows = (store.dram_base + np.arange(store.y_size) * store.x_stride) * size - image.origin
         touched = (rows[:, np.newaxis] + np.arange(store.x_size * size)).reshape(-1)

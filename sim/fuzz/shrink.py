@@ -1,4 +1,4 @@
-"""Makes a program that shows a difference shorter, as long as it still shows it."""
+"""Minimizes a program that shows a difference between devices."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import replace
 from amaranth_vta.hw import isa
 from amaranth_vta.sim.programs.image import ProgramImage
 
-# The most programs that are tried.
+# Maximum number of programs tried.
 _MAX_TRIALS = 200
 
 
 def shrink(image: ProgramImage, differs: Callable[[ProgramImage], bool]) -> ProgramImage:
-    """The shortest program found for which ``differs`` holds, as it does for ``image``.
+    """Shortest program found for which ``differs`` holds, as it does for ``image``.
 
-    First, instructions are reduced to their tokens, many at once and then fewer; then those without
-    which the others do not get stuck are left out.
+    First reduces instructions to their tokens, in chunks of decreasing size, then removes
+    instructions in the same way.
     """
     trials = _Trials(image, differs)
     trials.replace_chunks(trials.empty)
@@ -32,13 +32,14 @@ class _Trials:
         self._instructions = isa.instruction_set(image.config)
 
     def replace_chunks(self, change: Callable[[int], int | None]) -> None:
-        """Changes chunks of instructions, given and returned as bits (None: left out), from half of
-        the stream down to single ones."""
+        """Apply ``change`` to chunks of instructions, from half of the stream down to single ones.
+        ``change`` maps 128 bits to 128 bits, or to None to remove the instruction.
+        """
         size = max(1, self.image.insn_count // 2)
         while self._left:
             at = 0
             while at < self.image.insn_count and self._left:
-                # After a removal the next chunk starts at the same place.
+                # After a removal, the next chunk is at the same position.
                 at += 0 if self._try(at, size, change) else size
             if size == 1:
                 return
@@ -67,7 +68,7 @@ class _Trials:
         return self._instructions.encode(nothing)
 
     def _try(self, at: int, size: int, change: Callable[[int], int | None]) -> bool:
-        """Changes one chunk if the program still differs; gives whether it has become shorter."""
+        """Change one chunk if the program still differs; returns whether it has become shorter."""
         stream = self.image.instruction_bits()
         changed = [change(bits) for bits in stream[at : at + size]]
         kept = [bits for bits in changed if bits is not None]

@@ -18,11 +18,11 @@ PAGE_BYTES = 4096  # no burst may cross a multiple of it
 OKAY, SLVERR, DECERR = 0, 2, 3
 INCR = 1
 
-_R, _W, _B, _AR, _AW, _WREADY = range(6)  # each with its own random gaps
-_WORDS_WAITING = 2  # write data taken ahead of its turn
-_WRITTEN_AFTER_ERROR = 2  # words that the machine may still have in registers
-_DENSITY_CYCLES = 128  # how long a channel keeps its density of gaps
-_DENSITIES = (1, 4, 7, 8)  # of 8 cycles
+_R, _W, _B, _AR, _AW, _WREADY = range(6)  # channels with independent random gaps
+_WORDS_WAITING = 2  # write data accepted ahead of processing
+_WRITTEN_AFTER_ERROR = 2  # words that the machine may have in registers at an error
+_DENSITY_CYCLES = 128  # cycles between changes of the gap density
+_DENSITIES = (1, 4, 7, 8)  # open cycles out of 8
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ _Payload = TypeVar("_Payload")
 
 
 class Channel(Generic[_Payload]):
-    """Checks that an offer on a channel is held stable until it is taken."""
+    """Checks that a channel's payload stays stable until the handshake."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._held: _Payload | None = None
 
     def take(self, payload: _Payload | None, ready: int, cycle: int) -> _Payload | None:
-        """The payload transferred in this cycle, if any; raises `ProtocolError`."""
+        """The payload transferred in this cycle, or None; raises `ProtocolError`."""
         if self._held is not None and payload is None:
             raise ProtocolError(f"{self.name} in cycle {cycle}: valid fell before ready")
         if self._held is not None and payload != self._held:
@@ -107,11 +107,11 @@ class _Write:
 
 
 class AxiMemory:
-    """An AXI4 slave with the bytes of ``memory``, whole bus words, and ``timing``; `answer` is its
-    output in this cycle.
+    """An AXI4 slave with contents ``memory``, in whole bus words, and ``timing``; `answer` is its
+    output in the current cycle.
 
-    The first byte of the memory has the address ``origin``. Accesses outside are answered with one
-    of AXI's two errors, which alternate from word to word.
+    ``memory`` begins at address ``origin``. Accesses outside of it are answered with SLVERR or
+    DECERR, alternating from word to word.
     """
 
     def __init__(
@@ -127,14 +127,14 @@ class AxiMemory:
         self.timing = timing
         self.dice = Dice(timing.seed or 0)
         self.cycle = 0
-        self.start = 0  # when the run was launched
+        self.start = 0  # cycle of the launch
         self.last_moved = 0
-        self.awaited: list[int] = []  # addresses of bytes
-        self.reached: list[int] = []  # when each of them was written, after those before it
+        self.awaited: list[int] = []  # byte addresses, in order
+        self.reached: list[int] = []  # cycles in which they were written, in order
         self.reset()
 
     def reset(self) -> None:
-        """Forgets the accesses in flight."""
+        """Drop all accesses in flight."""
         self.answer = Answer()
         self._ar = Channel[Address]("AR")
         self._aw = Channel[Address]("AW")
@@ -143,7 +143,7 @@ class AxiMemory:
         self._writes: deque[_Write] = deque()
         self._words: deque[tuple[Word, bool]] = deque()  # and whether it came after an error
         self.begin()
-        self._filling = 0  # writes that have all their words
+        self._filling = 0  # number of writes whose words are complete
         self._write_turn = False
         self._densities = [8] * 6
         self._open = [True] * 6
@@ -154,12 +154,14 @@ class AxiMemory:
         return not (self._reads or self._writes or self._words)
 
     def begin(self) -> None:
-        """The host may launch a program: none has had an error."""
+        """Clear the error state; called when the host may launch a program."""
         self._refused = False
         self._written_after_error = 0
 
     def step(self, request: Request) -> Answer:
-        """The answer of the next cycle to ``request`` in this one; raises `ProtocolError`."""
+        """Advance one cycle with inputs ``request``; returns the outputs of the next cycle. Raises
+        `ProtocolError`.
+        """
         self._accept(request)
         following = self.cycle + 1
         if self.timing.seed is not None:
@@ -209,7 +211,7 @@ class AxiMemory:
             self._filling -= 1
 
     def _transfer_words(self, following: int) -> None:
-        """Moves a word each way, or only one if reads and writes share the bus."""
+        """Transfer a word each way, or only one if reads and writes share the bus."""
         timing = self.timing
         moving = not timing.refresh_period or (
             (following - self.start - 1) % timing.refresh_period
@@ -234,7 +236,7 @@ class AxiMemory:
             self._take_word(self._writes[self._filling])
 
     def _show_room(self) -> None:
-        """Says which channels take something in the next cycle."""
+        """Set the ready signals of the next cycle."""
         timing, answer = self.timing, self.answer
         answer.ar_ready = int(
             (not timing.reads_outstanding or len(self._reads) < timing.reads_outstanding)
@@ -287,7 +289,9 @@ class AxiMemory:
             self._filling += 1
 
     def _respond(self, write: _Write) -> None:
-        """A write takes effect only with its response: a read that does not wait gets old data."""
+        """Commit a write and respond. Memory changes only now, so a read that does not wait for the
+        response returns old data.
+        """
         address, response = self._first(write.burst), OKAY
         for word in write.words:
             place = self._find(address)

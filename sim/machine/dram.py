@@ -1,7 +1,7 @@
 """Timing of the memory behind a simulated machine.
 
-A `MemoryTiming` is the engines' only knowledge of a memory. The model is axi_memory.py in Python
-and rtl/harness.cpp in C++, with equal cycles for equal timing.
+Simulators know a memory only by its `MemoryTiming`. The memory model is implemented in Python
+(axi_memory.py) and in C++ (rtl/harness.cpp), with equal cycle counts for equal timing.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 
 
 class ProtocolError(RuntimeError):
-    """The machine broke a rule of its buses; the message names the channel and the cycle."""
+    """A bus protocol violation by the machine; the message names the channel and the cycle."""
 
 
 class DramError(ValueError):
-    """A memory model that does not exist."""
+    """An unknown memory model."""
 
 
 @dataclass(frozen=True)
 class MemoryTiming:
-    """All times are in cycles; 0 for a limit or a period means none.
+    """Timing parameters in cycles; 0 disables a limit or a period.
 
-    ``latency`` is from the handshake of a read's address to its first word at the earliest, and
-    from the handshake of a write's last word to its response at the earliest. A ``shared`` memory
-    moves one word per cycle, read or written; otherwise one of each. No word moves in the last
-    ``refresh_stall`` of each ``refresh_period`` cycles, counted from the launch of a run. With a
-    ``seed``, latencies, gaps and backpressure on each channel are random.
+    ``latency`` is the minimum from the address handshake of a read to its first word, and from the
+    last data handshake of a write to its response. A ``shared`` memory transfers one word per
+    cycle, read or written; otherwise one of each. No word is transferred in the last
+    ``refresh_stall`` cycles of each ``refresh_period``, counted from the launch. With a ``seed``,
+    latencies, gaps and backpressure on each channel are random.
     """
 
     latency: int = 4
@@ -37,7 +37,7 @@ class MemoryTiming:
     seed: int | None = None
 
     def least_cycles(self, read: int, written: int, runs: int = 1) -> int:
-        """The least cycles in which ``runs`` runs move so many words in total."""
+        """Lower bound on the cycles in which ``runs`` runs transfer this many words in total."""
         words = read + written if self.shared else max(read, written)
         if not self.refresh_period or not words:
             return words
@@ -61,9 +61,9 @@ TIMINGS = {
 
 
 def memory_timing(name: str) -> MemoryTiming:
-    """The timing called ``ideal``, ``ddr`` or ``random:SEED``; raises `DramError` for others.
+    """The timing named ``ideal``, ``ddr`` or ``random:SEED``; raises `DramError` for other names.
 
-    The seed also decides whether reads and writes share the bus, and how many may be in flight.
+    The seed also determines whether reads and writes share the bus, and the maximum in flight.
     """
     if name in TIMINGS:
         return TIMINGS[name]
@@ -91,7 +91,7 @@ class Dice:
         self.state = (seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D) & self.MASK or 1
 
     def draw(self, sides: int) -> int:
-        """A number from 0 to ``sides`` - 1."""
+        """A random number from 0 to ``sides`` - 1."""
         x = self.state
         x ^= x >> 12
         x = (x ^ x << 25) & self.MASK

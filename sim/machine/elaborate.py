@@ -1,4 +1,4 @@
-"""Elaborates the design: the one module of `sim` that knows the hardware itself."""
+"""Elaborates the design: the only module of `sim` that imports the hardware."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .port_names import named_ports
 
 Pins = dict[str, Value]
 
-# What Yosys does with the netlist, as Amaranth's own Verilog backend has it.
+# The Yosys passes of Amaranth's own Verilog backend.
 AS_IT_IS = (
     "proc -nomux -norom",
     "memory_collect",
@@ -40,15 +40,15 @@ AS_IT_IS = (
     "attrmap -modattr -remove amaranth.hierarchy -remove amaranth.decoding",
     "write_verilog -norename",
 )
-# Constants propagated, duplicate and unused logic removed, and names that are unused or of one
-# signal with another.
+# Propagates constants, merges duplicate logic, and removes unused logic and names.
 _SIMPLER = ("opt_expr", "opt_merge", "opt_clean -purge")
-# Choices as multiplexers, and all modules in one; simpler ones take less time to become one.
+# Converts decision trees to multiplexers and flattens the hierarchy; modules are simplified first,
+# which shortens flattening.
 _FLATTENED = ("proc -norom", "memory_collect", *_SIMPLER, "flatten")
 _WRITTEN = "write_verilog -noattr -norename"
-# For simulators that are built more often than they run long.
+# For simulators that are rebuilt often and run briefly.
 FLAT = (*_FLATTENED, *_SIMPLER, _WRITTEN)
-# The same until nothing changes any more, registers too: takes a third more time, and a large
+# Repeats simplification, including registers, until nothing changes: a third more time, and a large
 # machine is simulated 1.05 times as fast.
 SIMPLIFIED = (*_FLATTENED, "opt -fast", "opt_clean -purge", _WRITTEN)
 
@@ -60,11 +60,11 @@ def verilog(
     attributes: BusAttributes = DEFAULT_ATTRIBUTES,
     passes: tuple[str, ...] = AS_IT_IS,
 ) -> str:
-    """The machine as module ``vta``, in one text that is the same on every computer.
+    """Verilog of the machine, with top module ``vta``; the text is the same on every computer.
 
-    Scratchpads have no initial contents: they are undefined after power-up. ``watched`` adds
-    outputs with the activity of each module, and ``grouped`` clocks for parts of the machine, both
-    for simulation. ``passes`` are Yosys passes that preserve registers and memories.
+    Scratchpads have no initial contents: they are undefined after power-up. For simulation,
+    ``watched`` adds outputs with the activity of each module, and ``grouped`` adds clocks for parts
+    of the machine. ``passes`` are Yosys passes that preserve registers and memories.
     """
     parameters = json.dumps(config.to_dict())
     head = f"// amaranth-vta {metadata.version('amaranth-vta')}\n// Configuration: {parameters}\n"
@@ -73,9 +73,10 @@ def verilog(
 
 
 def split_verilog(text: str) -> dict[str, str]:
-    """Each module of a Verilog text as a file by its name, with the comments before the first.
+    """Split a Verilog text into one file per module, by file name; each file begins with the
+    comments at the head of the text.
 
-    Besides, ``vta.f`` lists the files, for the tools that read them by ``-f``.
+    An additional ``vta.f`` lists the files, for tools with an option ``-f``.
     """
     modules = list(_MODULE.finditer(text))
     head = text[: modules[0].start()]
@@ -84,9 +85,11 @@ def split_verilog(text: str) -> dict[str, str]:
 
 
 def board_verilog(config: Config, board: str, divisor: int, gap_bits: int) -> str:
-    """The design on ``board`` except its clock and pins, as module ``vta`` with pins rx and tx.
+    """Verilog of the design on ``board`` without clock and pins, as module ``vta`` with pins rx and
+    tx.
 
-    ``divisor`` and ``gap_bits`` as in `Surroundings`. A chip of SDRAM is in it, simulated.
+    ``divisor`` and ``gap_bits`` are those of `Surroundings`. An SDRAM chip is included as a
+    simulation model.
     """
     chosen = BOARDS[board]
     around = replace(surroundings(chosen, chosen.clock_hz), divisor=divisor, gap_bits=gap_bits)
@@ -94,17 +97,17 @@ def board_verilog(config: Config, board: str, divisor: int, gap_bits: int) -> st
 
 
 def simulated_boards() -> list[str]:
-    """The names of the boards that `board_verilog` knows."""
+    """Names of the boards that `board_verilog` accepts."""
     return list(BOARDS)
 
 
 def component_verilog(
     component: wiring.Component, name: str, passes: tuple[str, ...] = AS_IT_IS
 ) -> str:
-    """Any component of the design as module ``name``, with ports clk, rst and the component's own.
+    """Verilog of any component, as module ``name`` with ports clk, rst and the component's own.
 
-    Nested ports have joined names, as in ``m_axi_awaddr``. A component with a port rst resets
-    itself by it. ``passes`` are those of Yosys. Raises `MissingExtra` without Yosys.
+    Nested port names are joined, as in ``m_axi_awaddr``. A component with a port rst handles reset
+    itself. ``passes`` are Yosys passes. Raises `MissingExtra` without Yosys.
     """
     text = _STARTER_AT_ZERO.sub(_STARTS, _run_yosys(component, name, passes))
     text = _STATEMENT.sub(_BLOCK, _STARTER.sub(rf"{_STARTED} ", text))
@@ -112,16 +115,16 @@ def component_verilog(
 
 
 def cxxrtl(config: Config, watched: bool = False) -> str:
-    """The machine as C++ for the runtime in `cxxrtl_runtime`, in the class ``p_vta``.
+    """C++ of the machine for the runtime in `cxxrtl_runtime`: class ``p_vta``.
 
-    Modules are not flattened: CXXRTL would make one function of them, for which a compiler needs
+    Modules are not flattened: CXXRTL would generate a single function, which takes a compiler
     minutes.
     """
     return _run_yosys(machine(config, watched), "vta", ("write_cxxrtl -noflatten -g0",))
 
 
 def cxxrtl_runtime() -> Path:
-    """The folder of the C++ headers that `cxxrtl` needs."""
+    """Folder of the C++ headers that the output of `cxxrtl` includes."""
     with _yosys() as yosys:
         return Path(yosys.data_dir()) / "include" / "backends" / "cxxrtl" / "runtime"
 
@@ -132,12 +135,12 @@ def machine(
     grouped: bool = False,
     attributes: BusAttributes = DEFAULT_ATTRIBUTES,
 ) -> Any:
-    """The whole machine as a component; `Top` says what ``watched`` and ``grouped`` add."""
+    """The whole machine as a component; ``watched`` and ``grouped`` as in `Top`."""
     return Top(config, watched, grouped, attributes)
 
 
 def pins(component: wiring.Component) -> tuple[Pins, Pins]:
-    """The inputs and the outputs of a component by the names that they have in Verilog."""
+    """Inputs and outputs of a component, by their names in Verilog."""
     inputs: Pins = {}
     outputs: Pins = {}
     for path, member, value in component.signature.flatten(component):
@@ -147,9 +150,9 @@ def pins(component: wiring.Component) -> tuple[Pins, Pins]:
 
 
 def _run_yosys(component: wiring.Component, name: str, passes: tuple[str, ...]) -> str:
-    """What Yosys prints after ``passes`` over the netlist of a component, as module ``name``."""
+    """Output of Yosys after ``passes`` on the netlist of a component, as module ``name``."""
     inputs, outputs = pins(component)
-    # Memories have no contents, so their zeros, a bit at a time, need not be written.
+    # Memories have no initial contents, so Amaranth need not write their zeros bit by bit.
     without_contents = patch.object(rtlil.ModuleEmitter, "emit_memory", lambda *_: None)
     with collector_paused(), without_contents, named_ports():
         netlist: str = rtlil.convert(
@@ -189,18 +192,19 @@ _HEAD = """\
 /* verilator lint_off CASEINCOMPLETE */
 /* verilator lint_off INITIALDLY */
 """
-# The wire of an element of an array, such as ``data[0]``. It is named as the field of a structure
-# is, ``data.0``: Yosys ends in an assertion where its own name for bit 0 of ``data`` is the same.
+# The wire of an array element, such as ``data[0]``. It is renamed to ``data.0``, like a structure
+# field: Yosys fails an assertion if the name equals its own name for bit 0 of ``data``.
 _ELEMENT = re.compile(r"\\\S*\[\S*")
 _AS_FIELD = str.maketrans("[", ".", "]")
 _MODULE = re.compile(r"^module \\?([\w.$]+).*?^endmodule\n", re.DOTALL | re.MULTILINE)
-# The register by which the backend has always @* blocks run at the start. It is initialized in its
-# declaration, which SystemVerilog does before any process begins, so that it would never change.
+# The register with which the Verilog backend triggers always @* blocks at time 0. It is initialized
+# in its declaration; SystemVerilog does that before any process starts, so the register would never
+# change and the blocks would not run.
 _STARTER = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
 _STARTER_AT_ZERO = re.compile(rf"  reg {_STARTER.pattern} = 0;\n")
 _STARTED = r"\\$started"
 _STARTS = rf"  reg {_STARTED} ;\n  initial {_STARTED} <= 1'h1;\n"
-# A part of a register that no choice drives: the backend writes one statement, which does not run
-# at the start.
+# Part of a register that is assigned unconditionally: the backend writes a single statement, which
+# does not run at time 0.
 _STATEMENT = re.compile(r"^  always @\*\n    (.*;)\n", re.MULTILINE)
 _BLOCK = rf"  always @* begin\n    if ({_STARTED} ) begin end\n    \1\n  end\n"

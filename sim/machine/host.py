@@ -1,4 +1,4 @@
-"""Drives a simulated machine as a device driver would: through its registers and its memory."""
+"""Drives a simulated machine like a device driver: through its registers and its memory."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from amaranth_vta.sw.runtime.driver import RegisterDriver
 
 from .dram import ProtocolError
 
-# Longer than the longest instruction that a compiler would make, in which the bus may be silent.
+# More cycles than any compiled instruction can keep the bus silent.
 _SILENT_CYCLES = 20_000_000
-# How many times to poll until memory has answered the accesses in flight when a run was stopped.
+# Maximum number of polls for the end of memory accesses in flight after a stop.
 _STOP_POLLS = 20
 
 
 class StuckError(RuntimeError):
-    """The machine runs, but nothing happens on its buses any more."""
+    """A run in which the machine no longer uses its buses."""
 
 
 class Machine(Protocol):
-    """A simulated machine; `CompiledMachine` of rtl/engine.py documents each part."""
+    """A simulated machine; `CompiledMachine` in rtl/engine.py documents the members."""
 
     cycles_per_poll: int
 
@@ -53,9 +53,10 @@ class Machine(Protocol):
 
 
 class SimulatedDevice(MemoryBacked, RegisterDriver):
-    """The `Device` around a `Machine` on ``memory``, which a subclass makes and attaches.
+    """A `Device` that drives a `Machine` on ``memory``; a subclass creates and attaches the
+    machine.
 
-    ``timeline`` gets each run of the machine, which must then be a watched one.
+    ``timeline`` records each run; the machine must then be ``watched``.
     """
 
     machine: Machine
@@ -73,7 +74,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         self._timeline = timeline
 
     def attach(self, machine: Machine) -> None:
-        """Takes ``machine``; `MismatchError` if it is not one of this device's configuration."""
+        """Use ``machine``; raises `MismatchError` if its configuration is not the device's."""
         self.machine = machine
         self._check_machine()
 
@@ -91,20 +92,20 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; ``reached`` of the result says
-        in which cycles memory had answered the last write of each STORE with an index in
-        ``watched``.
+        """Run ``insn_count`` instructions from byte ``insn_addr``; ``reached`` of the result has
+        the cycle in which memory had answered the last write of each STORE in ``watched``, by
+        index.
 
-        A run that is stopped at ``time_limit``, in seconds, is a ``timeout`` of the instruction
-        that it had reached. Raises `ValueError` if the registers cannot hold one of the two
-        numbers, `ProtocolError` if the machine breaks a rule of its buses, and `StuckError` if it
-        runs for `_SILENT_CYCLES` without using its bus.
+        A run stopped after ``time_limit`` seconds reports a ``timeout`` at the instruction that it
+        had reached. Raises `ValueError` if the registers cannot hold one of the two numbers,
+        `ProtocolError` if the machine violates a bus protocol, and `StuckError` if it runs for
+        `_SILENT_CYCLES` without using its bus.
         """
         started = time.monotonic()
         words: list[int] = []
         if self._timeline is not None:
             words = self.instruction_words(insn_addr, insn_count)
-            self.machine.take_moments()  # of a run that was stopped
+            self.machine.take_moments()  # discard those of a stopped run
         deadline = None if time_limit is None else started + time_limit
         self.machine.await_writes(self._last_bytes(insn_addr, watched))
         self._launch(insn_addr, insn_count)
@@ -139,7 +140,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         return result
 
     def _last_bytes(self, insn_addr: int, stores: Sequence[int]) -> list[int]:
-        """The address of the last byte that each STORE writes; none at all if one has no bytes."""
+        """Address of the last byte that each STORE writes; empty if one of them writes nothing."""
         decode = isa.instruction_set(self.config).decode
         size = self.config.memory(isa.Memory.OUT).element_bytes
         found = []
@@ -152,11 +153,13 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         return found
 
     def close(self) -> None:
-        """Ends the simulation and completes its wave file."""
+        """End the simulation and complete its wave file."""
         self.machine.close()
 
     def _stop(self) -> Fault | None:
-        """Stops the run: `timeout` of the instruction it had reached, None if it had just ended."""
+        """Stop the run; returns a timeout at the instruction reached, or None if the run had just
+        ended.
+        """
         self._ask_to_stop()
         most = _STOP_POLLS * self.machine.cycles_per_poll
         if not self.machine.advance(most):
@@ -169,7 +172,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         self._written_limits = (0,) * len(isa.LIMITED)
 
     def _drain(self) -> None:
-        """Waits for a memory that answers late; one that never does needs the reset line."""
+        """Wait for memory to answer; a memory that never does requires the reset line."""
         for _ in range(_STOP_POLLS):
             if not self._status("draining"):
                 return

@@ -1,7 +1,7 @@
 """Names for the ports of inner modules.
 
-Where only a part of a signal crosses into a module, a field of a structure for instance, Amaranth
-names the port by a number. Here the port is named after the part.
+Amaranth numbers a port that carries only part of a signal, for instance a field of a structure.
+Here the port is named after that part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUMBERED = "port$"
 
 
 def named_ports() -> AbstractContextManager[object]:
-    """Within it, Amaranth names all ports of the modules that it makes."""
+    """Context in which Amaranth names all ports of inner modules."""
     build = _ir.build_netlist
 
     def build_named(*arguments: Any, **options: Any) -> _nir.Netlist:
@@ -45,21 +45,23 @@ def _name_ports(netlist: _nir.Netlist, module: _nir.Module) -> None:
 
 
 def _parts(netlist: _nir.Netlist, module: _nir.Module) -> Iterator[tuple[str, _nir.Value]]:
-    """The signals of a module and their fields, each with its nets."""
+    """Signals of a module and their fields, each with its nets."""
     for signal, name in module.signal_names.items():
         for path, field in netlist.signal_fields[signal].items():
             yield "__".join((name, *map(str, path))), field.value
 
 
 def _name(value: _nir.Value, parts: list[tuple[str, _nir.Value]]) -> str:
-    """The part that has all bits of ``value``, or the first and last of the parts that it joins."""
+    """Name of the smallest part that contains ``value``; if none does, ``value`` spans several
+    parts and is named after the first and the last.
+    """
     holding = []
     first, last = (0, ""), (0, "")
     for name, nets in parts:
         if value[0] in nets:
             low = list(nets).index(value[0])
             if nets[low : low + len(value)] == value:
-                # By width; of equal ones, a name that Amaranth did not have to number.
+                # Prefer the narrowest, then names without a number from Amaranth.
                 holding.append((len(nets), "$" in name, low, name))
             first = max(first, (_common(value, nets[low:]), name))
         if value[-1] in nets:

@@ -1,4 +1,4 @@
-"""The machine on Amaranth's own simulator: no compiler needed, two thousand cycles per second."""
+"""The machine in Amaranth's own simulator: needs no compiler; two thousand cycles per second."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _RESET_CYCLES = 4
 _REGISTER_CYCLES = 1000
 _CLOCK_SECONDS = 1e-8
 
-# A host's access to a register: resumed each cycle with the sampled pins, returns the value read.
+# A register access by the host: resumed each cycle with the sampled pins; returns the value read.
 _Access = Generator[None, dict[str, int], int]
 
 
 class PysimDevice(SimulatedDevice):
-    """A `Device` that counts cycles. ``dram`` names a memory model of `sim.machine.dram`.
+    """A cycle-accurate `Device`. ``dram`` names a memory model of `sim.machine.dram`.
 
-    With ``waves`` all signals of all runs go to that file, as VCD; ``timeline`` gets each run.
+    ``waves`` is a VCD file with all signals of all runs; ``timeline`` records each run.
     """
 
     name = "pysim"
@@ -52,7 +52,7 @@ class PysimDevice(SimulatedDevice):
 
 
 class InterpretedMachine:
-    """The same methods as `sim.machine.rtl.engine.CompiledMachine`, and the same cycles."""
+    """Same interface and cycle counts as `sim.machine.rtl.engine.CompiledMachine`."""
 
     cycles_per_poll = 100
 
@@ -82,7 +82,7 @@ class InterpretedMachine:
         wrapper.domains.sync = ClockDomain(reset_less=True)
         wrapper.submodules.vta = top
         self._inputs = inputs
-        # All outputs in one signal: to sample each of them takes a seventh of a run.
+        # All outputs concatenated, since sampling them one by one takes a seventh of the run time.
         self._outputs = _Word(outputs)
         wrapper.d.comb += self._outputs.signal.eq(Cat(*outputs.values()))
         self._simulator = simulator(wrapper)
@@ -100,7 +100,7 @@ class InterpretedMachine:
         return self._perform(self._read(address))
 
     def advance(self, most: int) -> bool:
-        """Lets the clock run until the interrupt line is high; False after ``most`` cycles."""
+        """Run the clock until the interrupt line is high; returns False after ``most`` cycles."""
         end = self.cycle + most
         while self.cycle < end:
             self._cycle()
@@ -109,7 +109,7 @@ class InterpretedMachine:
         return False
 
     def reset(self) -> None:
-        """Holds the reset line for a few cycles and forgets the accesses in flight."""
+        """Assert reset for a few cycles and drop the accesses in flight."""
         self._problem = None
         self._resets = _RESET_CYCLES
         for _ in range(_RESET_CYCLES + 1):
@@ -126,36 +126,35 @@ class InterpretedMachine:
 
     @property
     def run_start(self) -> int:
-        """When the last register write was taken."""
+        """Cycle in which the last register write was accepted."""
         return self._memory.start
 
     def take_moments(self) -> np.ndarray:
-        """All cycles since the last call, as `MOMENT`; of a watched machine."""
+        """All cycles since the last call, as `MOMENT`; only if watched."""
         moments = np.array(self._moments, MOMENT)
         self._moments.clear()
         return moments
 
     @property
     def silent_cycles(self) -> int:
-        """Cycles since anything moved on the memory bus, or since the last register write."""
+        """Cycles since the last transfer on the memory bus or the last register write."""
         return self.cycle - max(self._memory.last_moved, self._memory.start)
 
     @property
     def quiet(self) -> bool:
-        """Whether no access to memory is in flight."""
+        """Whether no memory access is in flight."""
         return self._memory.quiet
 
     def await_writes(self, addresses: Sequence[int]) -> None:
-        """Notes from now on in which cycles the bytes at ``addresses`` are written, in this
-        order."""
+        """Record from now on when the bytes at ``addresses`` are written, in this order."""
         self._memory.awaited, self._memory.reached = list(addresses), []
 
     def writes_reached(self) -> list[int]:
-        """The cycles in which memory answered the awaited writes, as far as it has."""
+        """Cycles in which memory answered the awaited writes so far."""
         return self._memory.reached
 
     def close(self) -> None:
-        """Ends the simulation and completes its wave file."""
+        """End the simulation and complete its wave file."""
         self._stack.close()
 
     def _perform(self, access: _Access) -> int:
@@ -167,7 +166,7 @@ class InterpretedMachine:
         return self._value
 
     def _cycle(self) -> None:
-        """Lets one clock cycle pass."""
+        """Simulate one clock cycle."""
         if self._problem is None:
             before = self.cycle
             while self.cycle == before and self._problem is None:
@@ -190,7 +189,7 @@ class InterpretedMachine:
             self._last.update(drive)
 
     def _react(self, seen: dict[str, int]) -> dict[str, int]:
-        """The machine's inputs in the next cycle, after ``seen`` in this one."""
+        """Inputs of the machine in the next cycle, given its outputs ``seen`` in this one."""
         if self._resets:
             self._resets -= 1
             self._memory.reset()
@@ -266,10 +265,10 @@ class InterpretedMachine:
 
 
 class _Word:
-    """Signals side by side in one, ``signal``, and the value of each in a value of that."""
+    """Signals concatenated to one, ``signal``, and extraction of each from its value."""
 
     def __init__(self, signals: Mapping[str, Value]) -> None:
-        self._places: list[tuple[str, int, int]] = []  # its name, first bit, and mask
+        self._places: list[tuple[str, int, int]] = []  # name, first bit, mask
         width = 0
         for name, signal in signals.items():
             self._places.append((name, width, (1 << len(signal)) - 1))

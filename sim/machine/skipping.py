@@ -1,4 +1,4 @@
-"""Programs with the instructions of one part disabled, to see how many cycles it costs."""
+"""Programs with one part of the machine disabled, to measure how many cycles that part costs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Device, RunResult
 
-# The instructions of each part, and the field that is zero in one that only exchanges tokens.
-# Micro-ops and accumulators are still loaded, or GEMM and ALU would access random elements.
+# For each part, its instructions and the field that is 0 in an instruction that only exchanges
+# tokens. Micro-ops and accumulators are still loaded, or GEMM and ALU would access random elements.
 _PARTS = {
     "load": ((isa.Opcode.LOAD,), "x_size"),
     "gemm": (isa.MULTIPLYING, "iter_out"),
@@ -26,10 +26,10 @@ Words = npt.NDArray[np.uint64]
 
 
 class SkippingDevice:
-    """``device``, on which the instructions of ``part``, one of `sim.devices.PARTS`, only exchange
-    tokens.
+    """Wraps ``device`` and reduces the instructions of ``part``, one of `sim.devices.PARTS`, to
+    their tokens.
 
-    Programs take as long as they would if that part took no time; results are wrong.
+    Programs take as many cycles as if that part took no time; results are wrong.
     """
 
     def __init__(self, device: Device, part: str) -> None:
@@ -47,7 +47,7 @@ class SkippingDevice:
         watched: Sequence[int] = (),
     ) -> RunResult:
         size = insn_count * isa.INSTRUCTION_BYTES
-        if insn_addr + size > self._device.memory_bytes:  # which is a fault, and stays one
+        if insn_addr + size > self._device.memory_bytes:  # a fault, and remains one
             return self._device.run(insn_addr, insn_count, time_limit, watched)
         program = self._device.read(insn_addr, size)
         skipped = without(self._device.config, program.view("<u8").reshape(-1, 2), self._part)

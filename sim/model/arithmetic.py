@@ -1,6 +1,6 @@
-"""GEMM and ALU on whole arrays of micro-ops, with the result of running them one by one.
+"""GEMM and ALU on whole arrays of micro-ops, with the same result as executing them one by one.
 
-Accumulators are int32 or int16 arrays, in which NumPy's arithmetic wraps as the machine's does.
+Accumulators are int32 or int16 arrays; NumPy's arithmetic wraps around like the machine's.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def multiply_add(acc: Tiles, dst: Indices, src: Indices, factor: int) -> None:
 
 
 def look_up(acc: Tiles, dst: Indices, src: Indices) -> None:
-    """For each j in order, each scalar of acc[dst[j]] becomes entry scalar & 255, an int8, of the
-    table of `TABLE_BYTES` bytes that lie, as in memory, from acc[src[j]] on.
+    """For each j in order, each scalar s of acc[dst[j]] becomes int8 entry s & 255 of the table
+    whose `TABLE_BYTES` bytes begin at acc[src[j]], in memory layout.
 
     ``acc`` is (depth, B, N) int32 or int16, changed in place; ``dst`` and ``src`` are (n,).
     """
@@ -124,7 +124,7 @@ def look_up(acc: Tiles, dst: Indices, src: Indices) -> None:
 
 
 def requantize(acc: Tiles, dst: Indices, src: Indices) -> None:
-    """For each j in order, acc[dst[j]] becomes `requantized` by the elements from acc[src[j]] on.
+    """For each j in order, acc[dst[j]] is `requantized` with the parameters at acc[src[j]].
 
     ``acc`` is (depth, B, N) int32, changed in place; ``dst`` and ``src`` are (n,).
     """
@@ -154,14 +154,14 @@ def requantized(
     limit = 1 << MULTIPLIED_WIDTH - 1
     outside = (factor < -limit) | (factor >= limit)
     factor = _clip(factor, -limit, limit - 1)
-    # The product in units of 2^-28 without its 15 lowest bits, and a sticky bit that says whether
-    # any of them is set: this is rounded as the product is, and fits a float64.
+    # The product in units of 2^-28, without its 15 lowest bits but with a sticky bit for them: it
+    # rounds like the product, and fits a float64.
     cut = (1 << 15) - 1
     upper = (scale_low >> 15).astype(np.int64) & (1 << 17) - 1
     upper |= (scale_high.astype(np.int64) & (1 << SCALE_WIDTH - 32) - 1) << 17
     lowest = factor * (scale_low & cut)
     product = factor * upper + (lowest >> 15) << 1 | (lowest & cut != 0)
-    # Far out of bounds, where more bits would be needed.
+    # Saturate results far out of bounds, which would need more bits.
     product = np.where(outside, np.where(factor < 0, -1 << 40, 1 << 40), product)
     product = _clip(product, -1 << 40, 1 << 40)
     value = product.astype(np.float64) * 2.0 ** (15 - 1 - SCALE_FRACTION)
@@ -171,16 +171,17 @@ def requantized(
 
 
 def _clip(values: Tiles, low: Tiles | int, high: Tiles | int) -> Tiles:
-    """min(max(values, low), high): as np.clip if ``low`` is at most ``high``, and in less time,
-    which counts for arrays of a few tiles."""
+    """min(max(values, low), high): equals np.clip if ``low`` <= ``high``, but is faster on arrays
+    of a few tiles.
+    """
     return np.minimum(np.maximum(values, low), high)
 
 
 def _products(acc: Tiles, inp: Tiles, wgt: Tiles) -> Tiles:
     if inp.ndim == 4:
         return _tapped_products(inp, wgt).astype(acc.dtype)
-    # Products of int8 summed over at most 32 columns stay below 2^20: exact in float32, for which
-    # NumPy has a fast matrix product, while it has none for integers.
+    # Products of int8 summed over at most 32 columns stay below 2^20, so float32 is exact, and
+    # NumPy's float32 matrix product is faster than its integer one.
     exact = np.matmul(inp.astype(np.float32), wgt.astype(np.float32).transpose(0, 2, 1))
     return exact.astype(np.int32).astype(acc.dtype)
 
@@ -198,7 +199,7 @@ def _tapped_products(inp: Tiles, wgt: Tiles) -> Tiles:
 
 
 def _independent_parts(dst: Indices, src: Indices) -> Iterator[Any]:
-    """Consecutive sets of micro-ops, within each of which all may run at once.
+    """Split micro-ops into consecutive sets, within which they are independent.
 
     ``src`` is (n,), or (n, m) if a micro-op reads m elements.
     """
@@ -206,9 +207,9 @@ def _independent_parts(dst: Indices, src: Indices) -> Iterator[Any]:
     order = np.argsort(dst, kind="stable")
     sorted_dst = dst[order]
     first_of_dst = np.searchsorted(sorted_dst, sorted_dst)
-    earlier = np.arange(count) - first_of_dst  # micro-ops with the same destination before it
+    earlier = np.arange(count) - first_of_dst  # number of earlier ones with the same destination
     if not np.isin(src, dst).any():
-        # Micro-ops of different destinations are independent: the first of each, the second, …
+        # Micro-ops with different destinations are independent: all first ones, all second ones, …
         turns = np.argsort(earlier, kind="stable")
         ends = np.cumsum(np.bincount(earlier))
         start = 0
@@ -216,7 +217,8 @@ def _independent_parts(dst: Indices, src: Indices) -> Iterator[Any]:
             yield order[turns[start:end]]
             start = end
         return
-    # Otherwise in order, cut before each micro-op that needs a result of the current part.
+    # Otherwise keep the order and start a new set before each micro-op that reads a result of the
+    # current one.
     writer = np.full(count, -1)  # the last earlier micro-op that writes one of its operands
     repeats = earlier > 0
     writer[order[repeats]] = order[np.flatnonzero(repeats) - 1]

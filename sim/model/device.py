@@ -27,14 +27,13 @@ class FunctionalDevice(MemoryBacked):
     """A `Device` without a clock.
 
     ``order`` is ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``; `ValueError`
-    otherwise. With ``report_uninitialized``, `uninitialized_reads` lists, after each run, its reads
-    of scratchpad elements that were never written since the device was made; with
-    ``report_races``, `races` lists accesses that no token orders; with ``report_false_claims``,
-    `false_claims` lists the instructions that are marked independent and are not.
+    otherwise. After each run, if requested by a flag ``report_…``, `uninitialized_reads` lists
+    reads of scratchpad elements never written since the device was created, `races` accesses that
+    no token orders, and `false_claims` instructions that are wrongly marked independent.
 
-    Other orders than ``program`` and all reports need the clear model, on NumPy; so does
-    ``clear``. Otherwise programs run on the compiled model, if it can be built here: a line in the
-    log says why if it cannot. ``progress`` is called with each step of a build.
+    Orders other than ``program``, all reports, and ``clear`` require the clear model, on NumPy.
+    Otherwise programs run on the compiled model if it can be built; if not, the log says why.
+    ``progress`` is called with each step of a build.
     """
 
     name = "functional"
@@ -96,8 +95,8 @@ class FunctionalDevice(MemoryBacked):
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; without a clock, ``watched``
-        has no effect.
+        """Run ``insn_count`` instructions from byte ``insn_addr``; without a clock, ``watched`` has
+        no effect.
 
         Raises `ValueError` if one of the two is negative. ``time_limit`` is in seconds.
         """

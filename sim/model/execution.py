@@ -21,13 +21,13 @@ from .arithmetic import Indices, alu, gemm, look_up, multiply, multiply_add, req
 from .observers.observer import Observer
 from .scratchpad import Bytes, Scratchpad, initial_bytes, pack_tiles, unpack_tiles
 
-# Micro-ops that are computed at once; more would only take memory.
+# Micro-ops computed at once; more would only use memory.
 _CHUNK = 1 << 14
 _COUNTED = [counter.name for counter in COUNTERS if not counter.time]
 
 
 class ExecutionFault(Exception):
-    """An instruction that cannot be executed; nothing of it was written."""
+    """An instruction that cannot be executed and has written nothing."""
 
     def __init__(self, cause: isa.Cause) -> None:
         super().__init__(cause.name.lower())
@@ -36,10 +36,10 @@ class ExecutionFault(Exception):
 
 @dataclass
 class Executor:
-    """Scratchpads that keep their contents, and a memory of bytes shared with the device.
+    """Scratchpads, which keep their contents between runs, and memory shared with the device.
 
-    ``memory`` is a 1-D uint8 array, whose first byte has the address ``origin``. ``observers`` see
-    every read and write; ``limits`` are as in `Device.set_limits`. ``counters`` are those of
+    ``memory`` is a 1-D uint8 array that begins at address ``origin``. ``observers`` see every read
+    and write; ``limits`` are those of `Device.set_limits`. ``counters`` are those of
     `registers.COUNTERS` that do not depend on time. ``seed`` determines the initial contents of
     scratchpads.
     """
@@ -62,12 +62,12 @@ class Executor:
         self.begin()
 
     def begin(self) -> None:
-        """A new run: counters and padding values become zero, scratchpads and limits stay."""
+        """Begin a run: clear counters and padding values; keep scratchpads and limits."""
         self._padding = dict.fromkeys(isa.Padding, 0)
         self.counters = dict.fromkeys(_COUNTED, 0)
 
     def execute(self, index: int, instruction: isa.Instruction) -> None:
-        """Does all that the legal ``instruction``, number ``index`` of its stream, does.
+        """Execute the legal ``instruction``, number ``index`` of its stream.
 
         Raises `ExecutionFault`; its cause is ``timeout`` once ``deadline``, a time of
         `time.monotonic`, has passed.
@@ -131,7 +131,7 @@ class Executor:
             observer.write(index, target.name, np.arange(written.start, written.stop))
 
     def _padding_scalar(self, load: isa.Load) -> int:
-        """The low bits of the padding value, as many as the scratchpad's scalars have."""
+        """The padding value, truncated to the width of the scratchpad's scalars."""
         padding = isa.padding_of(isa.Memory(load.memory))
         if padding is None:
             return 0
@@ -222,8 +222,8 @@ class Executor:
             targets = offset("dst", dst)
             self.counters["alu_uops"] += targets.size
             sources = None if instruction.use_immediate else offset("src", src)
-            # Every micro-op reads its destination before it writes it, so all that is read here
-            # and written here is read first. A product with 0 does not depend on it.
+            # Each micro-op reads its destination before writing it, so observers see reads before
+            # writes. A product with 0 does not depend on the destination.
             clears = operation is isa.AluOp.MUL and sources is None and instruction.immediate == 0
             read = [targets[:0] if clears else targets]
             if sources is not None:
@@ -235,7 +235,7 @@ class Executor:
                 alu(self.acc.tiles, operation, targets, sources, instruction.immediate)
                 continue
             assert sources is not None
-            # A source of MULTIPLY_ADD may be a result of the same instruction, its factor may not.
+            # An instruction of MULTIPLY_ADD may write its own sources, but not its factor.
             kept = read[1:] if factor is None else read[2:]
             for observer in self.observers:
                 observer.keep(index, np.concatenate(kept))
@@ -257,7 +257,7 @@ class Executor:
                 return self.acc
 
     def _rows_in_memory(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Bytes:
-        """A view (y_size, x_size, element_bytes) of the memory, whose rows may overlap."""
+        """A view (y_size, x_size, element_bytes) of memory; its rows may overlap."""
         size = geometry.element_bytes
         first, end = (at * size - self.origin for at in (transfer.dram_base, end_in_dram(transfer)))
         if first < 0 or end > self.memory.size or leaves_bounds(transfer, self.limits):
@@ -271,7 +271,7 @@ class Executor:
     def _uops(
         self, index: int, instruction: isa.Gemm | isa.Alu
     ) -> tuple[Indices, Indices, Indices]:
-        """The fields dst, src and wgt of the instruction's micro-ops."""
+        """Fields dst, src and wgt of the instruction's micro-ops."""
         _require(instruction.uop_end <= self.config.uop.depth)
         selected = np.arange(instruction.uop_begin, instruction.uop_end)
         for observer in self.observers:
@@ -292,8 +292,8 @@ class Executor:
         scratchpad: Scratchpad,
         elements: int = 1,
     ) -> None:
-        """Raises `ExecutionFault` if one of ``elements`` from an index is beyond the depth."""
-        # No factor is negative, so the last iteration reaches furthest.
+        """Raise `ExecutionFault` if one of ``elements`` consecutive elements exceeds the depth."""
+        # Factors are not negative, so the last iteration has the highest indices.
         furthest = (
             int(fields.max())
             + (elements - 1)
@@ -303,7 +303,7 @@ class Executor:
         _require(furthest < scratchpad.memory.depth)
 
     def _offsets(self, instruction: isa.Gemm | isa.Alu, uops: int) -> Iterator[_Offset]:
-        """The iterations of both loops in order, as many at once as a chunk holds."""
+        """Iterations of both loops, in order and in chunks."""
         step = max(1, _CHUNK // uops)
         for start in range(0, instruction.iter_out * instruction.iter_in, step):
             if self.deadline is not None and time.monotonic() > self.deadline:
@@ -352,7 +352,7 @@ class Executor:
             observer.write(index, memory, elements)
 
     def _touched(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Indices:
-        """The bytes of memory that a transfer reads or writes, in order."""
+        """Bytes of memory that a transfer reads or writes, in order."""
         size = geometry.element_bytes
         rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
         first = rows[:, np.newaxis] - self.origin
@@ -373,14 +373,14 @@ class Executor:
 
 @dataclass(frozen=True)
 class _Offset:
-    """Some iterations of the two loops around the micro-ops."""
+    """A chunk of iterations of the two loops around the micro-ops."""
 
     instruction: isa.Gemm | isa.Alu
     outer: Indices
     inner: Indices
 
     def __call__(self, name: str, fields: Indices) -> Indices:
-        """The index of each micro-op in each iteration, in execution order."""
+        """Index of each micro-op in each iteration, in execution order."""
         offset = self.outer * getattr(
             self.instruction, f"{name}_factor_out"
         ) + self.inner * getattr(self.instruction, f"{name}_factor_in")
@@ -388,7 +388,7 @@ class _Offset:
 
 
 def leaves_bounds(transfer: isa.Load | isa.Store, limits: Limits) -> bool:
-    """Whether ``transfer`` would access an element at the limit of its memory, or beyond."""
+    """Whether ``transfer`` would access an element at or beyond the limit of its memory."""
     limit = limit_of(limits, isa.Memory(transfer.memory))
     accesses = transfer.x_size > 0 and transfer.y_size > 0
     return accesses and 0 < limit < end_in_dram(transfer)

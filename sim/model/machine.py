@@ -3,30 +3,31 @@
 Load, compute and store each execute their instructions in order, one whole instruction per step; an
 *order* selects which of the modules that can step does so:
 
-- ``program``: the earliest instruction of the stream, as a reader would execute the program.
-- ``reverse``: the latest that fetch and tokens allow: modules run as far apart as they can.
-- ``random:SEED``: any, in runs of random length.
-- ``last:MODULE``: the named one of load, compute and store only when no other can step.
+- ``program``: the one with the earliest instruction in the stream: sequential execution.
+- ``reverse``: the one with the latest instruction, so that modules run as far apart as fetch and
+  tokens allow.
+- ``random:SEED``: a random one, for a random number of steps.
+- ``last:MODULE``: load, compute or store, as named, only when no other can step.
 
-A program whose modules are ordered by tokens where they share memory has the same result in every
-order. So has the report of a fault, since a possible step remains possible whatever the others do.
+A program in which tokens order all conflicting accesses has the same result in every order. So does
+the report of a fault, since a possible step remains possible whatever other modules do.
 
-The following is left open by docs/isa.md and decided here:
+docs/isa.md leaves the following open; this model decides it:
 
 - Fetch examines an instruction after dispatching its predecessor and before checking the queue for
   room: a ``bus_error`` or a ``bad_stream`` is detected even when every queue is full. A stream of
   no instructions, or one whose address is not a multiple of 16, is a ``bad_stream`` at 0.
-- Bits of GEMM and ALU outside all fields are reserved for extensions; a set one is illegal. FINISH
-  has no fields beyond its flags, and its other bits are ignored.
-- An instruction whose pushes find a counter full has had its effects and waits for room, with all
-  of its pushes. If room never comes, that is its ``token_overflow``. (If it faulted at once, the
-  report would depend on the progress of the receiver.) Among the faults of a stuck machine it
-  counts like the others; a deadlock is reported only if there is no other fault.
+- Bits of GEMM and ALU outside all fields are reserved for extensions and must be 0. FINISH has no
+  fields beyond its flags, and its other bits are ignored.
+- An instruction that cannot push because a token counter is full has had its effects; it waits for
+  room with all of its pushes. If room never becomes available, it reports a ``token_overflow``. (If
+  it faulted at once, the report would depend on the progress of the receiver.) Among the faults of
+  a stuck machine it counts like the others; a deadlock is reported only if there is no other fault.
 - FINISH pops its tokens when they are available, then waits for load and store, then pushes.
 - A transfer that leaves the bounds of its memory is a ``bus_error`` before any access, whatever
   memory would answer.
 - A transfer without elements (``x_size`` = 0, or no row and no padding row) checks neither index
-  nor address; padding rows alone touch no DRAM. GEMM and ALU without micro-ops check nothing.
+  nor address; padding rows alone access no DRAM. GEMM and ALU without micro-ops check nothing.
 - The order of checks: legality, tokens, scratchpad indices, addresses. An instruction that faults
   writes nothing. A read is a bus error if any of its bytes lies beyond the memory.
 - The initial contents of a scratchpad are arbitrary, not zero.
@@ -54,8 +55,9 @@ from .observers.observer import Observer
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: its fault, the tokens left in each queue, and the counters, by the names of
-    `registers.COUNTERS`."""
+    """Outcome of a run: its fault, the tokens left in each queue, and the counters, by their names
+    in `registers.COUNTERS`.
+    """
 
     fault: Fault | None
     tokens_left: dict[str, int]
@@ -63,11 +65,10 @@ class Outcome:
 
 
 class ClearModel:
-    """Runs programs on NumPy arrays, in any order, watched by observers.
+    """Runs programs on NumPy arrays, in any order, with observers.
 
-    ``memory`` is a 1-D uint8 array, shared with the host; its first byte has the address
-    ``origin``. Observers count bytes of DRAM from there. Raises `ValueError` for an ``order`` that
-    does not exist.
+    ``memory`` is a 1-D uint8 array, shared with the host, that begins at address ``origin``; DRAM
+    indices passed to observers are relative to it. Raises `ValueError` for an unknown ``order``.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class ClearModel:
         self.executor.limits = dict(limits)
 
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None) -> Outcome:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; the limit is in seconds."""
+        """Run ``insn_count`` instructions from byte ``insn_addr``; the limit is in seconds."""
         executor = self.executor
         executor.begin()
         for observer in executor.observers:
@@ -102,7 +103,7 @@ class ClearModel:
         return Outcome(fault, tokens, dict(executor.counters))
 
 
-# Chooses one of the modules that can take a step, given each with the index of its instruction.
+# Chooses a module that can step, given the instruction index of each such module.
 _Choice = Callable[[dict[isa.Module, int]], isa.Module]
 
 
@@ -125,9 +126,9 @@ def _parse_order(order: str) -> tuple[_Choice, int]:
 
 
 class _RandomChoice:
-    """One module for a random number of steps, then another.
+    """Steps one module a random number of times, then another.
 
-    Choosing anew for each step would keep the modules abreast of each other.
+    Choosing anew for each step would keep the modules close together.
     """
 
     def __init__(self, seed: int) -> None:
@@ -154,7 +155,7 @@ class _Decoded:
 
 @lru_cache(maxsize=1 << 14)
 def _decode(instruction_set: isa.InstructionSet, bits: int) -> _Decoded:
-    """Kept from run to run: a stream is run in many orders, and most instructions are met again."""
+    """Decode, cached across runs: a stream is run in many orders, and most instructions repeat."""
     instruction = instruction_set.decode(bits)
     module = isa.module_of(instruction)
     legal = instruction_set.problem(bits) is None
@@ -173,8 +174,8 @@ class _Queue:
 
     def __init__(self) -> None:
         self.entries: deque[tuple[int, _Decoded]] = deque()
-        # Of the oldest instruction: its tokens are popped; its effects are done except for its
-        # pushes.
+        # State of the oldest instruction: its tokens are popped; its effects, except its pushes,
+        # are done.
         self.started = False
         self.executed = False
         self.stopped = False
@@ -197,7 +198,7 @@ class _Machine:
         self._insn_addr = insn_addr
         self._insn_count = insn_count
         self._next = 0
-        # The instruction that fetch has looked at and holds until its queue has room.
+        # The decoded instruction that fetch holds until its queue has room.
         self._fetched: _Decoded | None = None
         self._fetch_stopped = False
         self._queues = {module: _Queue() for module in _EXECUTING}
@@ -206,7 +207,7 @@ class _Machine:
         self.tokens = dict.fromkeys(isa.TOKEN_QUEUES, 0)
 
     def run(self, choose: _Choice) -> Fault | None:
-        """Takes steps until FINISH retires or no module can take one."""
+        """Step modules until FINISH retires or none can step."""
         while not self._finished and (ready := self._ready()):
             if self._late():
                 return self._timeout(ready)
@@ -218,7 +219,7 @@ class _Machine:
         return None if self._finished else self._report()
 
     def _ready(self) -> dict[isa.Module, int]:
-        """The modules that can take a step, each with the index of its instruction."""
+        """Modules that can step, each with the index of its instruction."""
         ready = {
             module: queue.entries[0][0]
             for module, queue in self._queues.items()
@@ -235,7 +236,7 @@ class _Machine:
         return deadline is not None and time.monotonic() > deadline
 
     def _timeout(self, ready: dict[isa.Module, int]) -> Fault:
-        """The timeout, of the lowest instruction that could proceed or was stopped midway."""
+        """A timeout at the lowest-index instruction that could proceed or was interrupted."""
         unfinished = {index: module for module, index in ready.items()}
         for index, (module, cause) in self._faults.items():
             if cause is isa.Cause.TIMEOUT:
@@ -247,7 +248,7 @@ class _Machine:
         return len(self._queues[module].entries) < isa.QUEUE_DEPTH
 
     def _fetch(self) -> None:
-        """Looks at the next instruction, unless it has, and hands it on if there is room."""
+        """Read the next instruction, unless one is held, and dispatch it if its queue has room."""
         if self._fetched is None:
             cause = self._look()
             if cause is not None:
@@ -288,13 +289,13 @@ class _Machine:
         return all(self.tokens[push] < isa.TOKEN_LIMIT for push in decoded.pushes)
 
     def _others_done(self) -> bool:
-        """Whether load and store have retired everything, for FINISH, after which nothing comes."""
+        """Whether load and store have retired everything; FINISH is last, so nothing follows."""
         return not any(
             self._queues[module].entries for module in (isa.Module.LOAD, isa.Module.STORE)
         )
 
     def _step(self, module: isa.Module) -> None:
-        """Takes the oldest instruction of ``module`` as far as it can go."""
+        """Advance the oldest instruction of ``module`` as far as possible."""
         queue = self._queues[module]
         index, decoded = queue.entries[0]
         try:
@@ -327,7 +328,7 @@ class _Machine:
         self._finished = is_finish
 
     def _report(self) -> Fault:
-        """The fault of lowest index; if there is none, the deadlock of the lowest blocked one."""
+        """The fault with the lowest index, or else a deadlock at the lowest blocked instruction."""
         faults = dict(self._faults)
         blocked = {}
         for module, queue in self._queues.items():

@@ -15,7 +15,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import AluOp, Memory
 
-# The scratchpad that each memory of a LOAD or STORE fills or reads; all others are accumulators.
+# The scratchpad that a LOAD or STORE of each memory accesses; accumulators for all others.
 _SCRATCHPADS = {Memory.UOP: "uop", Memory.INP: "inp", Memory.WGT: "wgt"}
 
 
@@ -79,7 +79,7 @@ class ScalarMachine:
         return as_signed(value, width) if signed else value
 
     def _padding_scalar(self, memory: Memory) -> int:
-        """Of micro-ops zero; else the low bits of the value that was set for the module."""
+        """The module's padding value, truncated to the scalar width; zero for micro-ops."""
         padding = isa.padding_of(memory)
         if padding is None:
             return 0
@@ -164,7 +164,7 @@ class ScalarMachine:
             ]
 
     def _table(self, src: int) -> bytes:
-        """The 256 bytes from accumulator element ``src`` on, as they lie in memory."""
+        """The 256 bytes from accumulator element ``src`` on, in memory layout."""
         width = self.config.acc_width
         elements = self.scratchpads["acc"][src : src + self.config.table_elements]
         scalars = [value for element in elements for value in element]
@@ -173,7 +173,7 @@ class ScalarMachine:
     def _uops(
         self, instruction: isa.Gemm | isa.Alu
     ) -> Iterator[tuple[int, int, tuple[int, int, int]]]:
-        """Both iterations, outer and inner, and the fields dst, src and wgt of each micro-op."""
+        """Outer and inner iteration, and fields dst, src and wgt, of each micro-op in order."""
         a, i, w = (
             (memory.depth - 1).bit_length()
             for memory in (self.config.acc, self.config.inp, self.config.wgt)
@@ -207,9 +207,9 @@ class ScalarMachine:
 def requantize(acc: int, bias: int, low_scale: int, high_scale: int, bounds: int) -> int:
     """min(max(rint(float32((acc + bias) · scale)) + zero_point, low), high), one scalar.
 
-    This is the definition of requantization. NumPy for the model (`arithmetic.requantized`) and for
-    the compiler (`te.requantized`) are checked against it, the compiled model and the RTL against
-    the first of these, and all of them against float32 arithmetic where that applies.
+    The definition of requantization. The NumPy code of the model (`arithmetic.requantized`) and of
+    the compiler (`te.requantized`) is checked against it, the compiled model and the RTL against
+    `arithmetic.requantized`, and all of them against float32 arithmetic where that applies.
 
     The parameters are the words of `isa.REQUANTIZE_PARAMETERS`; the scale is in units of 2^-43.
     Both roundings are half to even, of exact fractions.
@@ -226,13 +226,13 @@ def requantize(acc: int, bias: int, low_scale: int, high_scale: int, bounds: int
 
 
 def as_signed(value: int, width: int) -> int:
-    """The low ``width`` bits of ``value``, the highest of them as the sign."""
+    """The low ``width`` bits of ``value``, sign-extended."""
     value %= 1 << width
     return value - (1 << width) if value >> width - 1 else value
 
 
 def _to_24_bits(value: Fraction) -> Fraction:
-    """Rounded half to even to a float of 24 bits and any exponent."""
+    """``value`` rounded half to even to 24 significant bits, with unlimited exponent."""
     if not value:
         return value
     unit = Fraction(1)

@@ -1,4 +1,4 @@
-"""The on-chip memories as arrays of tiles, and how tiles are laid out in bytes."""
+"""On-chip memories as arrays of tiles, and the byte layout of tiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amaranth_vta.hw.tiles import TileMemory
 Tiles = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
-# Scalars of 4 bits are kept as int8. Micro-ops are plain bits, so unsigned.
+# Scalars of 4 bits are stored as int8; micro-ops are raw words, so unsigned.
 _DTYPES: dict[int, np.dtype[Any]] = {
     4: np.dtype(np.int8),
     8: np.dtype(np.int8),
@@ -24,9 +24,9 @@ _UOP_DTYPE: np.dtype[Any] = np.dtype("<u4")
 
 
 class Scratchpad:
-    """``tiles``: (depth, rows, columns) of signed integers; of uint32 for micro-ops.
+    """``tiles``: (depth, rows, columns) of signed integers, or uint32 for micro-ops.
 
-    ``contents`` are the bytes of all its elements, (depth, element_bytes).
+    ``contents``: the bytes of all elements, (depth, element_bytes).
     """
 
     def __init__(self, memory: TileMemory, contents: Bytes) -> None:
@@ -35,8 +35,9 @@ class Scratchpad:
 
 
 def initial_bytes(config: Config, seed: int = 0) -> dict[str, Bytes]:
-    """What uop, inp, wgt and acc hold before anything is written to them, (depth, element_bytes)
-    each: it is arbitrary, and comes from ``seed``."""
+    """Initial contents of uop, inp, wgt and acc, (depth, element_bytes) each: arbitrary bytes,
+    determined by ``seed``.
+    """
     arbitrary = np.random.default_rng(seed)
     return {
         memory.name.lower(): arbitrary.integers(
@@ -50,7 +51,7 @@ def unpack_tiles(data: Bytes, memory: TileMemory) -> Tiles:
     """Tiles (…, rows, columns) from their bytes (…, element_bytes), sign-extended."""
     shape = (*data.shape[:-1], memory.rows, memory.columns)
     if memory.scalar_width == 4:
-        # The low nibble first; xor and subtract extend its sign.
+        # The low nibble first; xor and subtract sign-extend it.
         nibbles = np.stack((data & 15, data >> 4), axis=-1).astype(np.int8)
         return ((nibbles ^ 8) - 8).reshape(shape)
     dtype = _UOP_DTYPE if memory.name == "UOP" else _DTYPES[memory.scalar_width]
@@ -58,7 +59,7 @@ def unpack_tiles(data: Bytes, memory: TileMemory) -> Tiles:
 
 
 def pack_tiles(tiles: Tiles, memory: TileMemory) -> Bytes:
-    """Bytes (…, element_bytes) of the low bits of each scalar of tiles (…, rows, columns)."""
+    """Bytes (…, element_bytes) of tiles (…, rows, columns), truncated to the scalar width."""
     shape = (*tiles.shape[:-2], memory.element_bytes)
     if memory.scalar_width == 4:
         nibbles = (tiles & 15).astype(np.uint8).reshape(*shape, 2)

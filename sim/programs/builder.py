@@ -1,7 +1,7 @@
 """Builds programs from instructions and the elements that each touches: `ProgramBuilder`.
 
-It lays out memory, loads micro-ops, adds the tokens that order what modules share, and can end a
-program with stores that show the scratchpads in memory.
+It lays out memory, loads micro-ops, inserts the tokens that order conflicting accesses, and can end
+a program with stores that dump the scratchpads to memory.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .image import ProgramImage
 from .ordered_stream import LoadedKernel, MemoryAccess, OrderedStream, kernel_accesses
 from .random_data import REACH, random_data
 
-# Elements of a window. Programs use windows of a scratchpad: at both ends and, if there is room,
-# around borders within it.
+# Elements per window. Programs use only windows of each scratchpad: one at each end and, if there
+# is room, others across inner borders.
 WINDOW = 24
 _ROOM_FOR_BORDERS = 4 * WINDOW
 
 
 class ProgramBuilder:
-    """Builds one program. Its memory, from address ``origin`` on, holds in this order: random data,
-    results of stores, results stored by the end of the program, micro-ops, instructions.
+    """Builds one program. Its memory, from address ``origin`` on, consists of random data, results
+    of stores, scratchpad dumps, micro-ops, and instructions, in this order.
 
-    DRAM addresses in instructions passed to it count from the beginning of the memory.
+    DRAM addresses in instructions passed to it are relative to the beginning of the memory.
     """
 
     def __init__(self, config: Config, chance: random.Random, origin: int = 0) -> None:
@@ -50,15 +50,15 @@ class ProgramBuilder:
         self._uops_at = -(-(self.results.stop + shown * out_bytes) // 64) * 64
         self._uop_words: list[int] = []
         self.stream = OrderedStream(config, chance)
-        # Instructions whose micro-ops are still where they were loaded.
+        # Instructions whose micro-ops have not been overwritten.
         self.kernels: list[LoadedKernel] = []
-        # Where each set of a table of requantization parameters begins.
+        # Tables of requantization parameters in the accumulators: the start of each parameter set.
         self.tables: list[range] = []
 
     def image(self) -> ProgramImage:
         """The program so far, which must end with FINISH."""
         words = np.array(self._uop_words, "<u4").view(np.uint8)
-        # The address need only be a multiple of an instruction.
+        # Any multiple of the instruction size is a legal address.
         end = self._uops_at + words.size + self.chance.randrange(8) * isa.INSTRUCTION_BYTES
         address = -(-end // isa.INSTRUCTION_BYTES) * isa.INSTRUCTION_BYTES
         instructions = self.stream.instructions()
@@ -70,7 +70,7 @@ class ProgramBuilder:
             self.config, dram, self.origin + address, instructions, self.origin
         )
 
-    # Which elements.
+    # Elements used.
 
     def windows(self, memory: TileMemory) -> list[range]:
         """The parts of a scratchpad that a program uses, in ascending order."""
@@ -79,8 +79,9 @@ class ProgramBuilder:
         return [range(size), *self._around_borders(memory, last.start), last]
 
     def _around_borders(self, memory: TileMemory, end: int) -> list[range]:
-        """Windows below ``end``: around the middle, the border of accumulator banks, and where the
-        accumulators begin of which the ALU has a copy."""
+        """Windows below ``end``, each across a border: the middle of the scratchpad, where
+        accumulator banks meet, and the first accumulator that has a second copy for the ALU.
+        """
         if memory.depth < _ROOM_FOR_BORDERS:
             return []
         borders = [memory.depth // 2]
@@ -95,12 +96,12 @@ class ProgramBuilder:
     # Loads and stores.
 
     def fill(self, memory: Memory, elements: range) -> None:
-        """Loads random data to ``elements`` of a scratchpad."""
+        """Load random data into ``elements`` of a scratchpad."""
         at = self.data_index(self.config.memory(memory), len(elements))
         self.load(Load(memory=memory, sram_base=elements.start, dram_base=at, x_size=len(elements)))
 
     def data_index(self, memory: TileMemory, elements: int) -> int:
-        """A random index, in elements, from which ``elements`` of them are random data."""
+        """A random index, in elements, at which ``elements`` elements of random data begin."""
         return self.chance.randrange(self.data.size // memory.element_bytes - elements + 1)
 
     def load(self, load: Load) -> None:
@@ -145,7 +146,9 @@ class ProgramBuilder:
         uops: dict[str, Elements],
         may_pad: bool = False,
     ) -> None:
-        """Loads micro-ops to a random place of their scratchpad, and emits their instruction."""
+        """Load micro-ops to a random position of their scratchpad and emit the instruction that
+        uses them.
+        """
         chance = self.chance
         count = uops["dst"].size
         window = self.window(self.config.uop)
@@ -185,7 +188,7 @@ class ProgramBuilder:
         self.emit(instruction, accesses)
 
     def emit(self, instruction: Instruction, accesses: Sequence[MemoryAccess]) -> None:
-        """Adds an instruction that touches no more than ``accesses`` say."""
+        """Append an instruction; ``accesses`` must cover all elements that it touches."""
         for access in accesses:
             if access.memory == "ACC" and access.writes:
                 self.tables = [
@@ -195,16 +198,16 @@ class ProgramBuilder:
                 ]
         self.stream.emit(instruction, accesses)
 
-    # What shows the scratchpads.
+    # Scratchpad dumps.
 
     @property
     def _slices(self) -> int:
-        """How many stores it takes to write all bits of an accumulator."""
+        """Number of stores that dump all bits of an accumulator."""
         return max(1, self.config.acc_width // self.config.out_width)
 
     @property
     def _products(self) -> int:
-        """Pairs of windows that `show_products` multiplies."""
+        """Number of window pairs that `show_products` multiplies."""
         return max(len(self.windows(memory)) for memory in (self.config.inp, self.config.wgt))
 
     def show_low_bits(self) -> None:
@@ -213,12 +216,12 @@ class ProgramBuilder:
             self._show(window)
 
     def show_accumulators(self) -> None:
-        """Stores all bits of the accumulators in all windows, and shifts them out."""
+        """Store all bits of the accumulators in all windows; this shifts the values out."""
         for window in self.windows(self.config.acc):
             self._show_all_bits(window)
 
     def show_products(self) -> None:
-        """Stores products in which every input and every weight of all windows takes part."""
+        """Store products that depend on every input and every weight of all windows."""
         config = self.config
         windows = [self.windows(memory) for memory in (config.acc, config.inp, config.wgt)]
         for number in range(self._products):
@@ -250,7 +253,7 @@ class ProgramBuilder:
         wgt: range = range(0),
         **fields: int,
     ) -> None:
-        """An instruction of one micro-op, for the elements of the ranges in parallel."""
+        """Emit an instruction with one micro-op that iterates over the ranges in parallel."""
         operands = {"dst": dst, "src": src, "wgt": wgt}
         factors = {
             f"{name}_factor_in": 1

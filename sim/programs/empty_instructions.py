@@ -1,4 +1,4 @@
-"""Instructions that read and write nothing: in a program for their tokens alone."""
+"""Instructions that access no memory: programs contain them only for their tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X_PADS = ("x_pad_0", "x_pad_1")
 
 
 def empty_instruction(config: Config, chance: random.Random) -> Instruction:
-    """An instruction that reads and writes nothing, with random other fields."""
+    """An instruction that accesses no memory, with all other fields random."""
     anything = {
         "sram_base": chance.randrange(1 << 16),
         "dram_base": chance.randrange(1 << 32),

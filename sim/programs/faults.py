@@ -35,11 +35,11 @@ from .tight_limits import limits_of
 def random_faulty_program(
     config: Config, kinds: str | Sequence[str], seed: int, origin: int = 0
 ) -> tuple[ProgramImage, Fault]:
-    """A program with faults of some of `FAULT_KINDS`, and the fault that every device must report,
-    the first in the stream.
+    """A program with faults of some of `FAULT_KINDS`, and the fault that every device must report:
+    the first one in the stream.
 
-    Memory after a fault may depend on the order, so the image expects nothing. Its memory begins at
-    address ``origin``.
+    The image has no expected result, since memory after a fault may depend on the execution order.
+    Its memory begins at address ``origin``.
     """
     image = faulty_program(config, (kinds,) if isinstance(kinds, str) else kinds, seed, origin)
     device = FunctionalDevice(config, image.dram.size, origin=origin)
@@ -70,14 +70,15 @@ def faulty_program(
     return replace(faulty, limits=limits)
 
 
-# Bytes to which the sizes of memories are rounded here.
+# Memory sizes are rounded up to a multiple of this many bytes.
 _MEMORY_UNIT = 64
 
 
 @dataclass
 class _Fault:
-    """Where a fault is inserted: before instruction ``at`` of ``stream``; ``memory`` are the valid
-    addresses, those of data ``before`` that of the stream; ``limits`` are those of the image.
+    """Context for inserting a fault before instruction ``at`` of ``stream``. ``memory`` is the
+    range of valid addresses; data lie below the address ``before``, the stream above; ``limits``
+    are those of the image.
     """
 
     config: Config
@@ -152,7 +153,8 @@ def _insert_transfer_out_of_range(fault: _Fault) -> None:
             {"sram_base": depth, "x_size": 1},
             {"sram_base": 0xFFFF, "x_size": 0xFFFF, "y_size": 0xFFFF},
             {"sram_base": depth - 1, "x_size": 1, "y_size": 2},
-            # One side longer than any scratchpad, by a little, by much, or by a power of two.
+            # One side exceeds every scratchpad: by a little, by a lot, or as a power-of-two
+            # multiple.
             {"x_size": longest + chance.randint(1, 9)},
             {"x_size": min(0xFFFF, longest * chance.choice((2, 4, 8)) + chance.randrange(2))},
             {"x_size": 1, "y_size": longest + chance.randint(1, 9)},
@@ -167,7 +169,7 @@ def _insert_transfer_out_of_range(fault: _Fault) -> None:
 
 
 def _forward_out_of_range(fault: _Fault) -> Forward:
-    """One that writes inputs or reads accumulators past the depth, by one or by many."""
+    """A FORWARD that writes inputs or reads accumulators beyond the depth, by one or by many."""
     inp, acc = fault.config.inp.depth, fault.config.acc.depth
     return fault.chance.choice(
         (
@@ -193,7 +195,9 @@ def _insert_uop_out_of_range(fault: _Fault) -> None:
 
 
 def _insert_operand_out_of_range(fault: _Fault) -> None:
-    """Micro-ops of all zeros, and a factor that takes an operand past the depth."""
+    """Insert an all-zero micro-op and an instruction whose loop factors move an operand beyond the
+    depth.
+    """
     config, chance = fault.config, fault.chance
     zero = Load(memory=Memory.UOP, x_size=1, y_size=0, y_pad_0=1)
     make: Callable[..., Instruction]
@@ -219,11 +223,11 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
         fields["reset"] = 1
     kinds: list[Sequence[Instruction]] = [[make(uop_end=1, **fields)]]
     if config.depthwise:
-        # The last input is the first one past the depth.
+        # Only the last tap is beyond the depth.
         first = config.inp.depth - config.taps + 1
         kinds.append([Depthwise(uop_end=1, iter_out=2, src_factor_out=first)])
     beyond = {"uop_end": 1, "iter_out": 2, "dst_factor_out": 1}
-    # The last of the parameters, or of the table, is the first element past the depth.
+    # Only the last parameter, or the last element of the table, is beyond the depth.
     tables = [
         Alu(alu_opcode=operation, src_factor_out=config.acc.depth - sources + 1, **beyond)
         for operation in isa.extended_alu_ops(config.extensions)
@@ -233,7 +237,7 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
         kinds.append(tables)
     if config.multiply_add:
         first, last = config.acc.depth, (1 << isa.IMMEDIATE_WIDTH) - 1
-        # Half of them are negative as an immediate.
+        # Indices in the upper half are encoded as negative immediates.
         factors = (first, last, last >> 1, (last >> 1) + 1, chance.randint(first, last))
         kinds.append(
             [
@@ -246,7 +250,7 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
 
 
 def _insert_bus_error(fault: _Fault) -> None:
-    """A transfer that crosses the end of the memory, or its beginning, in any row and beat."""
+    """Insert a transfer that crosses the end or the start of the memory, in any row and beat."""
     chance = fault.chance
     memory = chance.choice((*_LOADED, Memory.OUT))
     geometry = fault.config.memory(memory)
@@ -259,7 +263,7 @@ def _insert_bus_error(fault: _Fault) -> None:
             {"dram_base": (1 << 32) - 1, "x_size": 1},
             {"dram_base": (1 << 32) - 1, "x_size": 2, "y_size": 1},
             {"dram_base": 1 << 31, "x_size": 1, "y_size": 2, "x_stride": 0xFFFF},
-            # Over the end, from a beat of the only row or from one of several rows on.
+            # Across the end: at some beat of the only row, or from some row on.
             {"dram_base": end - min(before, many - 1), "x_size": many},
             {"dram_base": end - 4 * rows, "x_size": 8, "y_size": rows, "x_stride": 4},
             *(
@@ -280,15 +284,16 @@ def _insert_bus_error(fault: _Fault) -> None:
             ),
         )
     )
-    # A memory of few large elements may have less before the rows than they take.
+    # With few large elements, the rows may start below address 0.
     beyond["dram_base"] = max(0, beyond["dram_base"])
     wrong = Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond)
     fault.insert(wrong, *_behind(fault, memory, chance.choice((0, 0, 3, 6))))
 
 
 def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
-    """Transfers of the same module that follow a faulty one of ``memory`` without a token between:
-    they must leave no trace, though a machine asks memory for several at a time."""
+    """Transfers of the same module that directly follow a faulty transfer of ``memory``, without a
+    token between. They must have no effect, although a machine requests several transfers ahead.
+    """
     config, chance = fault.config, fault.chance
     siblings = [memory] if memory is Memory.OUT else _SIBLINGS[memory in isa.LOADED_BY_LOAD]
     transfers: list[Load | Store] = []
@@ -296,8 +301,8 @@ def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
         chosen = chance.choice(siblings)
         size = config.memory(chosen).element_bytes
         scratchpad = config.acc if chosen in _IN_ACC else config.memory(chosen)
-        # Stored words may be on the bus before memory refuses the previous one, so they go behind
-        # the program, to the room for instructions of faults, which nothing loads.
+        # A machine may put a STORE's words on the bus before memory refuses the previous STORE, so
+        # STOREs write into unused bytes behind the program, which nothing loads.
         places = range(fault.memory.start, fault.before)
         if chosen is Memory.OUT:
             places = range(fault.memory.stop - _SPARE_BYTES, fault.memory.stop)
@@ -313,8 +318,8 @@ def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
 
 
 def _insert_transfer_out_of_bounds(fault: _Fault) -> None:
-    """A transfer over the limit of its memory, by one element or many, in the only row or in the
-    last of several; later transfers must leave no trace.
+    """Insert a transfer that exceeds the limit of its memory by one element or many, in the only
+    row or in the last of several; transfers after it must have no effect.
     """
     chance = fault.chance
     memory = chance.choice([*_LOADED, Memory.OUT])
@@ -330,7 +335,7 @@ def _insert_transfer_out_of_bounds(fault: _Fault) -> None:
 
 
 def _insert_token_overflow(fault: _Fault) -> None:
-    # More than are popped: the program pops at most a few hundred tokens.
+    # More tokens than the program can pop, which is at most a few hundred.
     nothing: Instruction = fault.chance.choice(
         (
             Load(memory=Memory.INP, x_size=0, push_next=1),
@@ -351,7 +356,7 @@ def _drop_finish(fault: _Fault) -> None:
 
 
 def _insert_deadlock(fault: _Fault) -> None:
-    """Pops that no instruction pushes for, of more tokens than there can be left."""
+    """Insert pops without matching pushes: more than there can be tokens left."""
     nothing: Instruction = fault.chance.choice(
         (
             Load(memory=Memory.INP, x_size=0, pop_next=1),
@@ -364,7 +369,7 @@ def _insert_deadlock(fault: _Fault) -> None:
 
 
 def _flip_bits(fault: _Fault) -> None:
-    """Flips up to three bits of one instruction, which need not make it faulty."""
+    """Flip up to three bits of one instruction; the result may still be legal."""
     encode = isa.instruction_set(fault.config).encode
     decode = isa.instruction_set(fault.config).decode
     found = fault.stream[fault.at]
@@ -373,19 +378,20 @@ def _flip_bits(fault: _Fault) -> None:
         bits = original
         for _ in range(fault.chance.randint(1, 3)):
             bits ^= 1 << fault.chance.randrange(isa.INSTRUCTION_WIDTH)
-        # Not one that takes minutes.
+        # Reject results that would run for minutes.
         if getattr(decode(bits), "uops", 0) < _MAX_UOPS:
             fault.stream[fault.at] = bits
             return
 
 
 _MAX_UOPS = 1 << 15
-# More tokens than a queue holds.
+# More tokens than a token queue holds.
 _MAX_INSERTED = isa.TOKEN_LIMIT + 500
-# Less than is left of the room of a fault that inserts a few instructions.
+# Free bytes at the end of memory: less than the space reserved per fault, which is mostly unused
+# if the fault inserts only a few instructions.
 _SPARE_BYTES = 16384
 _IN_ACC = (Memory.ACC, Memory.ACC_8BIT, Memory.OUT)
-# What compute loads, and load.
+# Memories loaded by compute, and by load.
 _SIBLINGS = ((Memory.UOP, Memory.ACC, Memory.ACC_8BIT), (Memory.INP, Memory.WGT))
 _LOADED = (Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
 
@@ -402,5 +408,5 @@ _FAULTS: dict[str, Callable[[_Fault], None]] = {
     "deadlock": _insert_deadlock,
     "flipped_bits": _flip_bits,
 }
-# Each by itself is certain to end at a fault.
+# Kinds that always end in a fault, even alone.
 FAULT_KINDS = tuple(kind for kind in _FAULTS if kind != "flipped_bits")

@@ -1,10 +1,11 @@
 """Program images: a memory with an instruction stream, and the expected result.
 
-The ``.npz`` file of the conformance vectors. Its keys: ``config`` (the JSON text of a `Config`),
-``dram`` (uint8; the index is the physical byte address), ``insn_addr`` and ``insn_count``
-(integers), and optionally ``expected`` (``dram`` after the run), ``origin`` (the address of the
-first byte of ``dram``, if not 0; below it there is no memory), ``limits`` and ``bases`` (contents
-of the limit and base registers, if not 0, in the order of `isa.LIMITED`)."""
+An image is saved as an ``.npz`` file, the format of the conformance vectors. Its keys: ``config``
+(the JSON text of a `Config`), ``dram`` (uint8), ``insn_addr`` and ``insn_count`` (integers), and
+optionally ``expected`` (``dram`` after the run), ``origin`` (byte address of ``dram[0]``, default
+0; there is no memory below it), ``limits`` and ``bases`` (contents of the limit and base registers,
+default 0, in the order of `isa.LIMITED`).
+"""
 
 from __future__ import annotations
 
@@ -39,11 +40,11 @@ class ImageError(ValueError):
 class ProgramImage:
     """A program and its memory for the machine of ``config``.
 
-    ``dram`` is a 1-D uint8 array; ``expected``, if given, has its shape. ``origin``, a multiple of
-    64, is the address of its first byte. ``limits`` are as `Device.set_limits` takes them, and
-    ``bases`` as `RegisterDriver.set_bases` does, each a multiple of an element of its memory and of
-    a bus word. The stream of ``insn_count`` instructions starts at address ``insn_addr``, which is
-    a multiple of 16, and lies within the memory. `ImageError` says which of these does not hold.
+    ``dram`` is a 1-D uint8 array that begins at address ``origin``, a multiple of 64; ``expected``,
+    if given, has the same shape. ``limits`` are those of `Device.set_limits`, and ``bases`` those
+    of `RegisterDriver.set_bases`: multiples of the element size of their memory and of a bus word.
+    The stream of ``insn_count`` instructions starts at address ``insn_addr``, a multiple of 16, and
+    lies within the memory. Raises `ImageError` naming the condition that is violated.
     """
 
     config: Config
@@ -197,7 +198,7 @@ def _config(array: npt.NDArray[Any]) -> Config:
 def _registers(
     name: str, arrays: Mapping[str, npt.NDArray[Any]], width: int
 ) -> dict[isa.Memory, int]:
-    """Contents of the registers ``name`` in the file, of equal widths; empty if it has none."""
+    """Register contents stored under ``name`` in the file, of equal widths; empty if absent."""
     if name not in arrays:
         return {}
     array = arrays[name]

@@ -1,4 +1,4 @@
-"""Instruction streams in which tokens order everything that modules share."""
+"""Instruction streams in which tokens order all conflicting accesses of the modules."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from amaranth_vta.sim.model.observers.false_claims import Claims, unit_of
 from amaranth_vta.sim.model.observers.observer import Elements
 from amaranth_vta.sim.model.observers.races import Accesses, Clocks
 
-# The most tokens in a queue: short of the limit by how far one module may be ahead of another.
+# Maximum tokens in a queue, below the hardware limit by the distance that one module may run ahead
+# of another.
 TOKENS = 900
 
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """An access of an instruction: ``elements`` of a scratchpad, or bytes of ``DRAM``."""
+    """An access of an instruction to ``elements`` of a scratchpad, or to bytes of ``DRAM``."""
 
     memory: str
     elements: Elements
@@ -50,7 +51,7 @@ class OrderedStream:
         self._latest: dict[Module, int] = {}
 
     def emit(self, instruction: Instruction, accesses: Sequence[MemoryAccess]) -> None:
-        """Adds an instruction after all that it must follow, and some redundant tokens."""
+        """Append an instruction, ordered after all conflicting ones, with some redundant tokens."""
         module = isa.module_of(instruction)
         after: dict[Module, int] = {}
         for access in accesses:
@@ -100,7 +101,7 @@ class OrderedStream:
         pops: AbstractSet[isa.TokenQueue] = frozenset(),
         pushes: AbstractSet[isa.TokenQueue] = frozenset(),
     ) -> None:
-        """Adds an instruction of ``module`` that only takes and gives tokens."""
+        """Append an instruction of ``module`` that only pops and pushes tokens."""
         nothing: dict[Module, Instruction] = {
             Module.LOAD: Load(memory=self._chance.choice((Memory.INP, Memory.WGT)), x_size=0),
             Module.COMPUTE: Gemm(uop_end=0),
@@ -109,7 +110,7 @@ class OrderedStream:
         self._append(nothing[module], pops, pushes)
 
     def pile_up(self) -> None:
-        """Adds hundreds of tokens to a queue, if it has room for so many."""
+        """Push hundreds of tokens to a queue, up to the room that it has."""
         queue = self._chance.choice(list(self.clocks.tokens))
         room = TOKENS - len(self.clocks.tokens[queue])
         for _ in range(min(self._chance.randint(200, 700), room)):
@@ -134,7 +135,7 @@ class OrderedStream:
         pops: AbstractSet[isa.TokenQueue],
         pushes: AbstractSet[isa.TokenQueue],
     ) -> None:
-        """Adds an instruction whose pops were already taken from the clocks."""
+        """Append an instruction whose pops have already been taken from the clocks."""
         module = isa.module_of(instruction)
         self._entries.append(_Entry(instruction, set(pops), set(pushes)))
         self._latest[module] = len(self._entries) - 1
@@ -144,13 +145,14 @@ class OrderedStream:
             self.clocks.give(queue)
 
     def _follow(self, module: Module, other: Module, index: int, pops: set[isa.TokenQueue]) -> None:
-        """Has the next instruction of ``module`` start after instruction ``index`` of ``other``.
+        """Order the next instruction of ``module`` after instruction ``index`` of ``other``.
 
-        ``pops`` collects the tokens that it takes; several of one queue take more instructions.
+        ``pops`` collects the tokens that the next instruction pops. It pops at most one per queue;
+        further tokens are popped by empty instructions before it.
         """
         if self.clocks.known[module][other] >= index:
             return
-        # Load and store meet through compute.
+        # Load and store exchange no tokens directly, only through compute.
         via = other if Module.COMPUTE in (module, other) else Module.COMPUTE
         queue = (via, module)
         if not any(known[other] >= index for known in self.clocks.tokens[queue]):
@@ -168,7 +170,7 @@ class OrderedStream:
             pops.add(queue)
 
     def _push(self, queue: isa.TokenQueue) -> None:
-        """Push a token after everything that the producer has done so far."""
+        """Push a token after all instructions of the producer so far."""
         latest = self._entries[self._latest[queue[0]]]
         if queue in latest.pushes:
             self.pass_on(queue[0], pushes={queue})
@@ -179,8 +181,8 @@ class OrderedStream:
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """An instruction whose micro-ops stay at ``place``; the first access is its writes, the second
-    its first reads.
+    """An instruction whose micro-ops are at ``place``; ``accesses[0]`` are its writes,
+    ``accesses[1]`` its first reads.
     """
 
     place: range
@@ -191,7 +193,7 @@ class LoadedKernel:
 def kernel_accesses(
     config: Config, instruction: Gemm | Alu, uops: dict[str, Elements]
 ) -> list[MemoryAccess]:
-    """Accesses of GEMM or ALU with micro-ops of these fields: writes first, then reads."""
+    """Accesses of a GEMM or ALU instruction with these micro-op fields: writes, then reads."""
 
     def touched(name: str) -> Elements:
         outer, inner = np.divmod(

@@ -1,4 +1,4 @@
-"""A program that shows the scratchpads, for a machine that has just run another one."""
+"""A program that dumps the scratchpads after another program has run on the machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .image import ProgramImage
 def probe(
     config: Config, defined: Mapping[Memory, npt.NDArray[np.bool_]], seed: int, origin: int = 0
 ) -> ProgramImage:
-    """Stores what depends on every input, weight and accumulator of the windows that
-    `ProgramBuilder` uses.
+    """Store values that depend on every input, weight and accumulator in the windows of
+    `ProgramBuilder`.
 
-    ``defined`` says of INP, WGT and ACC, for each element, whether all devices hold the same there;
-    others are loaded first.
+    ``defined`` says, per element of INP, WGT and ACC, whether all devices must hold the same value;
+    the other elements are overwritten by loads first.
     """
     builder = ProgramBuilder(config, random.Random(f"probe:{seed}:{config}"), origin)
     for memory, elements in defined.items():

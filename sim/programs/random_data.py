@@ -10,21 +10,22 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
-# The furthest that a transfer within a window reaches, in elements, with room to spare.
+# Unit for the sizes of data and result areas, in elements: larger than a window.
 REACH = 64
 # Sets of requantization parameters at the beginning of memory.
 PARAMETER_SETS = 30
 
 
 def random_data(config: Config, chance: random.Random) -> npt.NDArray[np.uint8]:
-    """Tiles at random, a quarter of them of the lowest scalar, with small accumulators at the end,
-    and at the beginning, if the machine has REQUANTIZE, `PARAMETER_SETS` of its parameters."""
+    """Random tiles. A quarter of them hold only the lowest scalar; the last ones are small
+    accumulators. With REQUANTIZE the first ones are `PARAMETER_SETS` sets of its parameters.
+    """
     memories = (config.inp, config.wgt, config.acc)
     size = max(1 << 16, 2 * REACH * max(memory.element_bytes for memory in memories))
     data = np.frombuffer(chance.randbytes(size), np.uint8).copy()
-    # Only the lowest factors make the largest sums.
+    # Sums are largest where all factors are the lowest scalar.
     data[size // 4 : size // 2] = 0x80 if config.inp_width == 8 else 0x88
-    # Some small accumulators too: amounts to shift by.
+    # Small accumulators serve as shift amounts.
     small = np.array([chance.randint(-40, 40) for _ in range(size // 16)], "<i4")
     data[-4 * small.size :] = small.view(np.uint8)
     if config.requantize:
@@ -38,13 +39,13 @@ def random_data(config: Config, chance: random.Random) -> npt.NDArray[np.uint8]:
 def _parameters(chance: random.Random) -> tuple[int, ...]:
     """Bias, scale in two parts, and bounds of one lane's requantization, as bits."""
     bias = chance.choice((0, chance.randint(-3000, 3000), chance.randrange(1 << 32)))
-    # From 2^-24 to 2^0 mostly, so that few results are all zero or out of bounds.
+    # Mostly from 2^-24 to 2^0, so that few results are all zero or out of bounds.
     mantissa = chance.choice((0, 0, 1, (1 << 23) - 1, *[chance.randrange(1 << 23)] * 4))
     mantissa |= 1 << 23
     scale = chance.choice((0, mantissa << 25, *[mantissa << 20 >> chance.randrange(24)] * 8))
     low, high = sorted(chance.choice((-128, 127, chance.randint(-128, 127))) for _ in range(2))
     zero_point = chance.choice((0, -128, 127, chance.randint(-128, 127)))
-    # With the flag of wide sums, and random ignored bits.
+    # The top byte has the flag of wide sums and ignored bits, all random.
     bounds = sum(byte % 256 << 8 * at for at, byte in enumerate((zero_point, low, high)))
     bounds |= chance.randrange(256) << isa.WIDE_BIT
     upper = scale >> 32 | chance.randrange(1 << 15) << 17

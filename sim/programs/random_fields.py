@@ -1,4 +1,4 @@
-"""Random fields of instructions and micro-ops, within the range that a program may access."""
+"""Random fields of instructions and micro-ops, limited to elements that a program may access."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from amaranth_vta.sw.runtime.device import end_in_dram
 def random_rows(
     chance: random.Random, elements: int, available: int, padded: bool
 ) -> dict[str, int]:
-    """Sizes, stride and padding of a transfer of 1 to ``elements`` elements, none of them further
-    than ``available`` from the first in memory.
+    """Sizes, stride and padding of a transfer of 1 to ``elements`` elements that spans at most
+    ``available`` elements in memory.
     """
     pads = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
     while True:
@@ -41,8 +41,9 @@ def random_rows(
 
 
 def many_rows(chance: random.Random, elements: int, available: int) -> dict[str, int]:
-    """Sizes and stride of a transfer of short rows, as many as ``elements`` have room for: hundreds
-    of them, none further than ``available`` from the first in memory."""
+    """Sizes and stride of a transfer with hundreds of short rows, as many as fit in ``elements``,
+    that spans at most ``available`` elements in memory.
+    """
     x_size = chance.randint(1, 2)
     rows = min(elements // x_size, 1000, available)
     most = (available - x_size) // max(rows - 1, 1)
@@ -65,7 +66,9 @@ def random_loops(chance: random.Random) -> dict[str, int]:
 def random_operand(
     chance: random.Random, name: str, window: range, loops: dict[str, int], count: int
 ) -> tuple[Elements, dict[str, int]]:
-    """Fields and factors of one operand of ``count`` micro-ops, all within ``window``."""
+    """Micro-op fields and loop factors of one operand for ``count`` micro-ops, all within
+    ``window``.
+    """
     left = len(window) - 1
     factors = {}
     for loop in chance.sample(("out", "in"), 2):
@@ -89,8 +92,8 @@ def random_operand(
 def chained_operand(
     chance: random.Random, dst: Elements, factors: dict[str, int]
 ) -> tuple[Elements, dict[str, int]]:
-    """Fields and factors of sources each of which an earlier micro-op, near or far, has just
-    written; ``dst`` and ``factors`` are those of the destinations.
+    """Micro-op fields and loop factors of sources that an earlier micro-op, up to seven before, has
+    just written; ``dst`` and ``factors`` are those of the destinations.
     """
     sources = {f"src_factor_{loop}": factors[f"dst_factor_{loop}"] for loop in ("in", "out")}
     return np.roll(dst, chance.randint(0, 7)), sources
@@ -103,14 +106,15 @@ def random_immediate(chance: random.Random) -> int:
 
 
 def random_table(chance: random.Random, window: range, size: int) -> range:
-    """Elements within ``window``, and not all of it, that hold a table of ``size``, or several
-    which overlap."""
+    """A part of ``window`` that holds a LOOKUP table of ``size`` elements, or several overlapping
+    tables.
+    """
     most = min(size + chance.choice((0, 0, 1, 3)), len(window) - 1)
     first = window.start + chance.randrange(len(window) - most + 1)
     return range(first, first + most)
 
 
 def outside(window: range, table: range) -> range:
-    """The larger part of ``window`` that is not of ``table``."""
+    """The longer of the parts of ``window`` before and after ``table``."""
     before = range(window.start, min(window.stop, table.start))
     return max(before, range(max(window.start, table.stop), window.stop), key=len)

@@ -1,13 +1,12 @@
 """Random programs for any configuration, each with its expected result.
 
-`random_program` builds legal programs whose result is the same in every order, since tokens order
-everything that two modules share: the generator tracks the happens-before knowledge of each module
-and adds a token, or an instruction that only passes one on, where needed. Loads, work and stores
-proceed at both ends of every scratchpad and around its inner borders at once; tokens pile up; the
-corners of the instruction set are covered: empty ranges and rows, unused indices and addresses, row
-overlaps, padding of every memory, shifts by any amount, dependent consecutive micro-ops,
-destinations half a scratchpad apart. All extensions of the configuration are used; instructions
-that are marked independent are.
+`random_program` builds legal programs whose result does not depend on the execution order: the
+generator tracks the happens-before knowledge of each module and adds a token, or an instruction
+that only forwards one, where needed. Loads, kernels and stores work at both ends of every
+scratchpad and around its inner borders; tokens accumulate. Corner cases are covered: empty ranges
+and rows, random values in ignored fields, overlapping rows, padding of every memory, shifts by any
+amount, dependent consecutive micro-ops, destinations half a scratchpad apart. Programs use all
+extensions of the configuration, and mark only independent instructions as such.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ from .random_fields import (
     random_table,
 )
 
-# The most iterations of a loop, and of both: few programs take the time that this takes.
+# Maximum iterations of one loop, and of both together; few programs use them, since they are slow.
 _MAX_ITERATIONS = (1 << isa.ITERATION_WIDTH) - 1
 
 
 def random_program(
     config: Config, seed: int, length: int = 60, deep_tokens: bool = False, origin: int = 0
 ) -> ProgramImage:
-    """A `legal_program`, with the memory after it on the clear functional model as ``expected``."""
+    """A `legal_program` whose ``expected`` is the memory after it ran on the clear model."""
     image = legal_program(config, seed, length, deep_tokens, origin)
     device = FunctionalDevice(config, image.dram.size, clear=True, origin=origin)
     device.write(origin, image.dram)
@@ -72,21 +71,23 @@ def random_program(
 def legal_program(
     config: Config, seed: int, length: int = 60, deep_tokens: bool = False, origin: int = 0
 ) -> ProgramImage:
-    """A program of ``length`` instructions that do something, and more that pass tokens on or show
-    scratchpads at the end.
+    """A program of ``length`` working instructions, followed by some that forward tokens or dump
+    scratchpads.
 
-    With ``deep_tokens`` some queues come to hold hundreds of tokens, which takes as many
-    instructions. The memory begins at address ``origin``, which `most_origin` limits.
+    ``deep_tokens`` fills some queues with hundreds of tokens, which adds as many instructions. The
+    memory begins at address ``origin``, at most `most_origin`.
     """
-    # Only keys that differ from the base profile seed it, so that a new key changes no programs.
+    # The seed includes only keys that differ from the base preset, so that a new key does not
+    # change existing programs.
     keys = sorted(config.to_dict().items() - PYNQ.to_dict().items())
     chance = random.Random(f"{seed}:{keys}")
     return _Generator(config, chance, origin).program(length, deep_tokens)
 
 
 def most_origin(config: Config, size: int) -> int:
-    """The highest multiple of 4096 at which ``size`` bytes can begin so that an index of 32 bits
-    reaches all of their elements, of every memory, and DRAM does not end before they do."""
+    """The highest multiple of 4096 at which ``size`` bytes can begin such that a 32-bit index
+    reaches all of their elements, of every memory, and they lie within DRAM.
+    """
     memories = (config.uop, config.inp, config.wgt, config.acc, config.out)
     smallest = min(memory.element_bytes for memory in memories)
     most = min(smallest << isa.DRAM_BASE_WIDTH, config.dram_bytes)
@@ -96,7 +97,7 @@ def most_origin(config: Config, size: int) -> int:
 class _Generator(ProgramBuilder):
     def __init__(self, config: Config, chance: random.Random, origin: int) -> None:
         super().__init__(config, chance, origin)
-        # Elements that lookups have used as tables.
+        # Element ranges used as tables by LOOKUPs so far.
         self._lookups: list[range] = []
 
     def program(self, length: int, deep_tokens: bool) -> ProgramImage:
@@ -118,7 +119,7 @@ class _Generator(ProgramBuilder):
         return self.image()
 
     def _makers(self) -> list[tuple[Callable[[], None], float]]:
-        """The methods that emit one or several instructions, with their weights."""
+        """Methods that emit one or more instructions, with their weights."""
         makers: list[tuple[Callable[[], None], float]] = [
             (lambda: self._load(Memory.INP), 4),
             (lambda: self._load(Memory.WGT), 4),
@@ -156,7 +157,7 @@ class _Generator(ProgramBuilder):
         load = Load(memory=memory, **random_rows(self.chance, len(window), most, padded=True))
         reach = end_in_dram(load)
         if self.chance.random() < 0.2 and memory is not Memory.ACC:
-            # The results of stores, if an element of this memory fits into them.
+            # From the results of stores, if an element of this memory fits there.
             size = geometry.element_bytes
             first, last = -(-self.results.start // size), self.results.stop // size - reach
             at = self.chance.randrange(first, last) if last > first else 0
@@ -166,7 +167,7 @@ class _Generator(ProgramBuilder):
         self.load(replace(load, sram_base=base, dram_base=at))
 
     def _load_many_rows(self) -> None:
-        """As many short rows as the scratchpad has room for: hundreds of them."""
+        """Load hundreds of short rows, as many as the scratchpad holds."""
         memory = self.chance.choice((Memory.INP, Memory.WGT, Memory.ACC, Memory.ACC_8BIT))
         target = self.config.acc if memory is Memory.ACC_8BIT else self.config.memory(memory)
         geometry = self.config.memory(memory)
@@ -209,9 +210,10 @@ class _Generator(ProgramBuilder):
     def _destinations(
         self, loops: dict[str, int], count: int
     ) -> tuple[range, Elements, dict[str, int]]:
-        """The window of the destinations of ``count`` micro-ops, their fields, and the factors.
+        """The destination window of ``count`` micro-ops, their ``dst`` fields, and the loop
+        factors.
 
-        Sometimes every other iteration is half the scratchpad further on, in the other bank.
+        Sometimes every other iteration is half a scratchpad away, in the other bank.
         """
         windows = self.windows(self.config.acc)
         if len(windows) > 2 and self.chance.random() < 0.15:
@@ -275,7 +277,7 @@ class _Generator(ProgramBuilder):
         )
 
     def _iterate_long(self) -> None:
-        """One micro-op, with the most iterations that a loop's field can hold."""
+        """Emit one micro-op with the maximum iterations of a loop."""
         long = self.chance.choice(("iter_out", "iter_in"))
         loops = {"iter_out": 1, "iter_in": 1, long: _MAX_ITERATIONS}
         window = self.window(self.config.acc)
@@ -307,7 +309,7 @@ class _Generator(ProgramBuilder):
         window = self.window(self.config.acc)
         if size >= len(window):
             return
-        # Any bytes are a table; maybe one to which something was written since it was used.
+        # Any bytes are a valid table, including a table that was overwritten since its last use.
         if self._lookups and chance.random() < 0.6:
             table = chance.choice(self._lookups)
         else:
@@ -320,7 +322,7 @@ class _Generator(ProgramBuilder):
             self._change_table(table)
 
     def _change_table(self, table: range) -> None:
-        """Loads a few elements of the table of the latest LOOKUP, which then runs again."""
+        """Overwrite a few elements of the table of the latest LOOKUP, then repeat that LOOKUP."""
         kernel = self.kernels[-1]
         count = self.chance.randint(1, 3)
         first = self.chance.randrange(table.start, table.stop - count + 1)
@@ -357,7 +359,7 @@ class _Generator(ProgramBuilder):
         src: Elements,
         factors: dict[str, int],
     ) -> None:
-        """An operation whose second operand are elements of ``table``, from ``src`` on."""
+        """Emit an operation whose second operand is in ``table``, at elements ``src``."""
         chance, count = self.chance, src.size
         # An instruction may not overwrite its own parameters.
         window = outside(self.window(self.config.acc), table)
@@ -387,7 +389,7 @@ class _Generator(ProgramBuilder):
         self.tables.append(range(base, base + size * sets, size))
 
     def _anything(self, name: str, count: int) -> Elements:
-        """Random values of the field ``name`` of ``count`` micro-ops, where it is ignored."""
+        """Random values for an ignored field ``name`` of ``count`` micro-ops."""
         top = 1 << isa.instruction_set(self.config).uop_layout[name].width
         return np.array([self.chance.randrange(top) for _ in range(count)])
 
@@ -396,12 +398,12 @@ class _Generator(ProgramBuilder):
         return min(self.chance.choice((1, 1, 2, 3, 4, 6, 9)), most)
 
     def _repeat_several(self) -> None:
-        """Kernels one right after the other, so that their units overlap or wait for each other."""
+        """Repeat kernels back to back, so that their units overlap or wait for each other."""
         for _ in range(self.chance.randint(2, 6)):
             self._repeat()
 
     def _repeat(self) -> None:
-        """Runs micro-ops again that are still in their scratchpad."""
+        """Emit an instruction on micro-ops that are still in their scratchpad."""
         if not self.kernels:
             self._gemm()
             return
@@ -417,7 +419,7 @@ class _Generator(ProgramBuilder):
         self.emit(instruction, kernel.accesses)
 
     def _has_parameters(self, kernel: LoadedKernel) -> bool:
-        """Whether the sources of a REQUANTIZE, if it is one, are still parameters."""
+        """Whether ``kernel``, if it is a REQUANTIZE, still has parameters at all of its sources."""
         assert isinstance(kernel.instruction, Alu)
         if kernel.instruction.alu_opcode != AluOp.REQUANTIZE:
             return True

@@ -1,4 +1,4 @@
-"""The same program elsewhere in DRAM, found by base registers."""
+"""Relocation of a program in DRAM, by base registers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from amaranth_vta.hw.config import Config
 from .image import ProgramImage
 from .transfers import transfer_of
 
-# Bases are multiples of this, or of an element that is larger: no bus is wider.
+# Bases are multiples of this, the widest bus word, or of a larger element.
 _ALIGNMENT = 64
 
 
 def random_relocation(image: ProgramImage, chance: random.Random) -> ProgramImage:
-    """`relocated`, to the end of DRAM or to anywhere else."""
+    """`relocated` to the end of DRAM, to a power of two, or to a random address."""
     size = -(-image.dram.size // _ALIGNMENT) * _ALIGNMENT
     most = image.config.dram_bytes - size
     powers = [1 << log for log in range(12, most.bit_length())] or [0]
@@ -26,16 +26,18 @@ def random_relocation(image: ProgramImage, chance: random.Random) -> ProgramImag
 
 
 def relocated(image: ProgramImage, to: int, chance: random.Random) -> ProgramImage:
-    """A program with bases of 0, moved to address ``to`` or close to it, with a different base for
-    each memory that is not above the program's first access to it.
+    """Move a program with bases of 0 to address ``to`` or close to it. Each memory gets a base of
+    its own, at or below the program's first access to that memory.
 
-    It reads and writes the same data as ``image``, in the same order, and has the same faults.
+    The result reads and writes the same data as ``image``, in the same order, and has the same
+    faults.
     """
     firsts = _first_elements(image)
     sizes = {name: image.config.memory(name).element_bytes for name in isa.LIMITED}
-    # Bases stay multiples of the largest element, so the program moves by such a multiple.
+    # The program moves by a multiple of the largest element, so that bases stay aligned.
     step = max(_ALIGNMENT, *sizes.values())
-    # No access comes before address 0, not even one that comes before the program's memory.
+    # Lower bound of the shift: no access, even one below the program's memory, may move below
+    # address 0.
     least = -(min(image.origin, *(firsts[name] * sizes[name] for name in sizes)) // step * step)
     shift = max((to - image.origin) // step * step, least)
     before = {
@@ -59,9 +61,10 @@ def relocated(image: ProgramImage, to: int, chance: random.Random) -> ProgramIma
 def _before(
     config: Config, memory: isa.Memory, first: int, shift: int, chance: random.Random
 ) -> int:
-    """How many elements before the base lie: the index of each becomes smaller by as many.
+    """Number of elements from address 0 to the base, before the shift by ``shift`` bytes. DRAM
+    indices decrease by it.
 
-    None may be behind ``first``, and the base, which is ``shift`` further on, is an address.
+    At most ``first``; the shifted base is not negative.
     """
     size = config.memory(memory).element_bytes
     step = max(_ALIGNMENT // size, 1)
@@ -70,8 +73,8 @@ def _before(
 
 
 def _first_elements(image: ProgramImage) -> dict[isa.Memory, int]:
-    """Per memory, the lowest index in DRAM that transfers access; the index of the image's first
-    element if there are none.
+    """Per memory, the lowest DRAM index of the program's transfers; without any, the index of the
+    first element of the image.
     """
     config = image.config
     found: dict[isa.Memory, list[int]] = {memory: [] for memory in isa.LIMITED}
@@ -86,7 +89,7 @@ def _first_elements(image: ProgramImage) -> dict[isa.Memory, int]:
 
 
 def _moved(config: Config, bits: int, before: Mapping[isa.Memory, int]) -> int:
-    """The instruction, with its index in DRAM counted from the base."""
+    """The instruction with its DRAM index made relative to the base."""
     transfer = transfer_of(config, bits)
     if transfer is None:
         return bits

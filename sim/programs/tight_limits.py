@@ -1,4 +1,4 @@
-"""The limits of DRAM within which a program just runs."""
+"""The tightest DRAM limits with which a program still runs."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from amaranth_vta.hw.config import Config
 
 
 def transfer_of(config: Config, bits: int) -> isa.Load | isa.Store | None:
-    """The instruction, if it is a legal one that moves elements to or from DRAM."""
+    """The instruction if it is legal and moves elements to or from DRAM, else None."""
     instructions = isa.instruction_set(config)
     transfer = instructions.decode(bits)
     if not isinstance(transfer, isa.Load | isa.Store) or instructions.problem(bits):

@@ -1,8 +1,8 @@
-"""Helpers for tests of hardware components: streams, clocks, and reasons to wait.
+"""Helpers for tests of hardware components: streams, clocks, and pauses.
 
 A test drives a component's input stream with `put_all`, collects its output stream with
-`get_all`, and passes each of them a `Pauses` so that the same test runs at full rate, with gaps
-between the items, and under backpressure.
+`get_all`, and passes a `Pauses` to each of them, so that the same test runs at full rate, with gaps
+between items, and under backpressure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from amaranth_vta.sim.levelized import simulator
 Pauses = Callable[[], bool]
 """Says, once per cycle, whether to wait in that cycle."""
 
-# A unit's tests take a few thousand.
+# Unit tests take a few thousand.
 _MAX_CYCLES = 100_000
 
 
@@ -32,7 +32,7 @@ def never() -> bool:
 
 
 def pauses(probability: float, seed: int = 0) -> Pauses:
-    """Waits in each cycle with this probability, the same way for the same seed."""
+    """Pause in each cycle with this probability; deterministic for a seed."""
     generator = random.Random(seed)
     return lambda: generator.random() < probability
 
@@ -45,7 +45,7 @@ async def put_all(ctx: Any, stream: Any, payloads: Iterable[Any], pause: Pauses 
         ctx.set(stream.payload, payload)
         ctx.set(stream.valid, 1)
         taken = False
-        while not taken:  # unlike `until`, ends silently with a test that never takes it
+        while not taken:  # without the time limit of `until`
             _, _, taken = await ctx.tick().sample(stream.ready)
         ctx.set(stream.valid, 0)
 
@@ -53,7 +53,7 @@ async def put_all(ctx: Any, stream: Any, payloads: Iterable[Any], pause: Pauses 
 async def get_all(
     ctx: Any, stream: Any, count: int, pause: Pauses = never, within: int = 100_000
 ) -> list[Any]:
-    """Takes ``count`` payloads; `TimeoutError` if they do not come within ``within`` cycles."""
+    """Accept ``count`` payloads; `TimeoutError` if they do not arrive within ``within`` cycles."""
     payloads: list[Any] = []
     for _ in range(within):
         if len(payloads) == count:
@@ -86,7 +86,7 @@ def transfer_command(
 
 
 def checked_entry(config: Config, instruction: isa.Instruction, index: int = 0) -> dict[str, Any]:
-    """The payload of `CheckedEntry` with which a module is given ``instruction``."""
+    """Payload of `CheckedEntry` for an instruction."""
     entry = {"bits": isa.instruction_set(config).encode(instruction), "index": index}
     if not isinstance(instruction, isa.Load | isa.Store | isa.Forward):
         return {"entry": entry}
@@ -228,19 +228,19 @@ class BurstMemory:
 
 
 class ReadAhead:
-    """The port ``ahead_read`` of an `AluUnit`, served from an array (element, row, column): data
-    appear two cycles after a read, and as long as the unit keeps them; else 0.
+    """Serves the port ``ahead_read`` of an `AluUnit` from an array (element, row, column): data
+    appear two cycles after a read and stay as long as the unit keeps them; otherwise they are 0.
     """
 
     def __init__(self, contents: Any) -> None:
         self._contents = contents
-        # By half of the accumulators.
+        # Per half of the accumulators.
         self._arriving: list[Any] = [None, None]
         self._kept: list[Any] = [0 * contents[0]] * 2
 
     def given(self, enable: int, index: int, keeps: int) -> Any:
-        """The data after a cycle in which the port and ``ahead_read_keeps`` are as given; to be
-        called before the array is updated with that cycle's writes.
+        """Data after a cycle with these values of the port and ``ahead_read_keeps``; must be called
+        before the array is updated with that cycle's writes.
         """
         for half, arrived in enumerate(self._arriving):
             if arrived is not None:
@@ -315,7 +315,7 @@ def run_unit(
 
 
 def _serve_ahead(unit: Any, reads: Mapping[str, Any]) -> Iterator[Callable[[Any], Any]]:
-    """What serves the port ``ahead_read``, if there is one, before anything is written."""
+    """A process that serves the port ``ahead_read``, if there is one, before writes."""
     if not hasattr(unit, "ahead_read"):
         return
     port, contents = unit.ahead_read, reads["dst_read"]
@@ -330,7 +330,7 @@ def _serve_ahead(unit: Any, reads: Mapping[str, Any]) -> Iterator[Callable[[Any]
 
 
 def _tile(port: Any, contents: Any) -> data.View:
-    """The data of a port as one of the tiles of ``contents``."""
+    """The data of a port, viewed as a tile of ``contents``."""
     _, rows, columns = contents.shape
     width = len(port.data[0]) // (rows * columns)
     layout = data.ArrayLayout(data.ArrayLayout(signed(width), columns), rows)
@@ -343,10 +343,10 @@ def simulate(
     background: Iterable[Callable[[Any], Any]] = (),
     waves: str | None = None,
 ) -> None:
-    """Runs the testbenches on the component, clocked, until all have ended.
+    """Simulate the component, with a clock, until all testbenches have ended.
 
     Those in the ``background`` may run forever. Raises `TimeoutError` if the others take more than
-    100,000 cycles: one waits for what does not come.
+    100,000 cycles, for instance because one waits for an event that never happens.
     """
     simulation = simulator(component)
     simulation.add_clock(1e-8)

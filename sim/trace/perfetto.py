@@ -1,4 +1,4 @@
-"""Timelines that Perfetto opens (ui.perfetto.dev): runs as JSON in Chrome's trace event format."""
+"""Timelines for Perfetto (ui.perfetto.dev): runs as JSON in Chrome's trace event format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amaranth_vta.sw.disassembly import instruction_text
 
 from .timeline import LANES, Span
 
-# The format counts microseconds; a cycle is shown as a nanosecond.
+# The format's unit is the microsecond; a cycle is shown as a nanosecond.
 _CYCLE = 1e-3
 _PROCESS = 1
 # The lane of the labels, above those of the modules.
@@ -23,10 +23,10 @@ _THREADS = {lane: number for number, lane in enumerate(LANES, _RUNS + 1)}
 
 
 class Timeline:
-    """Runs in succession: one lane per module, one event per instruction or wait for a token.
+    """Consecutive runs: one lane per module, one event per instruction or wait for a token.
 
-    Of what repeats under one label, it keeps the first ``repeats`` times: one image is much like
-    another, and a browser cannot show gigabytes.
+    Of the runs begun repeatedly under one label, only the first ``repeats`` are kept: they are much
+    alike, and a browser cannot show gigabytes.
     """
 
     def __init__(self, repeats: int = 4) -> None:
@@ -43,7 +43,7 @@ class Timeline:
 
     @property
     def repeated(self) -> int:
-        """How many times the most frequent label was begun; only ``repeats`` of them are kept."""
+        """Number of times the most frequent label was begun; only ``repeats`` of them are kept."""
         return max(self._begun.values(), default=0)
 
     def add(
@@ -54,7 +54,7 @@ class Timeline:
         cycles: int,
         estimated: bool = False,
     ) -> None:
-        """A run of a stream of 128-bit ``words`` that took ``cycles``, counted or estimated."""
+        """Add a run of the 128-bit ``words`` that took ``cycles``, simulated or estimated."""
         if self._begun.get(self._label, 0) > self.repeats:
             return
         decode = isa.instruction_set(config).decode
@@ -82,7 +82,7 @@ class Timeline:
         self._end += cycles
 
     def write(self, file: IO[bytes], compressed: bool = False) -> None:
-        """Writes one JSON text, or gzip of it; a cycle is shown as a nanosecond."""
+        """Write JSON text, or its gzip; a cycle is shown as a nanosecond."""
         if not compressed:
             file.writelines(self._lines())
             return
@@ -95,7 +95,7 @@ class Timeline:
         for thread, name in names.items():
             head.append(_about("thread_name", thread, {"name": name}))
             head.append(_about("thread_sort_index", thread, {"sort_index": thread}))
-        # Of two that begin together, the longer one first: it encloses the other.
+        # Among events that begin together, the longest comes first, since it encloses the others.
         events = sorted(self._events, key=lambda event: (event["ts"], -event["dur"]))
         before = b'{"displayTimeUnit":"ns","traceEvents":['
         for event in (*head, *events):

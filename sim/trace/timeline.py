@@ -1,4 +1,4 @@
-"""Timeline of a simulated machine: instructions and waits of each module, cycle by cycle."""
+"""Timeline of a simulated machine: when each module executes or waits, by cycle."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 
-# A cycle in which something begins or ends: for each of `_MODULES`, the index of its next
-# instruction, and flags. Bits 3..0 have one bit per unit: the instruction is issued to it (in
-# fetch, bit 0: it is handed over). 7..4, per unit: it is done with its oldest instruction. 8 and 9:
-# the instruction lacks a token of the previous, or next, neighbour. 11..10: the unit that will
-# execute it. 15..12, per unit: it takes its next instruction.
+# A cycle with an event: for each of `_MODULES`, the index of its next instruction, and flags. Bits
+# 3..0, per unit: the instruction issues to it (fetch, bit 0: the instruction is dispatched). Bits
+# 7..4, per unit: its oldest instruction is done. Bits 8 and 9: the instruction lacks a token from
+# the previous or next neighbour. Bits 11..10: the unit that will execute the instruction. Bits
+# 15..12, per unit: it accepts its next instruction.
 MOMENT = np.dtype([("cycle", "<u8"), ("index", "<u4", 4), ("flags", "<u2", 4)])
 _MODULES = ("fetch", "load", "compute", "store")
 _ENDS, _LACKS_PREV, _LACKS_NEXT, _UNIT, _BEGINS = 4, 8, 9, 10, 12
-# Units of compute as in hw.compute, the first for FINISH; the others have one unit of their name.
+# Units of compute as in hw.compute, the first for FINISH; load and store have a single unit, named
+# like the module.
 _COMPUTE_UNITS = ("compute", "compute loads", "gemm", "alu")
 LANES = ("fetch", "load", *_COMPUTE_UNITS, "store")
 _LACKS = {"prev": _LACKS_PREV, "next": _LACKS_NEXT}
@@ -35,10 +36,10 @@ _NEIGHBOURS = {
 class Span:
     """Cycles ``begin`` up to ``end`` that ``lane`` spent on instruction ``index``.
 
-    The lane executes the instruction, or waits for a token of the module ``waits_for`` first. An
-    instruction may issue, at ``issued``, and be accepted by its unit while its predecessor still
-    executes; its span begins when that ends. So spans of a lane do not overlap, except waits for
-    two neighbours, which begin together.
+    The lane executes the instruction or, before that, waits for a token of the module
+    ``waits_for``. An instruction may issue, at ``issued``, and be accepted by its unit while its
+    predecessor still executes; its span begins when the predecessor ends. So spans of a lane do not
+    overlap, except waits for two neighbours, which begin together.
     """
 
     lane: str
@@ -50,7 +51,7 @@ class Span:
 
 
 def spans(moments: Iterable[npt.NDArray[np.void]], start: int, end: int) -> Iterator[Span]:
-    """Spans of a run from cycle ``start`` to ``end``, counted from ``start``.
+    """Spans of a run from cycle ``start`` to ``end``, in cycles from ``start``.
 
     ``moments`` are records of `MOMENT`, in order. Spans cut off by a fault end with the run.
     """
@@ -100,6 +101,6 @@ def _lane(module: str, unit: int) -> str:
 def moment_flags(
     starts: int, begins: int, ends: int, lacks_prev: int, lacks_next: int, unit: int
 ) -> int:
-    """The flags of a module in a `MOMENT`."""
+    """Encode the flags of a module in a `MOMENT`."""
     lacks = lacks_prev << _LACKS_PREV | lacks_next << _LACKS_NEXT
     return starts | ends << _ENDS | lacks | unit << _UNIT | begins << _BEGINS

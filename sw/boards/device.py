@@ -1,4 +1,4 @@
-"""The device `board`: a machine reached through a transport."""
+"""The device `board`: a machine accessed through a transport."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from amaranth_vta.sw.runtime.scrub import scrub_stream
 from .link import LinkError
 from .transport import BoardError, Transport
 
-# Memory sizes are rounded up to this, as on other devices.
+# Granularity of memory sizes, as on other devices.
 _UNIT = 64
-# Runs of zeros of at least this many words are not sent: the board fills them in.
+# Runs of at least this many zero words are not sent: the board fills them in.
 _ZEROS = 64
-# Time between polls of the status, and the time that a stop may take.
+# Interval between polls of the status, and timeout of a stop.
 _POLL_SECONDS = 0.001
 _STOP_SECONDS = 2.0
 
 
 class BoardDevice(RegisterDriver):
-    """The `Device` behind ``transport``, which it closes.
+    """The `Device` accessed through ``transport``, which it closes.
 
-    Its memory is the board's memory up to ``memory_bytes``. Memory and scratchpads are cleared;
-    accesses beyond are bus errors.
+    Its memory is the first ``memory_bytes`` of the board's memory; accesses beyond are bus errors.
+    Memory and scratchpads are cleared.
 
     Raises `MismatchError`, which names the parameter, if the board's machine has another
     configuration, `BoardError` if its memory is too small or not addressable by the machine, and
@@ -67,7 +67,7 @@ class BoardDevice(RegisterDriver):
                 f"{config.log_dram_size} can address"
             )
         if self._status("busy"):
-            self._stop()  # a run that an earlier host left behind
+            self._stop()  # a run left behind by an earlier host
         self._forget()
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
@@ -79,7 +79,7 @@ class BoardDevice(RegisterDriver):
         return inside[:size].copy()
 
     def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
-        """Stores the bytes of ``data``; raises `ValueError` beyond the memory."""
+        """Write the bytes of ``data``; raises `ValueError` beyond the memory."""
         raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
         self._check_bounds(address, len(raw))
         first, end = _words_around(address, len(raw))
@@ -103,20 +103,22 @@ class BoardDevice(RegisterDriver):
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; the result does not tell when
-        the ``watched`` ones have retired.
+        """Run ``insn_count`` instructions from byte ``insn_addr``. Ignores ``watched``: the result
+        does not report when these retired.
 
-        A run that is stopped at ``time_limit``, in seconds, ends with the fault ``timeout`` of the
-        instruction that it had reached. Raises `LinkError` if the board stops answering, and
-        `ValueError` for instructions beyond the memory of a board that would fetch them.
+        A run that exceeds ``time_limit``, in seconds, is stopped and ends with the fault
+        ``timeout`` at the instruction that it had reached. Raises `LinkError` if the board stops
+        answering, and `ValueError` for instructions beyond the memory of a board that would fetch
+        them.
         """
         if not self._transport.limits_machine:
             self._check_bounds(insn_addr, insn_count * isa.INSTRUCTION_BYTES)
         return self._run(insn_addr, insn_count, time_limit)
 
     def set_limits(self, limits: Limits) -> None:
-        """As `Device.set_limits`; on a board that does not limit its machine, no transfer goes
-        beyond the memory either."""
+        """See `Device.set_limits`. On a board that does not limit its machine, also keeps transfers
+        within the memory.
+        """
         if not self._transport.limits_machine:
             limits = {memory: self._last_limit(limits, memory) for memory in isa.LIMITED}
         super().set_limits(limits)
@@ -131,13 +133,14 @@ class BoardDevice(RegisterDriver):
         self._transport.close()
 
     def _last_limit(self, limits: Limits, memory: isa.Memory) -> int:
-        # At least one element, since 0 is no limit; each is smaller than a page of memory.
+        # At least one element, since 0 means no limit; an element is smaller than a memory page.
         most = max(1, self.memory_bytes // self.config.memory(memory).element_bytes)
         return min(limit_of(limits, memory) or most, most)
 
     def _forget(self) -> None:
-        """Leaves the memory's origin in base registers, and zeros in the scratchpads and in the
-        device's part of the board's memory."""
+        """Set base registers to the memory's origin, and clear the scratchpads and the device's
+        part of the board's memory.
+        """
         transport = self._transport
         bases = REGISTERS[f"{isa.LIMITED[0].name}_BASE"].offset
         low, high = transport.origin & 0xFFFF_FFFF, transport.origin >> 32
@@ -195,7 +198,7 @@ def _words_around(address: int, size: int) -> tuple[int, int]:
 
 
 def _runs(words: npt.NDArray[np.uint32]) -> list[tuple[int, npt.NDArray[np.uint32]]]:
-    """``words`` in parts, each with its position; a long run of zeros is a part by itself."""
+    """``words`` split into parts, each with its position; a long run of zeros is its own part."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], words == 0, [0])).astype(np.int8)))
     parts, at = [], 0
     for start, end in zip(edges[::2], edges[1::2], strict=True):

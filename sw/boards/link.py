@@ -16,22 +16,23 @@ from zlib import crc32
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.boards.protocol import MAX_WORDS, WORD_BYTES, Command, Status
 
-# After this silence of the board, a request or its reply counts as lost.
+# Silence of the board after which a request or its reply counts as lost.
 _SILENT_SECONDS = 1.0
-# How long requests are repeated without a reply before the board counts as missing.
+# Time for which requests are repeated without a reply before the board counts as missing.
 _PATIENCE_SECONDS = 6.0
-# Timeout of one read of the line, and how many reads without a byte are silence, at most.
+# Timeout of one read of the line, and the maximum number of empty reads in a row that are awaited
+# to detect silence.
 _WAIT_SECONDS = 0.05
 _MAX_WAITS = 8
-# Bytes of replies in flight: as many as the kernel buffers for a serial line.
+# Maximum bytes of replies in flight: what the kernel buffers for a serial line.
 _REPLY_BYTES = 4096
-# Requests in flight: fewer than half of the sequence numbers.
+# Maximum requests in flight: fewer than half of the sequence numbers.
 _MAX_REQUESTS = 64
 _FRAME_BYTES = 1 + protocol.CHECKSUM_BYTES
 
 
 class LinkError(RuntimeError):
-    """The board does not answer, or its serial port has gone; the message names the port."""
+    """The board does not answer, or its serial port has disappeared; the message names the port."""
 
 
 class Line(Protocol):
@@ -87,27 +88,27 @@ class _Sent:
 
 
 class Link:
-    """Requests to the board at the other end of ``line``, each executed exactly once.
+    """Sends requests to the board at the other end of ``line``; each is executed exactly once.
 
-    Every method raises `LinkError` if the board does not answer, after some seconds at most.
+    Every method raises `LinkError` if the board does not answer within a few seconds.
     """
 
     def __init__(self, line: Line) -> None:
         self._line = line
         self._sequence = 0
         self._received = bytearray()
-        # How often requests had to be sent again.
+        # Number of retransmission rounds.
         self.resent = 0
         line.timeout = _WAIT_SECONDS
 
     def identify(self) -> list[int]:
-        """The board's first registers. Afterwards both ends count requests from the same number."""
+        """Read the board's first registers, and synchronize the sequence numbers of both ends."""
         request = LinkRequest(Command.IDENTIFY, words=protocol.IDENTIFY_WORDS)
         (payload,) = self._exchange([request])
         return _words(payload)
 
     def read(self, address: int, count: int) -> bytes:
-        """``count`` words from byte ``address``, a multiple of 4."""
+        """Read ``count`` words at byte ``address``, a multiple of 4."""
         requests = [
             LinkRequest(Command.READ, address + WORD_BYTES * at, words=min(MAX_WORDS, count - at))
             for at in range(0, count, MAX_WORDS)
@@ -115,7 +116,7 @@ class Link:
         return b"".join(self._exchange(requests))
 
     def write(self, address: int, payload: bytes) -> None:
-        """Writes ``payload``, whole words, from byte ``address`` on, a multiple of 4."""
+        """Write ``payload``, whole words, at byte ``address``, a multiple of 4."""
         most = MAX_WORDS * WORD_BYTES
         self._exchange(
             [
@@ -125,7 +126,7 @@ class Link:
         )
 
     def fill(self, address: int, count: int, word: int = 0) -> None:
-        """Writes ``word`` ``count`` times, from byte ``address`` on."""
+        """Write ``word`` ``count`` times, from byte ``address`` on."""
         if count:
             payload = word.to_bytes(4, "little") + count.to_bytes(4, "little")
             self._exchange([LinkRequest(Command.FILL, address, payload)])
@@ -140,8 +141,9 @@ class Link:
         self._line.close()
 
     def _exchange(self, requests: Sequence[LinkRequest]) -> list[bytes]:
-        """Sends requests, as many in flight as both ends can buffer; the payloads of their
-        replies."""
+        """Send requests, with as many in flight as both ends can buffer; returns the payloads of
+        the replies.
+        """
         waiting = deque(requests)
         sent: deque[_Sent] = deque()
         payloads: list[bytes] = []
@@ -155,7 +157,7 @@ class Link:
             oldest = sent[0]
             reply = self._receive()
             if reply is not None and not any(reply.sequence == item.sequence for item in sent):
-                continue  # the second reply to a request that was repeated
+                continue  # a second reply to a retransmitted request
             if reply is not None and _answers(reply, oldest):
                 if reply.status != Status.DONE:
                     raise LinkError(
@@ -184,8 +186,9 @@ class Link:
             raise self._gone(error) from None
 
     def _settle(self, tries: int) -> None:
-        """Drops replies in flight: waits for silence, longer each time, during which the board
-        drops a request that has lost bytes."""
+        """Drop replies in flight by waiting for silence, longer with each try; meanwhile the board
+        drops an incomplete request.
+        """
         self.resent += 1
         deadline = time.monotonic() + _SILENT_SECONDS
         quiet, longest = 0, min(1 << tries, _MAX_WAITS)
@@ -194,7 +197,7 @@ class Link:
         self._received.clear()
 
     def _receive(self) -> Reply | None:
-        """The next reply whose checksum is right; None if the line stays silent."""
+        """The next reply with a valid checksum; None if the line stays silent."""
         deadline = time.monotonic() + _SILENT_SECONDS
         while True:
             for reply in self._replies():
@@ -205,7 +208,7 @@ class Link:
                 return None
 
     def _take(self) -> bool:
-        """Adds the bytes that have arrived, waiting a little for them; whether there were any."""
+        """Append bytes that have arrived, with a short timeout; returns whether there were any."""
         try:
             received = self._line.read(max(1, self._line.in_waiting))
         except OSError as error:
@@ -214,7 +217,7 @@ class Link:
         return bool(received)
 
     def _replies(self) -> Iterator[Reply]:
-        """Complete replies; each is removed from the received bytes before it is yielded."""
+        """Yields complete replies; each is first removed from the received bytes."""
         received = self._received
         while True:
             start = received.find(protocol.REPLY_START)

@@ -1,4 +1,4 @@
-"""A machine beside this processor, as on a Zynq: registers and memory are mapped, `open_mapped`."""
+"""Memory-mapped access to a machine next to this processor, as on a Zynq: `open_mapped`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from amaranth_vta.hw.registers import ADDRESS_WIDTH
 from .transport import BoardError
 
 PHYSICAL = "/dev/mem"
-# Where the kernel describes the regions of UIO devices.
+# Where the kernel describes the memory regions of UIO devices.
 UIO_CLASS = "/sys/class/uio"
-# The place of a machine begins with one of these.
+# Prefixes of the place of a machine.
 KINDS = ("mem:", "uio:", "pynq:")
 FORMS = (
     "mem:REGISTERS,MEMORY+BYTES, such as mem:0x43c00000,0x1c000000+0x4000000; uio:DEVICE, such as "
@@ -31,24 +31,24 @@ _REGISTER_BYTES = 1 << ADDRESS_WIDTH
 
 
 class Words(Protocol):
-    """Registers: words of 32 bits by number, each access of which is one of the bus."""
+    """Registers: 32-bit words by number; each access is one bus access."""
 
     def __getitem__(self, number: int, /) -> Any: ...
     def __setitem__(self, number: int, value: Any, /) -> None: ...
 
 
 def _nothing() -> None:
-    """Memory that is mapped without caches needs nothing."""
+    """No-op, for memory that is mapped uncached."""
 
 
 @dataclass
 class MappedTransport:
-    """A `Transport` to ``registers`` and ``memory``, a 1-D array of 32-bit words that the machine
+    """A `Transport` for ``registers`` and ``memory``, a 1-D array of 32-bit words that the machine
     sees from byte ``origin`` on.
 
-    The machine is limited by its LIMIT registers alone, and has nothing that tells its
-    configuration but its registers. ``flush_cache`` and ``invalidate_cache`` are called as
-    `Transport.flush` and `invalidate`, and ``release`` in the end.
+    Only its LIMIT registers limit the machine, and only its registers tell its configuration.
+    ``flush_cache`` and ``invalidate_cache`` implement `Transport.flush` and `invalidate`;
+    ``release`` is called on close.
     """
 
     registers: Words
@@ -71,7 +71,7 @@ class MappedTransport:
         words = np.frombuffer(data, "<u4")
         first = address // WORD_BYTES
         for part in _parts(address, words.size):
-            # A copy, which begins at a multiple of 16 bytes as the part does.
+            # Copied first: the copy is 16-byte aligned, like the part.
             self.memory[part] = words[part.start - first : part.stop - first].copy()
 
     def fill(self, address: int, count: int) -> None:
@@ -87,7 +87,7 @@ class MappedTransport:
             self.registers[number] = word
 
     def limit(self, size: int) -> None:
-        """Nothing: `BoardDevice.set_limits` limits all transfers."""
+        """No-op: `BoardDevice.set_limits` limits all transfers."""
 
     def flush(self) -> None:
         self.flush_cache()
@@ -100,12 +100,12 @@ class MappedTransport:
 
 
 def open_mapped(place: str, memory_bytes: int) -> MappedTransport:
-    """The machine at ``place``, in one of `FORMS`.
+    """Open the machine at ``place``, in one of `FORMS`.
 
     ``mem:`` maps physical addresses through /dev/mem: the registers, and a region of memory that
     the kernel does not use. ``uio:`` is a UIO device with the registers as its first map and the
     memory as its second. ``pynq:`` takes ``memory_bytes`` from the allocator of the package pynq.
-    Raises `BoardError` if it is not there, not permitted, or not of that form.
+    Raises `BoardError` if the place does not exist, is not permitted, or has another form.
     """
     kind, _, rest = place.partition(":")
     if kind == "uio" and rest:
@@ -155,7 +155,7 @@ def _open_uio(path: Path) -> MappedTransport:
         raise BoardError(
             f"{path} is not a UIO device with two maps, registers and memory, in {maps}"
         ) from None
-    # Map N of a UIO device is at N pages.
+    # Map N of a UIO device is at an offset of N pages.
     shown = map_words(str(path), 0, registers)
     return MappedTransport(shown, map_words(str(path), mmap.PAGESIZE, size), origin)
 
@@ -182,8 +182,9 @@ def _open_pynq(registers: int, memory_bytes: int) -> MappedTransport:
 
 
 def map_words(path: str, offset: int, size: int) -> npt.NDArray[np.uint32]:
-    """``size`` bytes of the device at ``path`` from ``offset`` on, as words, not cached where the
-    kernel can; raises `BoardError`."""
+    """Map ``size`` bytes of the device at ``path`` from ``offset`` on, as words, uncached where the
+    kernel can; raises `BoardError`.
+    """
     where = f"{size:#x} bytes at {offset:#x} of {path}"
     if offset % mmap.PAGESIZE or size % WORD_BYTES or size <= 0:
         raise BoardError(

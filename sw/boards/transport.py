@@ -1,4 +1,4 @@
-"""How a board's memory and the registers of its machine are reached: `Transport`."""
+"""The interface to a board's memory and its machine's registers: `Transport`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .link import Line, Link, LinkError
 
 
 class BoardError(ValueError):
-    """A board that is missing, or whose memory is too small for a program."""
+    """A board is missing, or its memory is too small for a program."""
 
 
 class Transport(Protocol):
-    """Access to a machine and its memory, in words of 32 bits.
+    """Access to a machine and its memory, in 32-bit words.
 
     Attributes
     ----------
-    memory_bytes : size of the memory, whose first byte has the address 0 here
+    memory_bytes : size of the memory, whose first byte is at address 0 for these methods
     origin : address of that byte as the machine sees it, a multiple of 4096
     limits_machine : whether `limit` makes the machine's accesses beyond it bus errors
     configuration : `configuration_hash` of the machine; None if only its registers tell
@@ -33,27 +33,27 @@ class Transport(Protocol):
     configuration: int | None
 
     def read(self, address: int, count: int) -> bytes:
-        """``count`` words of memory from byte ``address``, a multiple of 4."""
+        """Read ``count`` words of memory at byte ``address``, a multiple of 4."""
         ...
 
     def write(self, address: int, data: bytes) -> None:
-        """Stores ``data``, whole words, from byte ``address`` of the memory, a multiple of 4."""
+        """Write ``data``, whole words, to memory at byte ``address``, a multiple of 4."""
         ...
 
     def fill(self, address: int, count: int) -> None:
-        """Stores ``count`` words of zeros from byte ``address`` of the memory, a multiple of 4."""
+        """Write ``count`` zero words to memory at byte ``address``, a multiple of 4."""
         ...
 
     def read_registers(self, address: int, count: int) -> list[int]:
-        """``count`` words of the machine's registers from byte ``address``."""
+        """Read ``count`` words of the machine's registers at byte ``address``."""
         ...
 
     def write_registers(self, address: int, words: Sequence[int]) -> None:
-        """Writes ``words`` to the machine's registers from byte ``address`` on, in order."""
+        """Write ``words`` to the machine's registers from byte ``address`` on, in order."""
         ...
 
     def limit(self, size: int) -> None:
-        """Limits the machine to the first ``size`` bytes of the memory, a multiple of 64."""
+        """Limit the machine to the first ``size`` bytes of the memory, a multiple of 64."""
         ...
 
     def flush(self) -> None:
@@ -110,14 +110,14 @@ class SerialTransport:
         self._link.write_words(register, [size])
 
     def flush(self) -> None:
-        """Nothing: the board executes requests in their order."""
+        """No-op: the board executes requests in order."""
 
     def invalidate(self) -> None:
-        """Nothing: memory is read anew each time."""
+        """No-op: every read goes to the board's memory."""
 
     @property
     def resent(self) -> int:
-        """How often requests were sent again because bytes were lost on the line."""
+        """Number of retransmission rounds because bytes were lost on the line."""
         return self._link.resent
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""From a schedule to a function that can be called."""
+"""Compiles a schedule to a callable function."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .te.tensor import Tensor
 
 # Opens a device, given the configuration and the bytes of memory that it needs.
 OpenDevice = Callable[[Config, int], Device]
-# Memory for the instructions and micro-ops of a call, in addition to its arguments.
+# Memory for the instructions and micro-ops of a call, besides its arguments.
 _SPARE_BYTES = 1 << 24
 
 
@@ -76,28 +76,27 @@ class Function:
 
     @cached_property
     def elements(self) -> dict[Memory, int]:
-        """How many elements of INP and WGT it uses, from the first on."""
+        """Number of leading elements of INP and WGT that the function uses."""
         return {
             memory: elements_used(self.lowered.nest, memory.name.lower(), self.config)
             for memory in (Memory.INP, Memory.WGT)
         }
 
     def run_on(self, runtime: RuntimeCalls, *buffers: Any) -> None:
-        """Queues the instructions of the function on ``runtime`` without waiting for them.
+        """Queue the instructions of the function on ``runtime`` without waiting for them.
 
-        ``buffers`` are device buffers, one per argument; none may overlap an output. Between
-        functions that use the same data the runtime needs a ``barrier``.
+        ``buffers`` are device buffers, one per argument; none may overlap an output. Functions that
+        share data must be separated by a runtime ``barrier``.
         """
         self._load_kernels(runtime)
         self._host(runtime, *buffers)
 
     def __call__(self, *arrays: npt.NDArray[Any]) -> RunResult:
-        """Runs on the device that the function was built with, and writes outputs into their
-        arrays.
+        """Run on the device that the function was built with, and write outputs into their arrays.
 
-        Returns the result of the run, with its cycles on a device with a clock. Calls from several
-        threads wait for one another. Raises `ValueError` if an array does not have the shape or the
-        dtype of its argument.
+        Returns the result of the run, with cycles if the device has a clock. Calls from several
+        threads are serialized. Raises `ValueError` if an array does not have the shape or dtype of
+        its argument.
         """
         if len(arrays) != len(self.args):
             raise ValueError(f"{self.name} takes {len(self.args)} arrays, not {len(arrays)}")
@@ -151,7 +150,7 @@ def build(
     open_device: OpenDevice | None = None,
     passes: Sequence[PlacedPass] = (),
 ) -> Function:
-    """A function of ``args``, placeholders and outputs, for the machine of ``env``.
+    """Build a function of ``args``, placeholders and outputs, for the machine of ``env``.
 
     ``passes`` are additional passes, each with its place: ``("after fold_loops", function)``.
     Raises `BuildError` with the reason if the machine cannot run the schedule, and `LoweringError`

@@ -1,4 +1,4 @@
-"""The names by which a schedule refers to one machine."""
+"""The environment: the names by which schedules refer to a machine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Environment:
     """Sizes, dtypes, scopes and instructions of one machine.
 
     ``config`` is a configuration, the name of a preset (``Environment("pynq")``) or the path of a
-    file in the form of vta_config.json; others raise `ConfigError`. ``with environment:`` makes it
-    what `get_env` returns. ``passes`` are additional passes, as `lower` takes them, for everything
-    that is lowered in this environment.
+    file in the format of vta_config.json; anything else raises `ConfigError`. ``with environment:``
+    makes `get_env` return it. ``passes`` are additional passes, in the format of `lower`, for
+    everything that is lowered in this environment.
     """
 
     inp_scope = "inp"
@@ -70,10 +70,10 @@ _default = Environment(DEFAULT)
 
 
 def get_env() -> Environment:
-    """The environment of the innermost ``with``, else the default machine's
-    (`amaranth_vta.hw.config.DEFAULT`), ``pynq-extended``.
+    """The environment of the innermost ``with``, by default that of ``pynq-extended``
+    (`amaranth_vta.hw.config.DEFAULT`).
 
-    ``with vta.Environment("pynq"):`` selects the published machine, of the same sizes without
+    ``with vta.Environment("pynq"):`` selects the published machine, which has the same sizes but no
     extensions.
     """
     return _current.get() or _default

@@ -1,4 +1,4 @@
-"""The statements that a loop nest has after each pass: checks nests that a user wrote."""
+"""Checks which statements a user-written loop nest may contain after each pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REMOVED_BY = {"dma_copy": "copy_by_dma", "gemm": "tensorize_gemm", "alu": "map_
 
 
 def check_form(nest: LoopNest, after: str) -> None:
-    """Raises `LoweringError` for a statement that does not occur after the pass ``after``.
+    """Raises `LoweringError` for a statement that cannot occur after the pass ``after``.
 
     ``after`` is one of `PASS_NAMES`.
     """
@@ -42,8 +42,9 @@ def _index(name: str) -> int:
 
 
 def _occurs(part: Stmt) -> tuple[str, str, str]:
-    """What ``part`` is, the pass that makes it, and the pass that removes it, empty if none
-    does."""
+    """What ``part`` is, the pass that introduces it, and the pass that removes it, empty if none
+    does.
+    """
     match part:
         case Region():
             return f"with {part.kind}()", "infer_bounds", _REMOVED_BY[part.kind]

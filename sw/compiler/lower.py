@@ -1,4 +1,4 @@
-"""Lowering: from a schedule, by the list of passes, to a loop nest of calls of the runtime."""
+"""Lowers a schedule, pass by pass, to a loop nest of runtime calls."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .te.tensor import Tensor
 
 @dataclass
 class Lowered:
-    """A loop nest after as many passes as succeeded; printing it shows its text.
+    """A loop nest after all passes that succeeded; prints as text.
 
-    ``problem`` says why the next pass failed, None if all succeeded. ``steps`` has the name of each
-    pass and the text after it, if they were asked for.
+    ``problem`` is the reason why the next pass failed, None if all succeeded. ``steps`` holds the
+    name of each pass and the text after it, if tracing was requested.
     """
 
     nest: LoopNest
@@ -42,16 +42,16 @@ class Lowered:
         return (body_text(self.nest) if self.simple else to_text(self.nest)) + self._note()
 
     def named(self, name: str) -> Lowered:
-        """The same under another name, without the steps."""
+        """The same loop nest under another name, without the steps."""
         nest = LoopNest(name, self.nest.args, self.nest.body)
         return Lowered(nest, self.config, self.problem, [], self.simple)
 
     def labelled(self) -> str:
-        """The loop nest with the stage, axis and source line that each line comes from."""
+        """The loop nest as text, each line with its stage, axis and source line."""
         return to_text(self.nest, labels=True)
 
     def instructions(self) -> str:
-        """The instructions and micro-ops, each with the stage and source line it comes from."""
+        """Instructions and micro-ops as text, each with its stage and source line."""
         return listing(self.nest, self.config)
 
     def _note(self) -> str:
@@ -68,14 +68,15 @@ def lower(
     passes: Sequence[PlacedPass] = (),
     labels: bool = False,
 ) -> Lowered:
-    """Lowers a schedule as far as possible; what the machine cannot do is `Lowered.problem`.
+    """Lower a schedule as far as possible; if the machine cannot run it, `Lowered.problem` tells
+    why.
 
     ``args`` are the placeholders and outputs, in the order of the function's arguments. Printing
-    the result shows the loop nest, in ``simple_mode`` its body alone; with ``trace`` every step,
-    and with ``labels`` the stage, axis and source line at each line of the steps. ``passes`` are
-    additional passes, each with its place: ``("after fold_loops", function)``. Raises
-    `LoweringError` if there is no loop nest at all, if the place of an additional pass does not
-    exist, or if it returns no `LoopNest`.
+    the result shows the loop nest, with ``simple_mode`` only its body. ``trace`` records every
+    step, and with ``labels`` each line of the steps shows its stage, axis and source line.
+    ``passes`` are additional passes, each with its place: ``("after fold_loops", function)``.
+    Raises `LoweringError` if there is no loop nest at all, if the place of an additional pass does
+    not exist, or if an additional pass does not return a `LoopNest`.
     """
     env = env or get_env()
     steps = with_placed([*env.passes, *passes])
@@ -86,10 +87,10 @@ def lower(
 
 
 def lower_further(nest: LoopNest, after: str, config: Config, trace: bool = False) -> Lowered:
-    """Lowers ``nest``, which has the form that the pass ``after`` leaves, as far as possible.
+    """Lower ``nest``, in the form that the pass ``after`` produces, as far as possible.
 
-    ``after`` is one of `PASS_NAMES`; ``trace`` is that of `lower`. Raises `LoweringError` if the
-    nest does not have that form.
+    ``after`` is one of `PASS_NAMES`; ``trace`` as in `lower`. Raises `LoweringError` if the nest
+    does not have that form.
     """
     check_form(nest, after)
     lowered = Lowered(nest, config, None, [(after, to_text(nest))] if trace else [])

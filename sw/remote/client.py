@@ -1,4 +1,4 @@
-"""A device: the machine that another computer serves."""
+"""A device that forwards to a machine served by another computer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from amaranth_vta.sw.runtime.device import Fault, Limits, RunResult, limit_of
 from .keys import Credentials
 from .messages import ALIVE_SECONDS, MAX_BYTES, SILENCE_SECONDS, VERSION, packed, unpacked
 
-# Memory sizes are rounded up to this, as on other devices.
+# Granularity of memory sizes, as on other devices.
 _UNIT = 64
 _PART = MAX_BYTES
 
 
 class RemoteError(RuntimeError):
-    """A server does not answer, refuses a request, or has gone; the message names it."""
+    """A server does not answer, refuses a request, or has disconnected; the message names it."""
 
 
 class RemoteDevice:
@@ -93,7 +93,7 @@ class RemoteDevice:
         return np.frombuffer(b"".join(parts), np.uint8).copy()
 
     def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
-        """Stores the bytes of ``data``; raises `ValueError` beyond the memory."""
+        """Write the bytes of ``data``; raises `ValueError` beyond the memory."""
         raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
         self._check_bounds(address, len(raw))
         for first in range(0, len(raw), _PART):
@@ -101,7 +101,7 @@ class RemoteDevice:
             self._ask("write", part, address=address + first)
 
     def set_limits(self, limits: Limits) -> None:
-        """As `Device.set_limits`."""
+        """See `Device.set_limits`."""
         self._limits = [limit_of(limits, memory) for memory in isa.LIMITED]
 
     def run(
@@ -131,14 +131,14 @@ class RemoteDevice:
         return RunResult(**result, fault=Fault(**fault) if fault else None, reached=reached)
 
     def close(self) -> None:
-        """Releases the machine for the next client; calling it again does nothing."""
+        """Release the machine for the next client; idempotent."""
         if self._context.closed:
             return
         try:
             if self._is_there:
                 self._ask("close")
         except RemoteError:
-            pass  # the server has released it already
+            pass  # the server has already released it
         finally:
             self._disconnect()
 
@@ -155,7 +155,7 @@ class RemoteDevice:
     def _ask(
         self, what: str, data: bytes | memoryview = b"", **values: Any
     ) -> tuple[dict[str, Any], bytes]:
-        """The reply to a request; raises `RemoteError`."""
+        """Send a request and return the reply; raises `RemoteError`."""
         self._requests += 1
         self._socket.send_multipart(packed({"do": what, "request": self._requests, **values}, data))
         heard = time.monotonic()

@@ -1,8 +1,9 @@
-"""CURVE keys, by which server and clients authenticate each other.
+"""CURVE keys for mutual authentication of server and clients.
 
 The server's folder contains its key pair in ``server.json`` and, in ``clients``, one file per
 client: the server's address and public key, and the client's key pair. The file grants access to
-the server."""
+the server.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ _SERVER, _CLIENTS = "server.json", "clients"
 
 
 class KeyFileError(ValueError):
-    """A file is not a file of keys, or cannot be read; the message names it."""
+    """A file is not a key file, or cannot be read; the message names it."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A public key and its secret key, in Z85."""
+    """A public key and its secret key, in Z85 encoding."""
 
     public: str
     secret: str
@@ -48,12 +49,12 @@ class Credentials:
 
     @classmethod
     def load(cls, path: str | Path) -> Credentials:
-        """The credentials in a file of ``clients``; raises `KeyFileError`."""
+        """Load the credentials from a file of ``clients``; raises `KeyFileError`."""
         return _load(Path(path), cls)
 
 
 class Keys:
-    """The folder ``path`` with the keys of a server, made if it does not exist."""
+    """The folder ``path`` with a server's keys, created if it does not exist."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -66,7 +67,7 @@ class Keys:
         self.server = _load(self._path / _SERVER, Pair)
 
     def client(self, name: str, address: str) -> Path:
-        """The file of the client ``name``, made if it does not exist."""
+        """The file of the client ``name``, created if it does not exist."""
         path = self._path / _CLIENTS / f"{name}.json"
         if not path.exists():
             pair = Pair.new()
@@ -75,7 +76,7 @@ class Keys:
         return path
 
     def admitted(self) -> set[str]:
-        """The public keys of all clients at present."""
+        """The public keys of all current clients."""
         files = (self._path / _CLIENTS).glob("*.json")
         return {_load(path, Credentials).public for path in files}
 
@@ -96,7 +97,7 @@ def _load(path: Path, made: Callable[..., Any]) -> Any:
 
 
 def _save(path: Path, values: dict[str, str]) -> None:
-    """Writes a file that only its owner can read."""
+    """Write a file that only its owner can read."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(file, "w") as text:
         text.write(json.dumps(values, indent=2) + "\n")

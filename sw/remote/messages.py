@@ -13,16 +13,16 @@ import json
 from typing import Any
 
 VERSION = 1
-# Time between heartbeats of the server, and the silence after which the client gives up.
+# Interval between heartbeats of the server, and the silence after which the client gives up.
 ALIVE_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
-# The most bytes in one message: larger transfers are split.
+# Maximum bytes per message: larger transfers are split.
 MAX_BYTES = 16 << 20
 MAX_HEADER = 1 << 20
 
 
 class MessageError(ValueError):
-    """Bytes are not a message; the text says why."""
+    """Received bytes are not a valid message; the text says why."""
 
 
 def packed(header: dict[str, Any], data: bytes | memoryview = b"") -> list[bytes | memoryview]:
@@ -44,12 +44,12 @@ def unpacked(parts: list[bytes]) -> tuple[dict[str, Any], bytes]:
 
 
 def whole_number(header: dict[str, Any], name: str) -> int:
-    """The whole number ``name`` of a header, 0 or more; raises `MessageError`."""
+    """The non-negative integer ``name`` of a header; raises `MessageError`."""
     return _whole(name, header.get(name))
 
 
 def whole_numbers(header: dict[str, Any], name: str) -> list[int]:
-    """The list ``name`` of such numbers, empty if it is missing; raises `MessageError`."""
+    """The list ``name`` of non-negative integers, empty if it is missing; raises `MessageError`."""
     values = header.get(name, [])
     if not isinstance(values, list):
         raise MessageError(f"{name} is not a list")

@@ -27,29 +27,30 @@ _MAGIC = b"PK\x03\x04"
 
 
 class ProgramError(ValueError):
-    """A program is damaged, incomplete, or made for another machine; the message says which."""
+    """A program is damaged, incomplete, or compiled for another machine; the message says which."""
 
 
 def write_archive(file: IO[bytes], kind: str, header: Mapping[str, Any], arrays: Arrays) -> None:
-    """Writes an archive of ``kind`` into an open file."""
+    """Write an archive of ``kind`` to an open file."""
     header = {**header, "format": f"{_FORMAT} {kind}", "version": _VERSION}
     header["checksum"] = _checksum(header, arrays)
     write_arrays(file, {"header": np.array(json.dumps(header)), **arrays})
 
 
 def save_archive(path: str | Path, kind: str, header: Mapping[str, Any], arrays: Arrays) -> None:
-    """Writes an archive to ``path``, completely or not at all; raises `ProgramError`."""
+    """Write an archive to ``path`` atomically; raises `ProgramError`."""
     _save(Path(path), lambda file: write_archive(file, kind, header, arrays))
 
 
 def save_arrays(path: str | Path, arrays: Arrays) -> None:
-    """Writes an .npz of arrays alone, completely or not at all; raises `ProgramError`."""
+    """Write an .npz with arrays only, atomically; raises `ProgramError`."""
     _save(Path(path), lambda file: write_arrays(file, arrays))
 
 
 def is_archive(path: str | Path) -> bool:
-    """Whether a file may be an archive, by its first bytes and the names in it; a zip file whose
-    names cannot be read may be one that is damaged."""
+    """Whether a file looks like an archive: a zip file with the header's name in it. A zip file
+    with an unreadable directory counts, as it may be a damaged archive.
+    """
     try:
         with Path(path).open("rb") as file:
             if file.read(4) != _MAGIC:
@@ -65,9 +66,9 @@ def is_archive(path: str | Path) -> bool:
 def load_archive(
     path: str | Path, kind: str, make: Callable[[dict[str, Any], Arrays], Made]
 ) -> Made:
-    """Calls ``make`` with the header and the arrays that `save_archive` was given.
+    """Call ``make`` with the header and the arrays of a file written by `save_archive`.
 
-    Raises `ProgramError` if the file cannot be read, is not of that ``kind``, is damaged or of
+    Raises `ProgramError` if the file cannot be read, is not of that ``kind``, is damaged or has
     another version, or if ``make`` fails on its contents, and `FileLimitError`.
     """
     arrays = _read(Path(path), kind)
@@ -88,14 +89,13 @@ def load_archive(
 
 
 def require(holds: bool, problem: str) -> None:
-    """Raises `ValueError` unless it ``holds``; `load_archive` then reports a damaged file."""
+    """Raises `ValueError` unless ``holds``; `load_archive` then reports a damaged file."""
     if not holds:
         raise ValueError(problem)
 
 
 def check_config(what: str, made_for: Config, config: Config) -> None:
-    """Raises `ProgramError`, naming the parameters that differ, unless the configurations are
-    equal."""
+    """Raises `ProgramError`, naming differing parameters, unless the configurations are equal."""
     if made_for != config:
         names = [
             item.name

@@ -1,7 +1,7 @@
-"""Arrays by name in an .npz file from an untrusted source.
+"""Reads named arrays from an .npz file from an untrusted source.
 
-A file of a few kilobytes can declare arrays that no memory holds: its sizes are checked before
-anything is read, against the file and against a limit. Nothing in a file is executed.
+A file of a few kilobytes can declare arrays larger than memory: sizes are checked before anything
+is read, against the file and against a limit. Nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LIMIT_VARIABLE = "VTA_FILE_LIMIT"
 _LIMIT_BYTES = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SUFFIX = ".npy"
-# Other methods may need gigabytes to unpack a few bytes.
+# Other compression methods may need gigabytes to unpack a few bytes.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# Header readers by version of the format. Version 3 is for named fields, which are not used here.
+# Header readers by format version. Version 3 is for named fields, which are not used here.
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -51,15 +51,15 @@ DAMAGE = (
 
 
 class FileLimitError(ValueError):
-    """A file holds, or declares, more than `file_limit` allows."""
+    """A file contains, or declares, more bytes than `file_limit` allows."""
 
 
 class DamagedFile(ValueError):
-    """A file is damaged; the text says in what way, not which file."""
+    """A file is damaged; the message states the damage, but not the file name."""
 
 
 def file_limit() -> int:
-    """The most bytes that a file may hold or declare: $VTA_FILE_LIMIT, such as 4G, else 1 GiB.
+    """Maximum bytes that a file may contain or declare: $VTA_FILE_LIMIT, such as 4G, or 1 GiB.
 
     Raises `FileLimitError` if the variable is not a number of bytes.
     """
@@ -73,7 +73,7 @@ def file_limit() -> int:
 
 
 def require_within_limit(what: str, size: int) -> None:
-    """Raises `FileLimitError` if ``size`` bytes exceed the limit; ``what`` names them."""
+    """Raises `FileLimitError` if ``size`` bytes exceed the limit; ``what`` names the data."""
     limit = file_limit()
     if size > limit:
         raise FileLimitError(f"{what} takes {size:,} bytes, more than {_trusted(limit)}")
@@ -100,8 +100,8 @@ def read_limited(path: str | Path) -> bytes:
 
 
 def write_arrays(file: IO[bytes], arrays: Arrays, compressed: bool = False) -> None:
-    """Writes ``arrays`` as an .npz, which `numpy.load` reads, into an open file."""
-    # numpy.savez cannot store arrays that are named like its own parameters.
+    """Write ``arrays`` as an .npz, readable by `numpy.load`, to an open file."""
+    # numpy.savez cannot store arrays with the names of its own parameters.
     method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
     with zipfile.ZipFile(_Sequential(file), "w", method) as archive:
         for name, array in arrays.items():
@@ -110,8 +110,9 @@ def write_arrays(file: IO[bytes], arrays: Arrays, compressed: bool = False) -> N
 
 
 class _Sequential(io.RawIOBase):
-    """A file that is written sequentially: devices such as /dev/null claim to be seekable and are
-    not."""
+    """A file that is written sequentially: devices such as /dev/null claim to be seekable but are
+    not.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -126,7 +127,7 @@ class _Sequential(io.RawIOBase):
 class ArrayFile:
     """The arrays in an open .npz file; each is read on request.
 
-    Raises `DamagedFile` if it is not an .npz file or has two arrays of one name, and
+    Raises `DamagedFile` if it is not an .npz file or two arrays have the same name, and
     `FileLimitError`.
     """
 
@@ -166,14 +167,14 @@ class ArrayFile:
 
 
 def is_single_array(file: IO[bytes]) -> bool:
-    """Whether an open file is a single array, an .npy; leaves it at its beginning."""
+    """Whether an open file is a single array (.npy); leaves the file position at the start."""
     begin = file.read(len(np.lib.format.MAGIC_PREFIX))
     file.seek(0)
     return begin == np.lib.format.MAGIC_PREFIX
 
 
 def read_single_array(file: IO[bytes]) -> npt.NDArray[Any]:
-    """The array in an open .npy file; raises `DamagedFile`, and `FileLimitError`."""
+    """The array in an open .npy file; raises `DamagedFile` or `FileLimitError`."""
     try:
         return _array(file, os.fstat(file.fileno()).st_size)
     except FileLimitError:
@@ -193,7 +194,7 @@ def _array(file: IO[bytes], size: int) -> npt.NDArray[Any]:
     count = math.prod(shape)
     if min(shape, default=0) < 0 or count * dtype.itemsize != size - file.tell():
         raise DamagedFile(f"it does not hold {list(shape)} of {dtype}")
-    # With elements of no bytes any count would fit.
+    # With zero-byte elements any count would fit.
     require_within_limit("an array in it", count * max(1, dtype.itemsize))
     data = bytearray(count * dtype.itemsize)
     if file.readinto(data) != len(data) or file.read(1):  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Numbers derived from the counters of a run: work done, and where the cycles went."""
+"""Metrics derived from the counters of a run: work done, and a breakdown of the cycles."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from amaranth_vta.hw.config import Config
 
 
 def completed(config: Config, counted: Mapping[str, int]) -> dict[str, int]:
-    """``counted``, values of `registers.COUNTERS` by name, and numbers derived from them:
+    """``counted``, values of `registers.COUNTERS` by name, plus metrics derived from them:
 
-    ``macs``, the multiplications of GEMM; ``…_bytes``, the bytes in DRAM of each memory's elements;
-    ``bytes_loaded`` and ``bytes_stored``, the sums of these, without instructions.
+    ``macs``, the multiplications of GEMM; ``…_bytes``, the bytes of each memory's elements in DRAM;
+    ``bytes_loaded`` and ``bytes_stored``, their sums, without instructions.
     """
     result = dict(counted)
     result["macs"] = counted["gemm_uops"] * config.macs_per_cycle
@@ -30,7 +30,7 @@ def completed(config: Config, counted: Mapping[str, int]) -> dict[str, int]:
 
 @cache
 def _transferred(config: Config) -> tuple[tuple[isa.Memory, str, str, int], ...]:
-    """Each memory, the counters of its elements and of their bytes, and the bytes of an element."""
+    """Each memory, the names of its element counter and byte metric, and its element size."""
     return tuple(
         (memory, f"{name}_elements", f"{name}_bytes", config.memory(memory).element_bytes)
         for memory in isa.Memory
@@ -52,17 +52,16 @@ class Spent:
 
     @property
     def is_known(self) -> bool:
-        """Whether there are counters that say where the cycles went."""
+        """Whether there are counters that break down the cycles."""
         return "gemm_busy" in self.counters
 
     def share(self, counter: str) -> float:
-        """The share of all cycles that ``counter`` counts."""
+        """Fraction of all cycles that ``counter`` counts."""
         return self.counters[counter] / self.cycles if self.cycles else 0.0
 
     @property
     def overlap(self) -> float | None:
-        """The share of the cycles in which load is busy that GEMM is busy too; None if load never
-        is."""
+        """Fraction of load's busy cycles in which GEMM is busy too; None if load is never busy."""
         busy = self.counters["load_busy"]
         return self.counters["load_and_gemm_busy"] / busy if busy else None
 

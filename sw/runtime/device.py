@@ -1,7 +1,7 @@
-"""The device protocol: a flat memory, and a machine that runs an instruction stream in it.
+"""The device protocol: a flat memory, and a machine that runs instruction streams from it.
 
 Scratchpads keep their contents between runs of a device. `amaranth_vta.sw.runtime.memory` manages
-the use of the memory.
+device memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from amaranth_vta.hw.config import Config
 @dataclass(frozen=True)
 class Fault:
     """Why a run stopped early: ``module`` and ``cause`` are lower-case names of
-    `amaranth_vta.hw.isa.Module` and `Cause`, and ``instruction`` is an index."""
+    `amaranth_vta.hw.isa.Module` and `Cause`, and ``instruction`` is an index.
+    """
 
     module: str
     instruction: int
@@ -31,7 +32,7 @@ class Fault:
 
 
 class RuntimeFault(RuntimeError):
-    """The machine stopped early: ``fault``, and the ``instruction`` that it names."""
+    """The machine stopped early, with ``fault`` at ``instruction``."""
 
     def __init__(self, fault: Fault, instruction: isa.Instruction | None, text: str) -> None:
         super().__init__(text)
@@ -40,18 +41,18 @@ class RuntimeFault(RuntimeError):
 
 
 # Per memory of `isa.LIMITED`, the index of the first element in DRAM that its transfers may not
-# access; 0, or not given, for none.
+# access; 0 or absent for no limit.
 Limits = Mapping[isa.Memory, int]
 
 
 def limit_of(limits: Limits, memory: isa.Memory) -> int:
-    """The limit of transfers of ``memory``, 0 for none."""
+    """The limit of transfers of ``memory``; 0 for none."""
     return limits.get(isa.limited_as(memory), 0)
 
 
 def end_in_dram(transfer: isa.Load | isa.Store) -> int:
-    """Index after the last DRAM element that ``transfer`` accesses, or 0: strides are not negative,
-    so the last row ends last.
+    """Index after the last DRAM element that ``transfer`` accesses, or 0 without any. Strides are
+    not negative, so the last row ends last.
     """
     return transfer.dram_base + max(transfer.y_size - 1, 0) * transfer.x_stride + transfer.x_size
 
@@ -66,13 +67,13 @@ def no_tokens() -> dict[str, int]:
 
 @dataclass
 class RunResult:
-    """How a run ended.
+    """The outcome of a run.
 
-    ``cycles`` is None on devices without a clock; ``estimated`` tells that cycles, and counters of
-    time, come from a model and not from the design itself. ``tokens_left`` counts the tokens that
-    each of `isa.TOKEN_QUEUES` held at the end. ``seconds`` is the time that the device took.
-    ``reached`` are the cycles, from the launch, at which each watched instruction retired, empty if
-    the device cannot tell.
+    ``cycles`` is None on devices without a clock; ``estimated`` means that cycles, and counters of
+    time, come from a model instead of the design itself. ``tokens_left`` counts the tokens left in
+    each of `isa.TOKEN_QUEUES`. ``seconds`` is the time that the device took. ``reached`` are the
+    cycles, from the launch, at which each watched instruction retired; empty if the device cannot
+    tell.
     """
 
     cycles: int | None
@@ -85,7 +86,7 @@ class RunResult:
 
 
 def total(results: Sequence[RunResult]) -> RunResult:
-    """Several runs as one: sums, and the tokens that the last one left."""
+    """Combine several runs: sums, and the tokens left by the last one."""
     if len(results) == 1:
         return results[0]
     counters = dict(results[0].counters) if results else {}
@@ -119,12 +120,13 @@ class Device(Protocol):
         ...
 
     def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
-        """Stores the bytes of ``data``, which may have any dtype and shape."""
+        """Write the bytes of ``data``, which may have any dtype and shape."""
         ...
 
     def set_limits(self, limits: Limits) -> None:
-        """Sets the limit of each memory from the next run on: a LOAD or STORE that would reach it
-        ends the run with a ``bus_error`` and transfers nothing."""
+        """Set the limit of each memory for subsequent runs: a LOAD or STORE that would reach it
+        ends the run with a ``bus_error`` and transfers nothing.
+        """
         ...
 
     def run(
@@ -134,11 +136,11 @@ class Device(Protocol):
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs a stream to its end.
+        """Run a stream to completion.
 
         ``watched`` are the indices, in order, of STOREs of the stream: a device with a clock may
-        tell when each of them retired. ``time_limit`` is in seconds of the host's clock: a run that
-        takes longer is stopped and reported as a `Fault` with the cause ``timeout`` and the module
-        that is stuck.
+        report when each of them retired. ``time_limit`` is in seconds of wall-clock time on the
+        host: a run that takes longer is stopped and reported as a `Fault` with the cause
+        ``timeout`` and the module that is stuck.
         """
         ...

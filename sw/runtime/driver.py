@@ -1,4 +1,4 @@
-"""Driver of the machine's registers, for any means of access to them."""
+"""Driver for the machine's registers, independent of how they are accessed."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class RegisterDriver:
     _written_limits: tuple[int, ...] | None = None
 
     def read_words(self, address: int, count: int) -> list[int]:
-        """Reads ``count`` words from the register at byte ``address`` on."""
+        """Read ``count`` words, starting with the register at byte ``address``."""
         raise NotImplementedError
 
     def write_words(self, address: int, words: Sequence[int]) -> None:
-        """Writes ``words`` from the register at byte ``address`` on, in order."""
+        """Write ``words`` in order, starting with the register at byte ``address``."""
         raise NotImplementedError
 
     def _check_machine(self) -> None:
@@ -60,12 +60,12 @@ class RegisterDriver:
                 )
 
     def set_limits(self, limits: Limits) -> None:
-        """As `Device.set_limits`."""
+        """See `Device.set_limits`."""
         self._limits = tuple(limit_of(limits, memory) for memory in isa.LIMITED)
 
     def set_bases(self, bases: Mapping[isa.Memory, int]) -> None:
-        """Set the byte address of element 0 of each memory of `isa.LIMITED`, 0 for those not given,
-        until the next call or a reset of the machine.
+        """Set the byte address of element 0 of each memory of `isa.LIMITED`, 0 if absent, until the
+        next call or a reset of the machine.
         """
         for memory in isa.LIMITED:
             self._write(f"{memory.name}_BASE", bases.get(memory, 0))
@@ -86,8 +86,9 @@ class RegisterDriver:
         return bool(self._read("STATUS") & _bit("STATUS", name))
 
     def _stopped_fault(self) -> Fault | None:
-        """The fault of a run that was asked to stop and is done: ``timeout`` of the instruction
-        that it had reached, or how it ended if it ended before."""
+        """The fault of a run that was told to stop and has ended: ``timeout`` at the instruction
+        that it had reached, or its own outcome if it had ended before.
+        """
         self._write("INTERRUPT_ENABLE", 0)
         if not self._status("stopped"):
             return self._fault()
@@ -95,7 +96,7 @@ class RegisterDriver:
         return Fault(module.name.lower(), self._read("FAULT_INSN"), isa.Cause.TIMEOUT.name.lower())
 
     def _counters(self) -> dict[str, int]:
-        """``cycles`` alone, or on a machine with counters all of them by name, `completed`."""
+        """``cycles`` only or, on a machine with counters, the result of `completed`."""
         cycles = self._read("CYCLES")
         if not self.config.counters:
             return {"cycles": cycles}

@@ -1,4 +1,4 @@
-"""Instructions as arrays of 64-bit words, so that a field of many is read at once."""
+"""Instructions as arrays of 64-bit words, to read a field of many instructions at once."""
 
 from __future__ import annotations
 

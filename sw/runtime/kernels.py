@@ -24,11 +24,11 @@ _IMMEDIATES = range(-1 << isa.IMMEDIATE_WIDTH - 1, 1 << isa.IMMEDIATE_WIDTH - 1)
 
 
 class CommandError(ValueError):
-    """The machine has no instructions for a call of the runtime; the message says why."""
+    """The machine cannot execute a runtime call; the message says why."""
 
 
 class UopMode(IntEnum):
-    """The unit that executes a kernel; values as in the published calls."""
+    """The unit that executes a kernel; values as in VTA's published runtime calls."""
 
     GEMM = 0
     ALU = 1
@@ -52,9 +52,9 @@ class Loop:
 
 @dataclass(frozen=True)
 class KernelOperation:
-    """The operation of all micro-ops of a kernel.
+    """The operation that all micro-ops of a kernel share.
 
-    With ``overwrite``, GEMM micro-ops set accumulators instead of adding to them; those of a
+    With ``overwrite``, GEMM micro-ops overwrite accumulators instead of adding to them; those of a
     ``depthwise`` kernel multiply several taps of each channel. ``independent`` claims that the
     kernel touches no accumulator used by the other unit's instructions in flight.
     """
@@ -71,7 +71,7 @@ class KernelOperation:
 
 @dataclass
 class KernelBuilder:
-    """Collects the calls of one kernel; `pieces` turns them into instructions."""
+    """Records the runtime calls of one kernel; `pieces` compiles them to instructions."""
 
     config: Config
     mode: UopMode
@@ -151,14 +151,14 @@ class KernelBuilder:
         self.operation = operation
 
     def pieces(self) -> list[Piece]:
-        """The instructions in order; none if there is nothing to do."""
+        """The instructions in order; empty if there is nothing to do."""
         if self.open_loops:
             raise CommandError(f"{self.open_loops} uop_loop_begin without uop_loop_end")
         if self.operation is None or not self.dst or any(not loop.extent for loop in self.loops):
             return []
         operation = self._with_factor(self.operation)
         uops = np.array([self.dst, self.src, self.wgt], np.int64)
-        # Unused indices are zeroed, so that kernels that differ only in them are one.
+        # Unused indices are cleared, so that kernels that differ only in these are deduplicated.
         used = np.array(
             [1, operation.mode is UopMode.ALU and not operation.use_immediate, 0]
             if operation.mode is UopMode.ALU or operation.reset
@@ -174,7 +174,9 @@ class KernelBuilder:
         ]
 
     def _with_factor(self, operation: KernelOperation) -> KernelOperation:
-        """``operation``; a MULTIPLY_ADD with the accumulators that ``wgt`` names as its factor."""
+        """``operation``; for a MULTIPLY_ADD, with the accumulators that ``wgt`` selects as its
+        factor.
+        """
         if operation.mode is UopMode.GEMM or operation.alu_opcode != isa.AluOp.MULTIPLY_ADD:
             return operation
         first = self.wgt[0]
@@ -249,7 +251,9 @@ class KernelBuilder:
 def _encoded(
     instructions: isa.InstructionSet, operation: KernelOperation, loops: tuple[Loop, ...]
 ) -> int:
-    """The bits of an instruction without the micro-op range; most kernels differ only in that."""
+    """The bits of an instruction without the micro-op range; cached, since most kernels differ only
+    in that range.
+    """
     # Absent or unit loops are encoded as extent 1, factor 0.
     once = Loop(1, (0, 0, 0))
     real = [loop if loop.extent > 1 else once for loop in loops]

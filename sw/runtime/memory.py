@@ -1,4 +1,4 @@
-"""Allocation of a device's memory."""
+"""Allocates a device's memory."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class OutOfMemory(MemoryError):
-    """A buffer does not fit; the message says how much was asked for and how much is left."""
+    """A buffer does not fit; the message states the bytes requested and the bytes left."""
 
 
 def buffer_alignment(config: Config) -> int:
-    """The alignment, in bytes, of buffers that any memory of the machine can load or store."""
+    """Alignment, in bytes, at which any memory of the machine can load or store a buffer."""
     return max(isa.BASE_ALIGNMENT, *(config.memory(memory).element_bytes for memory in isa.Memory))
 
 
 class DeviceMemory:
-    """A first-fit allocator over the whole memory of ``device``; adjacent free pieces are
-    merged."""
+    """A first-fit allocator for all memory of ``device``; adjacent free blocks are merged."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.alignment = buffer_alignment(device.config)
         self._size = device.memory_bytes - device.memory_bytes % self.alignment
-        # Free pieces, (address, bytes), by address; all multiples of the alignment.
+        # Free blocks (address, bytes), sorted by address; both are multiples of the alignment.
         self._free = [(0, self._size)] if self._size else []
 
     @property
     def bytes_left(self) -> int:
-        """Free bytes, all pieces together."""
+        """Total free bytes."""
         return sum(size for _, size in self._free)
 
     @property
     def limits(self) -> Limits:
-        """Limits that keep a program from accessing memory beyond the last buffer."""
+        """Limits that prevent a program from accessing memory beyond the last buffer."""
         end = self._size
         if self._free and sum(self._free[-1]) == self._size:
             end = self._free[-1][0]
@@ -51,7 +50,7 @@ class DeviceMemory:
         return {memory: end // config.memory(memory).element_bytes for memory in isa.LIMITED}
 
     def allocate(self, size: int, name: str = "buffer") -> Buffer:
-        """``size`` bytes, aligned by `buffer_alignment`; their contents are undefined.
+        """Allocate ``size`` bytes, aligned to `buffer_alignment`; their contents are undefined.
 
         Raises `OutOfMemory`, or `ValueError` for a size below 1.
         """
@@ -83,9 +82,9 @@ class DeviceMemory:
 
 
 class Buffer:
-    """``size`` bytes of device memory from the physical byte ``address``.
+    """``size`` bytes of device memory at the physical byte ``address``.
 
-    Host access is checked against the buffer's bounds. An offset is in bytes.
+    Host accesses are bounds-checked. Offsets are in bytes.
     """
 
     __slots__ = ("_memory", "_whole", "address", "name", "size")
@@ -102,8 +101,8 @@ class Buffer:
         self.address = address
         self.size = size
         self.name = name
-        # Not itself: an object in a reference cycle, with its device, lives until garbage
-        # collection.
+        # Not a reference to itself: an object in a reference cycle, and its device, live until
+        # garbage collection.
         self._whole = whole
 
     def __repr__(self) -> str:
@@ -116,9 +115,9 @@ class Buffer:
         return self._whole or self
 
     def write(self, data: npt.NDArray[np.generic] | bytes, offset: int = 0) -> None:
-        """Stores the bytes of ``data`` (any dtype and shape, C order) from ``offset`` on.
+        """Write the bytes of ``data`` (any dtype and shape, C order) at ``offset``.
 
-        Raises `IndexError` if they end beyond the buffer, `ValueError` if it has been freed.
+        Raises `IndexError` if they exceed the buffer, `ValueError` if it has been freed.
         """
         flat = (
             np.frombuffer(data, np.uint8)
@@ -136,7 +135,7 @@ class Buffer:
         shape: int | tuple[int, ...],
         offset: int = 0,
     ) -> npt.NDArray[_Scalar]:
-        """A new array with the contents from ``offset`` on. Raises what `write` raises."""
+        """A new array with the contents at ``offset``. Raises the errors of `write`."""
         shape = (shape,) if isinstance(shape, int) else shape
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         device = self._device()
@@ -144,8 +143,9 @@ class Buffer:
         return device.read(self.address + offset, size).view(dtype).reshape(shape)
 
     def part(self, offset: int, size: int, name: str) -> Buffer:
-        """``size`` bytes from ``offset`` on, which must be a multiple of the alignment of buffers;
-        to be used while the whole has not been freed. Raises what `write` raises."""
+        """A view of ``size`` bytes at ``offset``, which must be a multiple of the buffer alignment.
+        Valid until the whole buffer is freed. Raises the errors of `write`.
+        """
         self._device()
         self._check("take", offset, size)
         assert self._memory is not None
@@ -154,7 +154,7 @@ class Buffer:
         return Buffer(self._memory, self.address + offset, size, name, self.whole)
 
     def free(self) -> None:
-        """Frees the memory; raises `ValueError` if it is free already, or of a part."""
+        """Free the memory; raises `ValueError` if it is already free or the buffer is a part."""
         self._device()
         assert self._memory is not None
         if self.whole is not self:

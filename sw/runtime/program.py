@@ -1,6 +1,6 @@
-"""Compiled programs: recorded runs of the runtime, which can be saved to a file.
+"""Compiled programs: recorded instruction streams of the runtime, which can be saved to a file.
 
-A program holds its instruction streams with addresses relative to buffers, the buffers with the
+A program contains its instruction streams with addresses relative to buffers, the buffers with the
 contents of constant ones (including micro-ops), and the configuration of its machine.
 """
 
@@ -53,8 +53,8 @@ class BufferPlan:
 class StreamPlan:
     """Instructions of one launch: uint64 (instructions, 2), low word first, FINISH included.
 
-    ``buffer`` (int32) has for each instruction the index of the buffer to whose first element its
-    dram_base is relative, or -1.
+    ``buffer`` (int32) has, for each instruction, the index of the buffer to which its dram_base is
+    relative, or -1.
     """
 
     words: Words
@@ -74,7 +74,7 @@ class Program:
     contents: Mapping[str, npt.NDArray[np.uint8]]
 
     def place(self, runtime: Runtime, streams: Collection[int] | None = None) -> PlacedProgram:
-        """Places the program, or only its ``streams`` (indices), in the memory of the runtime's
+        """Place the program, or only its ``streams`` (indices), in the memory of the runtime's
         device, ready to run.
 
         Raises `ProgramError` if the machine has another configuration, and `OutOfMemory`.
@@ -83,15 +83,15 @@ class Program:
         return PlacedProgram(self, runtime, streams)
 
     def save(self, path: str | Path) -> None:
-        """Writes a file for `load`; raises `ProgramError` if it cannot be written."""
+        """Write a file for `load`; raises `ProgramError` if it cannot be written."""
         save_archive(path, _KIND, *self.parts())
 
     @classmethod
     def load(cls, path: str | Path, config: Config | None = None) -> Program:
-        """The program in a file.
+        """Load a program from a file.
 
         Raises `ProgramError` if the file is not a program, is damaged, has another format version,
-        or was made for another machine than ``config``.
+        or was compiled for another machine than ``config``.
         """
         program = load_archive(path, _KIND, cls.from_parts)
         if config is not None:
@@ -99,7 +99,7 @@ class Program:
         return program
 
     def parts(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """A header for JSON, and arrays by name; `from_parts` makes the program again from both."""
+        """A JSON header, and arrays by name; `from_parts` rebuilds the program from both."""
         header = {
             "config": self.config.to_dict(),
             "buffers": [asdict(item) for item in self.buffers],
@@ -118,7 +118,9 @@ class Program:
     def from_parts(
         cls, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
     ) -> Program:
-        """The program of these `parts`; malformed ones raise `ConfigError` or a Python error."""
+        """Rebuild a program from its `parts`; malformed parts raise `ConfigError` or a Python
+        error.
+        """
         buffers = tuple(BufferPlan(**item) for item in header["buffers"])
         program = cls(
             config=Config.from_dict(header["config"]),
@@ -157,7 +159,7 @@ class Program:
         require_within_limit("the memory that it needs", self.placed_bytes())
 
     def save_image(self, path: str | Path, inputs: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Writes a program image for ``vta replay``, with ``inputs`` in the buffers of these names.
+        """Write a program image for ``vta replay``, with ``inputs``, by name, in their buffers.
 
         Raises `ProgramError` if the program has more than one stream, or if the file cannot be
         written.
@@ -181,8 +183,10 @@ class Program:
     def placed_at_zero(
         self, streams: Collection[int] | None = None
     ) -> tuple[npt.NDArray[np.uint8], PlacedProgram]:
-        """A memory (uint8, indexed by byte address) with the program, or only its ``streams``, and
-        where its parts are. It runs elsewhere if base registers and launch add that address."""
+        """A memory image (uint8, indexed by byte address) of the program, or only its ``streams``,
+        at address 0, and the addresses of its parts. It is relocatable: add an offset to base
+        registers and launch address.
+        """
         tape = _Tape(self.config, self.placed_bytes(streams))
         return tape.memory, self.place(Runtime(tape), streams)
 
@@ -199,10 +203,10 @@ class Program:
 
 
 class PlacedProgram:
-    """A program in the memory of a runtime's device.
+    """A program placed in the memory of a runtime's device.
 
-    ``streams`` has, by index, the address of each stream that was placed, and its instructions with
-    absolute addresses.
+    ``streams`` has, by index, the address of each placed stream, and its instructions with absolute
+    addresses.
     """
 
     def __init__(
@@ -233,7 +237,7 @@ class PlacedProgram:
             self.streams[index] = buffer.address, words
 
     def buffer(self, name: str) -> Buffer:
-        """The buffer of that name; raises `ProgramError` if the program has none."""
+        """The buffer called ``name``; raises `ProgramError` if the program has none."""
         if name not in self._buffers:
             raise ProgramError(
                 f"the program has no buffer {name}; it has {', '.join(sorted(self._buffers))}"
@@ -241,7 +245,7 @@ class PlacedProgram:
         return self._buffers[name]
 
     def run(self, streams: range | None = None, time_limit: float | None = None) -> RunResult:
-        """Run all streams, or those with these indices, and sum up; raises `RuntimeFault`."""
+        """Run all streams, or the ``streams`` given by index, and sum up; raises `RuntimeFault`."""
         chosen = self.streams if streams is None else streams
         return total([self.run_one(index, (), time_limit) for index in chosen])
 
@@ -263,7 +267,7 @@ class Recorder(Runtime):
 
     It needs no device: ``memory_bytes`` is the memory available to buffers. A stream ends at
     `synchronize`, or at ``stream_limit`` instructions. Each stream is self-contained: it first
-    loads the micro-ops that it needs of earlier streams.
+    reloads the micro-ops that it uses from earlier streams.
     """
 
     def __init__(
@@ -272,12 +276,12 @@ class Recorder(Runtime):
         self._tape = _Tape(config, memory_bytes)
         super().__init__(self._tape, stream_limit)
         self.streams: list[tuple[Words, list[tuple[int, Buffer]]]] = []
-        # The streams in the order in which they were recorded, without FINISH.
+        # Recorded streams in order, without FINISH.
         self._made: list[Stream] = []
 
     def join(self, streams: range) -> tuple[int, tuple[int, ...]]:
         """Add a stream that joins ``streams``, so that each starts while its predecessor drains.
-        Returns its index, and the number of instructions at which each of them ends.
+        Returns its index, and the end of each joined stream as a number of instructions.
 
         The first of ``streams`` must not rely on micro-ops that earlier streams loaded. Raises
         `CannotJoin`.
@@ -305,7 +309,7 @@ class Recorder(Runtime):
         constants: Sequence[Buffer] = (),
     ) -> Program:
         """The recorded program. Buffers without another role are scratch. Constants are saved with
-        their present contents.
+        their current contents.
 
         Raises `ProgramError` if instructions are queued, or if buffers share a name or a role.
         """
@@ -354,7 +358,7 @@ class Recorder(Runtime):
 
 
 class _Tape:
-    """A device to record on: a memory of zeros without a machine."""
+    """A device for recording: zeroed memory without a machine."""
 
     name = "recorder"
 
@@ -390,8 +394,9 @@ def _moved(
     addresses: npt.NDArray[np.int64],
     sign: int,
 ) -> Words:
-    """Instructions with the start of their buffers added to dram_base, or subtracted by
-    ``sign``."""
+    """Instructions with their buffers' start addresses added to dram_base, or subtracted if
+    ``sign`` is negative.
+    """
     layout = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
     base = layout["dram_base"]
     element_bytes = np.ones(1 << layout["memory"].width, np.int64)

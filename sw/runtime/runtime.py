@@ -30,9 +30,10 @@ __all__ = ["CommandError", "Runtime", "RuntimeFault"]
 class Runtime:
     """Emits and runs instructions for one device.
 
-    A stream that reaches ``stream_limit`` instructions runs by itself or, if a pop in it waits for
-    a later push, as soon as none does. So the host may access the buffers of queued instructions
-    only after `synchronize`. ``time_limit``, in seconds, applies to each run.
+    A stream that reaches ``stream_limit`` instructions is run without waiting for `synchronize`,
+    or, if a pop in it waits for a later push, as soon as none does. So the host may access the
+    buffers of queued instructions only after `synchronize`. ``time_limit``, in seconds, applies to
+    each run.
 
     All calls raise `CommandError` for anything that the machine cannot do.
     """
@@ -54,11 +55,11 @@ class Runtime:
         self._cache = UopCache(self.config.uop.depth)
         self._kernels: dict[Hashable, list[tuple[int, UopSequence]]] = {}
         self._builder: KernelBuilder | None = None
-        # The contents of the micro-op buffer at the start of the stream.
+        # Contents of the micro-op buffer at the start of the stream.
         self._resident: list[tuple[int, UopSequence]] = []
 
         self._transfers = TransferEncoder(self.config)
-        # GEMM and ALU have these two fields at the same place.
+        # GEMM and ALU have these two fields at the same position.
         instructions = isa.instruction_set(self.config)
         gemm = instructions.layouts[isa.Opcode.GEMM]
         self._at_uop_begin = gemm["uop_begin"].offset
@@ -68,14 +69,15 @@ class Runtime:
     # Buffers.
 
     def allocate(self, size: int, name: str = "buffer") -> Buffer:
-        """``size`` bytes of device memory, aligned so that any memory of the machine can use them.
+        """Allocate ``size`` bytes of device memory, aligned so that any memory of the machine can
+        use them.
 
         Raises `OutOfMemory`.
         """
         return self.memory.allocate(size, name)
 
     def free(self, buffer: Buffer) -> None:
-        """Frees a buffer; raises `CommandError` while queued instructions use it."""
+        """Free a buffer; raises `CommandError` while queued instructions use it."""
         if any(used is buffer for _, used in self._stream.relocations):
             raise CommandError(f"{buffer.name} is used by queued instructions; synchronize first")
         buffer.free()
@@ -142,9 +144,10 @@ class Runtime:
     def forward_buffer_2d(
         self, accumulator: int, *sizes_and_pads: int, sram_index: int, pad_value: int = 0
     ) -> None:
-        """Stores low bits of accumulators to INP, on a machine with the extension FORWARD: as
-        `load_buffer_2d` with an ``accumulator`` for the buffer and its element, in one
-        instruction."""
+        """Forward the low bits of accumulators to INP, on a machine with the extension FORWARD.
+        Arguments as in `load_buffer_2d`, with ``accumulator`` instead of the buffer and its
+        element. Must fit one instruction.
+        """
         rows, pads = MemoryRows(accumulator, *sizes_and_pads[:3]), Pads(*sizes_and_pads[3:])
         bits = self._transfers.forward(rows, pads, sram_index, pad_value)
         self._append(Module.STORE, bits)
@@ -161,23 +164,24 @@ class Runtime:
     # Micro-op kernels.
 
     def push_gemm(self, body: Callable[[], None], key: Hashable = None) -> None:
-        """Runs the GEMM micro-op kernel that ``body`` makes by its calls of `uop_loop_begin`,
-        `uop_push` and `uop_loop_end`.
+        """Run the GEMM micro-op kernel that ``body`` builds by calling `uop_loop_begin`, `uop_push`
+        and `uop_loop_end`.
 
-        ``key`` identifies the kernel: for a key that this runtime has met before, ``body`` is not
+        ``key`` identifies the kernel: for a key already known to this runtime, ``body`` is not
         called again.
         """
         self._push_kernel(UopMode.GEMM, body, key)
 
     def push_alu(self, body: Callable[[], None], key: Hashable = None) -> None:
-        """As `push_gemm`, for a kernel of ALU micro-ops."""
+        """Like `push_gemm`, for a kernel of ALU micro-ops."""
         self._push_kernel(UopMode.ALU, body, key)
 
     def uop_loop_begin(
         self, extent: int, dst_factor: int, src_factor: int, wgt_factor: int
     ) -> None:
-        """Opens one of at most two loops around a kernel's micro-ops; each of its iterations
-        adds the factors to their indices."""
+        """Open one of at most two loops around a kernel's micro-ops; each iteration adds the
+        factors to their indices.
+        """
         self._kernel().loop_begin(extent, dst_factor, src_factor, wgt_factor)
 
     def uop_loop_end(self) -> None:
@@ -203,8 +207,8 @@ class Runtime:
         ``overwrite``: they become the product instead of the sum. ``independent``: the kernel
         touches no accumulator used by instructions of the other unit, ALU or GEMM, in flight.
         ``depthwise``: GEMM multiplies several taps of each channel (extension DEPTHWISE). All
-        micro-ops of a kernel agree in everything but their indices; those of MULTIPLY_ADD agree in
-        ``wgt`` too, the factor accumulator.
+        micro-ops of a kernel must agree in everything but their indices; for MULTIPLY_ADD also in
+        ``wgt``, the factor accumulator.
         """
         if mode not in (UopMode.GEMM, UopMode.ALU):
             raise CommandError(f"uop_push of mode {mode}: it is 0 for GEMM or 1 for ALU")
@@ -229,11 +233,11 @@ class Runtime:
         return self._builder
 
     def load_kernels(self, kernels: Iterable[tuple[UopMode, Callable[[], None], Hashable]]) -> None:
-        """Loads the micro-ops of kernels that are used later: mode, body and key of each, as for
-        `push_gemm` and `push_alu`.
+        """Prefetch the micro-ops of kernels: mode, body and key of each, as in `push_gemm` and
+        `push_alu`.
 
         Loading them together takes few instructions, none of which delays a kernel. If they do not
-        fit the micro-op buffer together, each is loaded when it is used.
+        all fit the micro-op buffer, nothing is prefetched, and each is loaded on first use.
         """
         sequences: dict[UopSequence, None] = {}
         for mode, body, key in kernels:
@@ -277,9 +281,9 @@ class Runtime:
         return [(piece.bits, self._uops.intern(piece.uops)) for piece in pieces]
 
     def _load_uops(self, sequence: UopSequence, begin: int, count: int) -> None:
-        # Compute loads micro-ops in order with their uses, so this needs no token to overwrite what
-        # earlier instructions use, nor to be visible to later ones; and it need not wait for the
-        # tokens that the kernel waits for.
+        # Compute loads and uses micro-ops in order, so no token is needed to overwrite micro-ops of
+        # earlier instructions or to make these visible to later ones. The load also need not wait
+        # for the tokens that the kernel pops.
         info = self._transfers.memory(Memory.UOP)
         rows = info.rows_of(sequence.buffer, sequence.offset, count, 1, 0)
         bits = self._transfers.encode(info, begin, rows)
@@ -292,13 +296,13 @@ class Runtime:
         self._stream.push(giver, taker)
 
     def dep_pop(self, giver: Module, taker: Module) -> None:
-        """``taker`` pops a token of ``giver`` before its next instruction."""
+        """``taker`` pops a token from ``giver`` before its next instruction."""
         self._stream.pop(giver, taker)
 
     def barrier(self) -> None:
-        """Orders all later instructions behind all earlier ones, through device memory too."""
+        """Order all later instructions after all earlier ones, device memory included."""
         if not self._stream.balanced():
-            # Tokens are anonymous: those of a barrier could be mistaken for others in flight.
+            # Tokens are anonymous: a barrier's tokens could be mistaken for others in flight.
             if not self._stream.divisible():
                 raise CommandError("a barrier between a dep_pop and the dep_push that it waits for")
             self._run_and_continue()
@@ -313,11 +317,11 @@ class Runtime:
     # Runs.
 
     def synchronize(self, time_limit: float | None = None) -> RunResult:
-        """Runs the queued instructions and waits for their end.
+        """Run the queued instructions and wait for completion.
 
         Returns the sums over the runs since the last call. Raises `RuntimeFault` if the machine
-        stops early, which discards the queue; its cause is ``timeout``, with the module that is
-        stuck, if a run takes longer than ``time_limit``, or if that is None, than the runtime's.
+        stops early, which discards the queue. Its cause is ``timeout``, with the module that is
+        stuck, if a run takes longer than ``time_limit``, by default the runtime's.
         """
         if not self._stream.is_empty():
             self._stream.settle()
@@ -332,7 +336,7 @@ class Runtime:
         watched: Sequence[int] = (),
         time_limit: float | None = None,
     ) -> RunResult:
-        """Runs instructions that are in device memory already: ``words``, uint64 (instructions, 2),
+        """Run instructions that are already in device memory: ``words``, uint64 (instructions, 2),
         at ``address``. The contents of the micro-op buffer are unknown afterwards. ``watched`` is
         as in `Device.run`.
 
@@ -344,13 +348,13 @@ class Runtime:
         return self._launch(address, words, time_limit, watched)
 
     def forget_kernels(self) -> None:
-        """Forgets which micro-ops are loaded, for when others have used the machine."""
+        """Invalidate the micro-op cache, for use after others have used the machine."""
         self._cache.clear()
         self._resident = []
 
     @property
     def queued(self) -> int:
-        """How many instructions are queued."""
+        """Number of queued instructions."""
         return len(self._stream.words)
 
     def dump(self) -> str:
@@ -385,7 +389,7 @@ class Runtime:
             buffer.write(words)
             result = self._launch(buffer.address, words, time_limit)
         except BaseException:
-            # It is not known which of its micro-ops have been loaded.
+            # Unknown which of its micro-ops have been loaded.
             self.forget_kernels()
             self._results = []
             raise

@@ -1,7 +1,8 @@
-"""A program that clears all scratchpads, so that the next user finds no data of the previous one.
+"""A program that clears all scratchpads, so that the next user cannot read the previous user's
+data.
 
-Scratchpads keep their contents between runs. Where one machine serves several users, as a board
-does, loaded data, weights above all, would be readable by the next user.
+Scratchpads keep their contents between runs. On a machine shared by several users, such as a board,
+loaded data, above all weights, would be readable by the next user.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .transfers import TransferEncoder
 
 
 def scrub_stream(config: Config) -> Words:
-    """The instructions, which read and write no memory: all that they load is padding."""
+    """The instructions; they do not access memory: all loads are only padding."""
     encoder, stream = TransferEncoder(config), Stream()
     for module, memory in (
         (Module.LOAD, Memory.INP),

@@ -15,7 +15,7 @@ from .kernels import CommandError
 from .memory import Buffer
 
 _HEAD = isa.instruction_set(Config()).layouts[isa.Opcode.FINISH]
-# By queue (giver, taker): the flag with which an instruction pushes a token, and pops one.
+# By queue (giver, taker): the flag by which an instruction pushes a token, and the flag to pop one.
 PUSH = {
     (module, other): _HEAD[f"push_{side}"].insert(1)
     for module in Module
@@ -26,7 +26,7 @@ POP = {
     for module in Module
     for side, other in isa.neighbours(module).items()
 }
-# No-ops that only exchange tokens. Their encodings are equal in all configurations.
+# No-ops that only exchange tokens. Their encodings are the same in all configurations.
 _NO_OPERATION = {
     Module.LOAD: isa.Load(memory=isa.Memory.INP, x_size=0, y_size=0),
     Module.COMPUTE: isa.Load(memory=isa.Memory.UOP, x_size=0, y_size=0),
@@ -45,18 +45,18 @@ class Stream:
     """Instructions in program order, 128 bits each.
 
     `pop` takes effect before the next instruction of the consuming module, `push` after the latest
-    instruction of the producing module. Each becomes a flag of that instruction; where none can
-    carry it without reordering the module's pops, work and pushes, a no-op does.
+    instruction of the producing module. Each sets a flag of that instruction. If this would reorder
+    the module's pops, work and pushes, a no-op is appended to carry the flag.
     """
 
     words: list[int] = field(default_factory=list)
-    # (index of the instruction, buffer that its dram_base lies in)
+    # (index of an instruction, buffer that contains its dram_base)
     relocations: list[tuple[int, Buffer]] = field(default_factory=list)
-    # By queue: tokens that the instructions in `words` push and do not pop.
+    # Per queue, tokens pushed but not popped by the instructions in `words`.
     outstanding: dict[tuple[Module, Module], int] = field(
         default_factory=lambda: dict.fromkeys(isa.TOKEN_QUEUES, 0)
     )
-    # The padding values after the instructions in `words`; a run begins with zeros.
+    # Padding values after the instructions in `words`; a run begins with zeros.
     padding: dict[isa.Padding, int] = field(default_factory=lambda: dict.fromkeys(isa.Padding, 0))
     _pending: list[list[tuple[Module, Module]]] = field(default_factory=lambda: [[], [], []])
     _latest: list[int | None] = field(default_factory=lambda: [None, None, None])
@@ -71,14 +71,14 @@ class Stream:
         self.append_before_pops(module, bits, buffer)
 
     def append_before_pops(self, module: Module, bits: int, buffer: Buffer | None = None) -> None:
-        """As `append`, for an instruction that need not wait for the pops before it."""
+        """Like `append`, for an instruction that need not wait for pending pops."""
         if buffer is not None:
             self.relocations.append((len(self.words), buffer))
         self._latest[module] = len(self.words)
         self.words.append(bits)
 
     def extend(self, other: Stream, begin: int = 0, end: int | None = None) -> None:
-        """Append the instructions of ``other`` from ``begin`` to before ``end``, unchanged."""
+        """Append instructions ``begin`` to ``end`` - 1 of ``other``, unchanged."""
         end = len(other.words) if end is None else end
         shift = len(self.words) - begin
         self.words += other.words[begin:end]
@@ -93,7 +93,7 @@ class Stream:
                 self._latest[module] = latest + shift
 
     def pad_with(self, padding: isa.Padding, value: int) -> None:
-        """Pads later loads of the memories of ``padding`` with ``value``."""
+        """Set the padding value of later loads of the memories of ``padding``."""
         if self.padding[padding] != value:
             instruction = isa.set_padding(padding, value)
             bits = SET_PADDING.encode(instruction)
@@ -116,24 +116,24 @@ class Stream:
         self._pending[taker].append(queue)
 
     def settle(self) -> None:
-        """Appends instructions for the pops that no instruction has followed."""
+        """Append no-ops for pops that are still pending."""
         for module in (Module.LOAD, Module.COMPUTE, Module.STORE):
             if self._pending[module]:
                 self.append(module, NO_OPERATION_BITS[module])
 
     def balanced(self) -> bool:
-        """Whether every token pushed is popped, and no pop waits for an instruction."""
+        """Whether every pushed token is popped, and no pop is pending."""
         return not any(self.outstanding.values()) and not any(self._pending)
 
     def divisible(self) -> bool:
-        """Whether the stream so far can run on its own: no pop in it waits for a later push."""
+        """Whether the stream so far can run separately: no pop in it waits for a later push."""
         return min(self.outstanding.values()) >= 0
 
     def successor(self) -> Stream:
-        """An empty stream that continues a `divisible` one after its end.
+        """An empty stream that continues a `divisible` one.
 
-        A run ends when everything in it has retired, and clears the remaining tokens; so the
-        successor first pushes them again, by no-ops. It also sets padding values again.
+        A run ends when all its instructions have retired, and clears the remaining tokens; the
+        successor therefore pushes them again, by no-ops. It also sets padding values again.
         """
         stream = Stream()
         for padding, value in self.padding.items():
@@ -141,7 +141,7 @@ class Stream:
         for queue, count in self.outstanding.items():
             for _ in range(count):
                 stream.push(*queue)
-        # After the pushes, which must not wait for these pops.
+        # Set after the pushes, which must not wait for these pops.
         stream._pending = self._pending
         return stream
 
@@ -149,7 +149,7 @@ class Stream:
         return not self.words and not any(self._pending)
 
     def finished(self) -> Words:
-        """The stream with a FINISH at its end."""
+        """The stream followed by a FINISH."""
         return instruction_words((*self.words, FINISH_BITS))
 
 

@@ -1,6 +1,6 @@
-"""LOADs and STOREs: a transfer of any size, stride and padding as instructions.
+"""Encodes transfers of any size, stride and padding as LOADs and STOREs.
 
-Everything counts elements of the memory that is loaded or stored. A transfer that exceeds the
+All counts are in elements of the memory that is loaded or stored. A transfer that exceeds the
 fields of one instruction is split.
 """
 
@@ -53,7 +53,7 @@ class TransferredMemory:
         )
 
     def check_pad_value(self, value: int, config: Config) -> None:
-        """Raises `CommandError` unless loads can be padded with ``value``, other than 0."""
+        """Raises `CommandError` if ``value`` is not 0 and loads cannot be padded with it."""
         if not config.pad_value or self.padding is None:
             why = "are" if config.pad_value else "of a machine without PAD_VALUE are"
             raise CommandError(
@@ -67,7 +67,7 @@ class TransferredMemory:
             )
 
     def check_reach(self, verb: str, sram_index: int, count: int) -> None:
-        """Raises `CommandError` unless ``count`` elements from ``sram_index`` on exist."""
+        """Raises `CommandError` unless the ``count`` elements at ``sram_index`` exist."""
         if sram_index < 0 or sram_index + count > self.depth:
             raise CommandError(
                 f"a {verb} reaches {self.name} {sram_index} to {sram_index + count - 1}; the "
@@ -77,8 +77,9 @@ class TransferredMemory:
     def rows_of(
         self, buffer: Buffer, element_offset: int, x_size: int, y_size: int, x_stride: int
     ) -> MemoryRows:
-        """The rows from an element of ``buffer`` on. Raises `CommandError` if they exceed the
-        buffer, or if instructions cannot address them."""
+        """Rows that begin at an element of ``buffer``. Raises `CommandError` if they exceed the
+        buffer, or if instructions cannot address them.
+        """
         rows = MemoryRows(
             buffer.address // self.element_bytes + element_offset, x_size, y_size, x_stride
         )
@@ -105,7 +106,7 @@ class TransferredMemory:
 class MemoryRows(NamedTuple):
     """``y_size`` rows of ``x_size`` elements in device memory, ``x_stride`` elements apart.
 
-    The first element is number ``base``, counted from address 0.
+    The first element has index ``base``, counted from address 0.
     """
 
     base: int
@@ -115,7 +116,7 @@ class MemoryRows(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """Elements from the first to the last, inclusive."""
+        """Number of elements from the first to the last, inclusive."""
         return (self.y_size - 1) * self.x_stride + self.x_size if self.x_size and self.y_size else 0
 
 
@@ -128,7 +129,7 @@ class Pads(NamedTuple):
     y_after: int = 0
 
     def around(self, rows: MemoryRows) -> int:
-        """Elements that ``rows`` take in the scratchpad with this padding."""
+        """Number of scratchpad elements of ``rows`` with this padding."""
         row = self.x_before + rows.x_size + self.x_after
         return (self.y_before + rows.y_size + self.y_after) * row
 
@@ -142,7 +143,7 @@ NO_PADS = Pads()
 
 
 class Transfer(NamedTuple):
-    """One instruction; ``moves`` is False if it only pads and has no address."""
+    """One instruction; ``moves`` is False if it only pads and therefore has no address."""
 
     bits: int
     moves: bool
@@ -169,8 +170,9 @@ class TransferEncoder:
         return self._memories[memory]
 
     def forward(self, rows: MemoryRows, pads: Pads, sram_index: int, pad_value: int) -> int:
-        """The bits of the instruction that moves ``rows`` of accumulators to inputs, with ``pads``
-        around them. Raises `CommandError` if one instruction cannot, or the machine has none."""
+        """Encode a FORWARD of ``rows`` of accumulators to INP, with ``pads`` around them. Raises
+        `CommandError` if one instruction does not suffice, or the machine has no FORWARD.
+        """
         if not self._config.forward:
             raise CommandError("the machine has no extension FORWARD")
         inputs = self._memories[Memory.INP]
@@ -198,7 +200,7 @@ class TransferEncoder:
     def load(
         self, memory: TransferredMemory, sram_index: int, rows: MemoryRows, pads: Pads
     ) -> Iterable[Transfer]:
-        """``rows`` with ``pads`` around them, to consecutive elements from ``sram_index`` on."""
+        """Load ``rows``, padded by ``pads``, to consecutive elements from ``sram_index`` on."""
         x_size, y_size, any_pad = rows.x_size, rows.y_size, pads.any_bits
         sizes = x_size | y_size | rows.x_stride
         if x_size and y_size and not sizes >> isa.SIZE_WIDTH and not any_pad >> isa.PAD_WIDTH:
@@ -226,7 +228,7 @@ class TransferEncoder:
     def rows(
         self, memory: TransferredMemory, sram_index: int, rows: MemoryRows, pads: Pads = NO_PADS
     ) -> Iterator[Transfer]:
-        """``rows`` of any size and stride, in as few instructions as their fields allow."""
+        """Transfer ``rows`` of any size and stride in as few instructions as their fields allow."""
         x_size, y_size, x_stride = rows.x_size, rows.y_size, rows.x_stride
         row = pads.x_before + x_size + pads.x_after
         if x_size <= _SIZES and (x_stride <= _SIZES or y_size == 1):
@@ -239,14 +241,14 @@ class TransferEncoder:
         for y in range(y_size):
             for x in range(0, x_size, _SIZES):
                 part = MemoryRows(rows.base + y * x_stride + x, min(_SIZES, x_size - x))
-                # A row that takes two instructions fills the scratchpad, so it has no padding.
+                # A row that needs two instructions fills the scratchpad, so it has no padding.
                 start = sram_index + y * row + x
                 yield Transfer(self.encode(memory, start, part, pads), moves=True)
 
     def encode(
         self, memory: TransferredMemory, sram_index: int, rows: MemoryRows, pads: Pads = NO_PADS
     ) -> int:
-        """The bits of one instruction; its fields must hold all of these."""
+        """Encode one instruction; all values must fit its fields."""
         return (
             memory.head
             | sram_index << self._at_sram_base
@@ -275,7 +277,7 @@ class TransferEncoder:
             yield from self.padding(memory, at + pads.x_before + rows.x_size, pads.x_after)
 
     def padding(self, memory: TransferredMemory, sram_index: int, count: int) -> Iterator[Transfer]:
-        """``count`` elements of padding: rows of padding around no data."""
+        """Load ``count`` elements of padding, as rows of padding around no data."""
         for x in range(0, count, _SIZES):
             nothing = MemoryRows(0, min(_SIZES, count - x), y_size=0)
             bits = self.encode(memory, sram_index + x, nothing, Pads(y_before=1))

@@ -1,4 +1,4 @@
-"""Micro-op kernels in device memory, and a cache of them in the micro-op buffer."""
+"""Micro-op sequences in device memory, cached in the micro-op buffer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from amaranth_vta.hw import isa
 from .memory import Buffer, DeviceMemory
 
 _UOP_BYTES = isa.UOP_WIDTH // 8
-# Micro-ops per buffer of device memory that is allocated for them.
+# Micro-ops per device-memory buffer that is allocated for them.
 _CHUNK = 1 << 14
 
 
 @dataclass(eq=False)
 class UopSequence:
-    """Micro-ops that are used together.
+    """A sequence of micro-ops that is loaded as a unit.
 
-    In device memory they are ``count`` elements from ``offset`` on in ``buffer``. In the micro-op
-    buffer they start at ``begin``, None if they are not loaded.
+    In device memory it occupies ``count`` elements of ``buffer`` from ``offset`` on. In the micro-
+    op buffer it starts at ``begin``, None if it is not loaded.
     """
 
     buffer: Buffer
@@ -48,14 +48,14 @@ class UopStore:
         self._room = 0
 
     def used_bytes(self) -> dict[Buffer, int]:
-        """By buffer, the bytes that hold micro-ops."""
+        """Bytes that hold micro-ops, per buffer."""
         used = {buffer: buffer.size for buffer in self.buffers}
         if self.buffers:
             used[self.buffers[-1]] -= self._room * _UOP_BYTES
         return used
 
     def intern(self, uops: npt.NDArray[np.uint32]) -> UopSequence:
-        """The sequence with these contents, written to device memory if it is new.
+        """The sequence with these contents, written to device memory if new.
 
         Raises `OutOfMemory`.
         """
@@ -76,23 +76,23 @@ class UopStore:
 
 
 class UopCache:
-    """Sequences cached in the micro-op buffer of ``depth`` elements.
+    """Caches sequences in the micro-op buffer of ``depth`` elements, with LRU eviction.
 
-    A new sequence overwrites the least recently used ones. Overwriting is safe while instructions
-    that use the old contents are in flight: compute both loads and uses micro-ops, in order.
+    Overwriting is safe while instructions that use the old contents are in flight: compute both
+    loads and uses micro-ops, in order.
     """
 
     def __init__(self, depth: int) -> None:
-        # By element of the buffer, the last use of the sequence there; 0 where it is free.
+        # Per buffer element, the last use of the sequence there; 0 if free.
         self._last_use = np.zeros(depth, np.int64)
         self._resident: list[tuple[int, UopSequence]] = []  # by `begin`, which is the first item
         self._clock = 0
-        # The sequences that were resident at the last `take_kept`, and have been used since.
+        # Sequences that were resident at the last `take_kept` and have been used since.
         self._kept: list[tuple[int, UopSequence]] = []
         self._taken = 0
 
     def place(self, sequence: UopSequence) -> tuple[int, bool]:
-        """Where the sequence starts in the micro-op buffer, and whether it must be loaded there."""
+        """The start of the sequence in the micro-op buffer, and whether it must be loaded there."""
         begin = sequence.begin
         missing = begin is None
         if begin is None:
@@ -106,36 +106,38 @@ class UopCache:
         return begin, missing
 
     def place_all(self, sequences: Iterable[UopSequence]) -> list[tuple[UopSequence, int, int]]:
-        """The loads that bring ``sequences`` into the micro-op buffer, which has room for all.
+        """The loads that bring ``sequences`` into the micro-op buffer, which must have room for
+        all.
 
-        Each load is given by its first sequence, where that starts in the micro-op buffer, and the
-        number of micro-ops: sequences that are adjacent in both memories are loaded at once.
+        Each load is given by its first sequence, the start of that in the micro-op buffer, and the
+        number of micro-ops: sequences that are adjacent in both memories are loaded together.
         """
         placed = ((sequence, *self.place(sequence)) for sequence in sequences)
         return merged((begin, sequence) for sequence, begin, missing in placed if missing)
 
     def resident(self) -> list[tuple[int, UopSequence]]:
-        """The sequences in the micro-op buffer, and where each starts."""
+        """The sequences in the micro-op buffer, with the start of each."""
         return self._resident.copy()
 
     def take_kept(self) -> list[tuple[int, UopSequence]]:
-        """The sequences that were resident at the last call and have been used there since, and
-        where each started, in this order."""
+        """The sequences that were resident at the last call and have been used there since, with
+        the start of each, in this order.
+        """
         kept, self._kept, self._taken = self._kept, [], self._clock
         return sorted(kept, key=itemgetter(0))
 
     def clear(self) -> None:
-        """Forgets everything, for when others have used the machine."""
+        """Invalidate the cache, for use after others have used the machine."""
         for _, item in self._resident:
             item.begin = None
         self._resident = []
         self._last_use[:] = 0
 
     def _best_place(self, count: int) -> int:
-        """The start of the ``count`` consecutive elements whose last use is longest ago; the lowest
-        of several, which starts in no resident sequence: it would start there one element
-        earlier."""
-        latest, width = self._last_use, 1  # by element, the last use from it on
+        """Start of the least recently used range of ``count`` elements. The lowest of several: it
+        cannot start inside a resident sequence, since a range one element earlier would be as old.
+        """
+        latest, width = self._last_use, 1  # latest use within each range of width
         while width < count:
             step = min(width, count - width)
             latest = np.maximum(latest[:-step], latest[step:])
@@ -143,7 +145,7 @@ class UopCache:
         return int(latest.argmin())
 
     def _overwrite(self, begin: int, sequence: UopSequence) -> None:
-        """Replaces what overlaps ``sequence`` at ``begin``."""
+        """Put ``sequence`` at ``begin`` and evict the sequences that it overlaps."""
         first = bisect_left(self._resident, (begin,))
         end = bisect_left(self._resident, (begin + sequence.count,))
         for start, item in self._resident[first:end]:
@@ -155,8 +157,9 @@ class UopCache:
 def merged(
     places: Iterable[tuple[int, UopSequence]],
 ) -> list[tuple[UopSequence, int, int]]:
-    """The loads of sequences to these places in the micro-op buffer, as `UopCache.place_all` gives
-    them."""
+    """Loads of sequences to these places in the micro-op buffer, adjacent ones merged; see
+    `UopCache.place_all`.
+    """
     loads: list[tuple[UopSequence, int, int]] = []
     for begin, sequence in places:
         if loads:

@@ -1,4 +1,4 @@
-"""The work of an instruction stream, and the least cycles that it takes."""
+"""The work of an instruction stream, and lower bounds on its cycles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .instruction_words import Words, field_of, without_fields
 # int64 (instructions,).
 Counts = npt.NDArray[np.int64]
 Count = Callable[[Words, isa.Layout], Counts]
-# Fields of which no value makes an instruction illegal, except in a LOAD that sets a padding value.
+# Fields in which any value is legal, except in a LOAD that sets a padding value.
 _ANY_VALUE = (
     *("sram_base", "dram_base", "y_size", "x_size", "x_stride"),
     *("uop_begin", "uop_end", "iter_out", "iter_in", "immediate"),
@@ -27,11 +27,11 @@ _ANY_VALUE = (
 
 @dataclass(frozen=True)
 class Work:
-    """Totals of a stream that runs to its end.
+    """Totals of a stream that runs to completion.
 
-    ``gemm_uops`` counts micro-ops that multiply, ``reset_uops`` GEMM micro-ops that only clear,
-    ``alu_uops`` those of the ALU; each counts once per iteration. ``bytes_loaded`` is the traffic
-    of LOADs and fetch without padding, ``bytes_stored`` that of STOREs.
+    ``gemm_uops`` counts micro-ops that multiply, ``reset_uops`` GEMM micro-ops that only reset, and
+    ``alu_uops`` ALU micro-ops; each iteration counts. ``bytes_loaded`` is the traffic of LOADs
+    and instruction fetch, without padding; ``bytes_stored`` is the traffic of STOREs.
     """
 
     config: Config
@@ -47,12 +47,12 @@ class Work:
 
     @property
     def compute_cycles(self) -> int:
-        """The least cycles of compute: one micro-op per cycle, with GEMM and ALU overlapping."""
+        """Lower bound on compute cycles: one micro-op per cycle, with GEMM and ALU overlapping."""
         return max(self.gemm_uops, self.alu_uops)
 
     @property
     def words_read(self) -> int:
-        """The least number of bus words that are read."""
+        """Lower bound on the bus words read."""
         return -(-self.bytes_loaded // self.config.bus_bytes)
 
     @property
@@ -61,7 +61,7 @@ class Work:
 
 
 def work(config: Config, words: Words) -> Work:
-    """The work of the instructions in ``words``; illegal ones are fetched and do nothing."""
+    """The work of the instructions in ``words``; illegal ones are fetched but do nothing."""
     instructions = isa.instruction_set(config)
     legal = words[_legal(instructions, words)]
     opcodes = field_of(legal, instructions.layouts[isa.Opcode.FINISH]["opcode"])
@@ -73,7 +73,7 @@ def work(config: Config, words: Words) -> Work:
             if opcode in instructions.layouts
         )
 
-    # The memory field of a LOAD that sets a padding value names no memory: it moves nothing.
+    # The memory field of a LOAD that sets a padding value names no memory: no data is moved.
     element_bytes = np.zeros(8, np.int64)
     for memory in isa.Memory:
         element_bytes[memory] = config.memory(memory).element_bytes
@@ -100,7 +100,7 @@ def work(config: Config, words: Words) -> Work:
 
 
 def _uops(rows: Words, layout: isa.Layout) -> Counts:
-    """Micro-ops that each GEMM or ALU instruction executes, counting each iteration."""
+    """Number of micro-ops that each GEMM or ALU instruction executes, over all iterations."""
     count = field_of(rows, layout["uop_end"]) - field_of(rows, layout["uop_begin"])
     loops = field_of(rows, layout["iter_out"]) * field_of(rows, layout["iter_in"])
     return np.maximum(count, 0) * loops
@@ -109,7 +109,7 @@ def _uops(rows: Words, layout: isa.Layout) -> Counts:
 def _legal(instructions: isa.InstructionSet, words: Words) -> npt.NDArray[np.bool_]:
     """bool (instructions,): which of ``words`` are legal.
 
-    Most instructions differ only in addresses and counts, which no rule looks at.
+    Most instructions differ only in addresses and counts, which do not affect legality.
     """
     kinds = words.copy()
     opcodes = field_of(words, instructions.layouts[isa.Opcode.FINISH]["opcode"])

@@ -1,4 +1,4 @@
-"""Netlists that ``benchmarks/area.py`` places and routes are synthesized once for each machine."""
+"""``benchmarks/area.py`` synthesizes the netlist of each machine only once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, list[Config]]:
-    """The benchmark with a separate cache, and the machines that it has synthesized so far."""
+    """The benchmark with a cache of its own, and the list of machines synthesized so far."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setenv("VTA_CACHE", str(tmp_path / "cache"))
     area = importlib.import_module("area")

@@ -1,4 +1,4 @@
-"""The causes of lost cycles, as docs/performance.md has them."""
+"""The causes of lost cycles, as listed in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_causes_add_up_to_the_cycles_of_a_network(names: dict[str, Any]) -> None
     assert len(causes) == len(names["HEADS"]) - 2
     assert min(causes) >= 0
     assert sum(causes) == cycles > 0
-    # The MACs that GEMM does, and the loads of the last layer's weights, which limit it.
+    # MACs, and waits for loads: the last layer is limited by loading its weights.
     macs, waits_for_load = causes[0], causes[5]
     assert 1_000 < macs < cycles
     assert waits_for_load > 0.2 * cycles
@@ -47,5 +47,5 @@ def test_layers_add_up_to_their_network(names: dict[str, Any]) -> None:
         *idle,
     ]
     assert all(row[0] == sum(row[1:]) > 0 for row in rows)
-    # The last layer waits for its weights, which those before it leave no room for.
+    # The last layer waits for its weights; earlier layers leave no room to prefetch them.
     assert rows[-1][4] > 0.5 * rows[-1][0]

@@ -1,4 +1,5 @@
-"""The layers of ResNet-18, with the schedules that the compiler chooses and with those by hand."""
+"""The layers of ResNet-18, with the schedules that the compiler chooses and with manual
+schedules."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def test_requantization_overlaps_with_gemm_and_nothing_is_loaded_between(
 
 
 def test_what_the_compiler_chooses_is_as_fast_as_what_was_found_by_hand() -> None:
-    """As measured; tests/end_to_end/test_golden_cycles.py holds the machine to these numbers."""
+    """Compares recorded cycles, which tests/end_to_end/test_golden_cycles.py enforces."""
     chosen, by_hand = (CYCLES[f"resnet18-layers, {kind}, ddr"] for kind in ("default", "by-hand"))
     assert chosen.keys() == by_hand.keys() == {row.name for row in rows(CONFIG)}
     assert not {name for name, cycles in chosen.items() if cycles > by_hand[name]}
@@ -51,7 +52,7 @@ def test_a_strided_layer_need_not_load_the_pixels_that_its_kernel_skips() -> Non
     # 28 x 28 pixels of 64 channels, 64 x 16 weights, 16 of bias and scale; 8 bytes per word.
     assert layer_bound(narrow, CONFIG, "ideal") == (28 * 28 * 64 + 64 * 16 + 16 * 8) / 8
     padded = replace(narrow, kernel=(3, 3), strides=(4, 4), pads=(1, 1, 1, 1))
-    # Every fourth pixel in either direction is skipped, the padding is not loaded.
+    # Every fourth pixel in either direction is skipped, and padding is not loaded.
     rows_met = len({o * 4 - 1 + k for o in range(14) for k in range(3)} - {-1})
     assert layer_bound(padded, CONFIG, "ideal") == (rows_met**2 * 64 + 9 * 64 * 16 + 16 * 8) / 8
 

@@ -1,4 +1,4 @@
-"""What `vta run --check` compares, prints and fails on, and --allow-rounding."""
+"""`vta run --check`: comparisons, output, failures, and --allow-rounding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.few_bits import FewBits
 
 @pytest.fixture
 def few_bits(tmp_path: Path) -> list[str]:
-    """A file, and inputs for it."""
+    """A model file, and inputs for it."""
     form = FewBits(4, 4, classes=10)
     path, inputs = str(tmp_path / "few.onnx"), str(tmp_path / "x.npz")
     onnx.save(form.model(), path)
@@ -30,7 +30,9 @@ def few_bits(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def coarse(tmp_path: Path) -> str:
-    """A convolution whose sums have steps of two steps of its result, and a bias in between."""
+    """A convolution whose sums have twice the step size of its result, and a bias between two
+    steps.
+    """
     values: dict[str, Any] = {
         "w": np.array([[127, 5], [3, 127]], np.int8).reshape(2, 2, 1, 1),
         "b": np.full(2, 0.28, np.float32),

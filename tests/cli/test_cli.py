@@ -37,7 +37,7 @@ class Vta:
         return Call(code, *self._capsys.readouterr())
 
     def refused(self, *arguments: object) -> str:
-        """The one line on standard error of a call that is refused."""
+        """The single line that a refused call prints on standard error."""
         call = self(*arguments)
         assert (call.code, call.out) == (2, "")
         assert call.err.startswith("vta: ")
@@ -52,7 +52,7 @@ def vta(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def image(*instructions: isa.Instruction, expected: bytes | None = None) -> ProgramImage:
-    """A program at address 0; ``expected`` are the bytes at `STORED_AT` after it."""
+    """A program at address 0; ``expected`` are the bytes at `STORED_AT` after its run."""
     encode = isa.instruction_set(TINY).encode
     stream = b"".join(encode(instruction).to_bytes(16, "little") for instruction in instructions)
     dram = np.zeros(2048, np.uint8)
@@ -64,7 +64,7 @@ def image(*instructions: isa.Instruction, expected: bytes | None = None) -> Prog
     return ProgramImage(TINY, dram, 0, len(instructions), after)
 
 
-# Stores one tile of accumulators that a load of padding has cleared, over bytes that are not zero.
+# Clears a tile of accumulators by loading padding, and stores it over nonzero bytes.
 CLEAR = (
     isa.Load(memory=isa.Memory.ACC, y_size=0, y_pad_0=1, x_size=1, push_next=1),
     isa.Store(dram_base=STORED_AT // TINY.out.element_bytes, pop_prev=1, push_prev=1),
@@ -411,7 +411,7 @@ def test_the_bare_command_and_help_explain(vta: Vta, monkeypatch: pytest.MonkeyP
         assert call.code == 0
         lines = call.out.partition("\nNetworks:\n")[2].splitlines()
         listed = [line for line in lines if line.startswith("  ")]
-        # One line for each, which says all: no line goes on, or ends in an ellipsis.
+        # Each command has a complete one-line summary: no continuation line, no ellipsis.
         assert [line.split()[0] for line in listed] == list(cli.vta.commands)
         assert all(line.endswith(".") and not line.endswith("...") for line in listed)
     for command in cli.vta.commands:

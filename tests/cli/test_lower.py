@@ -111,7 +111,7 @@ def test_a_printed_loop_nest_lowers_further_to_the_same_instructions(
     nest = tmp_path / "nest.txt"
     nest.write_text(printed(capsys, f"{SCHEDULES}:convolution", "--after", after))
     got = printed(capsys, nest, "--after", after)
-    # Text says neither the stages nor the source lines that instructions come from.
+    # The text of a loop nest omits the stages and source lines of instructions.
     assert without_origins(got) == without_origins(want)
 
 

@@ -1,4 +1,5 @@
-"""`vta show`, and how `vta run` refuses models of which nothing runs on the machine."""
+"""`vta show`, and the error of `vta run` for models without operators that can run on the
+machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every option that writes a file or a folder creates the folders on the way to it."""
+"""Every option that writes a file or a folder creates missing parent folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOG_BUS_WIDTH = [6]
 [search]
 method = "grid"
 """
-# By command: its other arguments, and an output for each of its options.
+# For each command: its other arguments, and a path for each option that writes.
 CALLS: dict[str, tuple[str, dict[str, str]]] = {
     "verilog": ("--config tiny", {"-o": "vta.v", "--split": "split"}),
     "header": ("--config tiny", {"-o": "vta.h"}),
@@ -57,16 +57,16 @@ CALLS: dict[str, tuple[str, dict[str, str]]] = {
     "fuzz": ("--programs 1 --devices functional --config tiny", {"--json": "fuzz.json"}),
     "examples": ("own-operator", {"-o": "examples"}),
 }
-# Arguments and options that name what is read.
+# Arguments and options that name inputs.
 READ = {
     **{"compare": {"first", "second"}, "compile": {"model", "--tuned"}, "disasm": {"image"}},
     **{"explore": {"spec_path"}, "export": {"file"}, "program": {"file"}, "replay": {"image"}},
     **{"quantize": {"model", "--calibrate"}, "show": {"model"}, "tune": {"model"}},
     "run": {"model", "--inputs", "--tuned", "--labels", "--float"},
 }
-# Options with a test of their own below.
+# Options with separate tests below.
 APART = {"bench": {"--save"}, "fuzz": {"--keep"}, "serve": {"--keys"}}
-# `vta tune` writes no file where the compiler's own schedules are the best.
+# `vta tune` writes no file if the compiler's own schedules are the best.
 MAY_BE_MISSING = {"tuned.json"}
 
 
@@ -93,7 +93,7 @@ def network(quantized: bool) -> onnx.ModelProto:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with what the commands read."""
+    """The current folder, with the input files of the commands."""
     monkeypatch.chdir(tmp_path)
     onnx.save(network(True), "conv.onnx")
     onnx.save(network(False), "float.onnx")

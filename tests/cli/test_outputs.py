@@ -132,7 +132,7 @@ def test_created_folders_stay_only_if_something_is_in_them(tmp_path: Path) -> No
 
 
 def test_a_file_in_a_folder_that_is_replaced_is_refused(tmp_path: Path) -> None:
-    """The folder is replaced as a whole, and the file would be lost."""
+    """The folder is replaced as a whole, so the file would be lost."""
     with Outputs() as outputs:
         outputs.reserve_folder("--report", str(tmp_path / "out"), "report.html")
         with pytest.raises(OutputError, match="lies in the folder of --report"):

@@ -60,7 +60,7 @@ def test_powers_of_two_are_for_the_base_machine(
 def test_calibration_is_with_the_inputs_given(
     form: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The scale of the input follows from the greatest value of the samples."""
+    """The scale of the input follows from the maximum of the samples."""
     given = tmp_path / "given"
     given.mkdir()
     images = np.linspace(-4, 4, 6 * 5 * 9 * 8, dtype=np.float32).reshape(6, 5, 9, 8)
@@ -135,7 +135,7 @@ def test_the_bias_of_a_product_may_be_a_row(tmp_path: Path) -> None:
 def test_averages_and_maxima_over_pixels_are_quantized(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of a normalization are not."""
+    """Means within a normalization are not quantized."""
     model, result = str(tmp_path / "f.onnx"), str(tmp_path / "q.onnx")
     float_model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
@@ -188,7 +188,7 @@ def test_an_input_of_rank_0_takes_one_value_per_sample_or_one_for_all(tmp_path: 
         assert cli.invoke(["quantize", model, "-o", result, "--calibrate", samples]) == 0
         if rate.ndim < 2:
             assert cli.invoke(["run", result, "--inputs", samples, "--check"]) == 0
-    # The scale of the product covers every sample's.
+    # The scale of the product covers all samples.
     np.savez(samples, x=x, rate=np.array([1, 1, 1, 50]))
     assert cli.invoke(["quantize", model, "-o", result, "--calibrate", samples]) == 0
     greatest = max(item.item() for item in scales(Path(result)) if item.size == 1)

@@ -19,7 +19,8 @@ IMAGE = np.arange(-96, 96, 3, dtype=np.int8).reshape(1, 4, 4, 4)
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A quantized 1x1 convolution that doubles and saturates, then a negation for the host."""
+    """A quantized 1x1 convolution that doubles and saturates, followed by a negation on the
+    host."""
     constants = {
         "scale": np.float32(1),
         "zero": np.int8(0),

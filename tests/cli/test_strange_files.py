@@ -1,4 +1,4 @@
-"""Damaged and hostile files end in one sentence and a defined exit code."""
+"""Damaged and hostile files give a one-sentence error and a defined exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _fuzz() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules["fuzz_files"] = module  # dataclasses look their module up here
+    sys.modules["fuzz_files"] = module  # dataclasses look up their module here
     spec.loader.exec_module(module)
     return module
 
@@ -44,8 +44,9 @@ FUZZ = _fuzz()
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Refused:
-    """Runs a command that must refuse a file, and returns its message; {} among the arguments
-    stands for a file with ``contents``."""
+    """Run a command that must refuse a file, and return its message; {} in the arguments is
+    replaced by the path of a file with ``contents``.
+    """
 
     def run(contents: bytes | Any, *arguments: str) -> str:
         path = tmp_path / "file"
@@ -128,7 +129,7 @@ def test_a_tensor_that_no_memory_holds_is_refused(refused: Refused) -> None:
 
 
 def external(model: onnx.ModelProto, location: str, **more: str) -> None:
-    """Puts the first constant of ``model`` into another file."""
+    """Move the first constant of ``model`` into another file."""
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
@@ -245,7 +246,7 @@ def test_a_few_kilobytes_that_unpack_to_gigabytes_are_refused(refused: Refused) 
     write_arrays(file, {"dram": np.zeros(1 << 26, np.uint8)}, compressed=True)
     data = bytearray(file.getvalue())
     assert len(data) < 1 << 17
-    # The size that the archive's directory declares is checked before the data are read.
+    # The size declared in the archive's directory is checked before the data are read.
     at = data.index(b"PK\x01\x02") + 24
     data[at : at + 4] = (0xFFFF0000).to_bytes(4, "little")
     assert "takes 4,294,901,760 bytes" in refused(bytes(data), "replay", "{}")

@@ -1,5 +1,6 @@
-"""The ALU alone under cocotb: immediates, registers with a copy and without, tables, factors, and
-results of earlier micro-ops."""
+"""The ALU alone under cocotb: immediates, sources with and without a copy, tables, factors, and
+results of earlier micro-ops.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ MICRO_OPS = [
     (AluOp.SHR, 3, 0, 2),
     (AluOp.MAX, 5, 3, None),
     (AluOp.MIN, 4, 0, 100),
-    # The second reads the table again, since the first has written to it.
+    # The second one reloads the table, since the first one has written to it.
     (AluOp.LOOKUP, 20, 4, None),
     (AluOp.LOOKUP, 3, 5, None),
     (AluOp.LOOKUP, 2, 5, None),
@@ -50,8 +51,8 @@ if CONFIG.multiply_add:
         (AluOp.ADD, 9, 8, None),
     ]
 if CONFIG.overlap:
-    # The first source has a copy. The third micro-op reuses the second one's source, and the fourth
-    # one's is read together with the third one's destination, in the other bank.
+    # The first source has a copy. The third micro-op reuses the second one's source. The fourth
+    # one's source is prefetched while the third one reads its destination in the other bank.
     MICRO_OPS += [
         (AluOp.ADD, 10, 100, None),
         (AluOp.ADD, 11, 30, None),
@@ -95,11 +96,11 @@ async def operations_run_one_after_the_other(dut: Any, gaps: float) -> None:
 
     await start(dut, "i_valid", "denied", "written", *["busy_ports"] * CONFIG.overlap)
     if CONFIG.overlap:
-        # Before the writes of the same cycle.
+        # Started first: reads before the writes of the same cycle.
         cocotb.start_soon(serve_ahead(dut, accumulators))
     ports = dict.fromkeys(("dst_read", "src_read"), accumulators)
     cocotb.start_soon(serve_tiles(dut, ports, {"write": accumulators}))
-    # Micro-ops of one operation and immediate are an instruction.
+    # Consecutive micro-ops with equal operation and immediate form an instruction.
     instructions = [(operation, immediate) for operation, _, _, immediate in MICRO_OPS]
     lasts = [one != other for one, other in pairwise([*instructions, None])]
     items = [

@@ -1,5 +1,6 @@
 """The compute module under cocotb: micro-ops and accumulators are loaded from memory, GEMM and ALU
-execute, and store reads the results."""
+execute, and store reads the results.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 CONFIG = PRESETS["tiny"]
 UOPS = [isa.Uop(dst, 2 * dst, 3 * dst) for dst in range(4)]
-# Places in memory, in elements; micro-ops are at its beginning.
+# Offset in memory, in elements; micro-ops are at offset 0.
 ACCUMULATORS = 4
 PROGRAM = [
     isa.Load(memory=Memory.UOP, x_size=4),
@@ -71,7 +72,7 @@ async def a_product_is_shifted_and_clipped(dut: Any, gaps: float) -> None:
 
 
 async def output(dut: Any, element: int) -> np.ndarray:
-    """What store would read: the low bits of an accumulator."""
+    """The low bits of an accumulator, as read by store."""
     dut.out_read_enable.value = 1
     dut.out_read_index.value = element
     for _ in range(2):

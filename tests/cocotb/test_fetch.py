@@ -1,4 +1,4 @@
-"""The fetch module alone under cocotb: each instruction goes to its module, in order."""
+"""The fetch module alone under cocotb: each instruction is dispatched to its module, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forwarder alone under cocotb: rows of results become inputs, with padding around them."""
+"""The forwarder alone under cocotb: rows of results become inputs, surrounded by padding."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FORWARD = Forward(
 async def rows_become_inputs(dut: Any, gaps: float) -> None:
     inputs = np.zeros((CONFIG.inp.depth, CONFIG.inp.rows, CONFIG.inp.columns), np.int8)
     expected = inputs.copy()
-    # One row of padding above, one element of it on the right; the last three stay unchanged.
+    # A row of padding above, an element of padding on the right; all other inputs stay unchanged.
     places = expected[FORWARD.sram_base :][: FORWARD.elements].reshape(3, 4, *expected.shape[1:])
     places[:] = FORWARD.padding
     for row in range(FORWARD.y_size):

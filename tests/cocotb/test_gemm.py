@@ -17,7 +17,7 @@ from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 CONFIG = PRESETS["tiny"]
 MICRO_OP = IndexedUop(gemm_operands(CONFIG), GemmContext(CONFIG))
-# Destination, source, weights; the last one of them clears its accumulators.
+# Destination, source, weights; the last micro-op clears its accumulators.
 MICRO_OPS = [(5, 0, 3), (5, 1, 2), (6, 1, 3), (5, 2, 1), (6, 0, 0), (7, 9, 9)]
 
 

@@ -1,4 +1,5 @@
-"""The SoC of examples/litex_soc.py: a host on its bus writes a program, runs it, and reads."""
+"""The SoC of examples/litex_soc.py: a host on its bus writes a program, runs it, and reads
+results."""
 
 from __future__ import annotations
 
@@ -22,13 +23,15 @@ UOP, WEIGHTS, IMAGES, RESULT = 0x100, 0x140, 0x180, 0x200
 PIXELS = 16
 CYCLE_NS = 10
 TIME_LIMIT_US = 1_000
-# Accepted of LiteX: its style of combinational logic, and loops in its interconnect.
+# Warnings accepted for LiteX: its style of combinational logic, and loops in its interconnect.
 ACCEPTED = "/* verilator lint_off COMBDLY */\n/* verilator lint_off UNOPTFLAT */\n"
 BASES = ("UOP_BASE", "INP_BASE", "WGT_BASE", "ACC_BASE", "OUT_BASE")
 
 
 def program(weights: np.ndarray, images: np.ndarray) -> bytes:
-    """Memory in which a stream multiplies ``images`` by ``weights``; results go to `RESULT`."""
+    """Memory contents with a stream that multiplies ``images`` by ``weights`` and stores to
+    `RESULT`.
+    """
     instructions = instruction_set(TINY)
     stream = (
         Load(memory=Memory.UOP, dram_base=UOP // 4, x_size=1),
@@ -51,7 +54,7 @@ def program(weights: np.ndarray, images: np.ndarray) -> bytes:
 
 @cocotb.test()
 async def multiply(dut: Any) -> None:
-    # LiteX is imported where it is used: collecting the tests would wait seconds for it.
+    # A late import, since importing LiteX would delay test collection by seconds.
     from examples.litex_soc import MEMORY
     from examples.litex_soc import REGISTERS as ADDRESS_OF_REGISTERS
 

@@ -1,6 +1,6 @@
 """The load module alone under cocotb: one padded LOAD of inputs, at full rate and with gaps.
 
-Copy this file to start a bench of a single module; test_top.py is one of the whole machine.
+Copy this file to start a bench of a single module; test_top.py is a bench of the whole machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store module alone under cocotb: strided rows of outputs, written when memory takes them."""
+"""The store module alone under cocotb: strided rows of outputs, with and without backpressure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ async def rows_are_written_at_their_stride(dut: Any, gaps: float) -> None:
 
 
 async def serve_outputs(dut: Any) -> None:
-    """Gives as many consecutive outputs as the port has, from an index that may begin outside."""
+    """Return as many consecutive outputs as the port is wide; the first index may be out of
+    range."""
     count = len(dut.scratchpad_data) // (8 * ELEMENT)
     while True:
         await RisingEdge(dut.clk)

@@ -59,8 +59,9 @@ async def run_a_program(dut: Any, program: str, backpressure: bool) -> None:
 
 
 class UnreliableMemory(MemoryRegion):
-    """Answers when it likes, so that reads overtake writes and writes overtake reads, and with an
-    error below address ``first``."""
+    """Responds after random delays, so that reads and writes overtake each other, and with an error
+    below address ``first``.
+    """
 
     def __init__(self, clk: Any, image: ProgramImage, first: int) -> None:
         super().__init__(image.dram.size)
@@ -87,7 +88,7 @@ class UnreliableMemory(MemoryRegion):
 @cocotb.test()
 @cocotb.parametrize(first=[0x6000, 0xC000, 0x17080])
 async def meet_errors(dut: Any, first: int) -> None:
-    """The machine reports the fault that the model does, and then runs the program to its end."""
+    """The machine reports the same fault as the model, and then runs the program to its end."""
     image = ProgramImage.load(VECTORS / "tiny-1.npz")
     model = FunctionalDevice(image.config, image.dram.size - first, origin=first)
     model.write(first, image.dram[first:])
@@ -112,7 +113,7 @@ async def meet_errors(dut: Any, first: int) -> None:
 
 
 async def status_after(dut: Any, registers: AxiLiteMaster, image: ProgramImage) -> set[str]:
-    """Runs the program; the names of the bits of STATUS that are set when it has ended."""
+    """Run the program; return the names of the STATUS bits that are set at its end."""
     for name, value in (
         ("INSN_ADDR", image.insn_addr),
         ("INSN_COUNT", image.insn_count),
@@ -136,7 +137,7 @@ async def reset(dut: Any) -> None:
 
 
 def pauses(seed: int) -> Any:
-    """Halts a channel in half of the cycles."""
+    """Stalls a channel in half of the cycles."""
     generator = random.Random(seed)
     return (generator.random() < 0.5 for _ in itertools.count())
 

@@ -1,4 +1,4 @@
-"""Every command line that the documentation prints works in a fresh copy of the tree."""
+"""Every command line in the documentation works in a fresh copy of the tree."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def printed(page: Path) -> Iterator[tuple[bool, str]]:
 
 
 def words_of(line: str) -> list[str]:
-    """The words of a command, from the name of its program on."""
+    """The words of a command, starting with its program."""
     words = shlex.split(line, comments=True)
     while words and (words[0] == "sudo" or ASSIGNMENT.fullmatch(words[0])):
         del words[0]
@@ -71,8 +71,9 @@ def words_of(line: str) -> list[str]:
 
 
 def problem_of(line: str, complete: bool = True) -> str:
-    """What is wrong with a command, without running it; empty if nothing is. One that is not
-    ``complete`` may end with an option that a sentence names without its value."""
+    """Check a command without running it; return the problem or an empty string. A command that is
+    not ``complete`` may end with an option without its value, as in a sentence.
+    """
     program, *arguments = words_of(line)
     match program:
         case "vta":
@@ -95,7 +96,7 @@ def problem_of(line: str, complete: bool = True) -> str:
 
 
 def _problem_of_vta(arguments: list[str], complete: bool) -> str:
-    """By the real parser: commands, options, and values that are not placeholders."""
+    """Check commands, options, and values that are not placeholders with the real parser."""
     if not arguments or arguments[0] in ("…", "--help", "--version"):
         return ""
     name, *rest = arguments
@@ -120,7 +121,7 @@ def _problem_of_vta(arguments: list[str], complete: bool) -> str:
 
 def _problem_of_script(arguments: list[str]) -> str:
     if arguments[0] == "-m":
-        if arguments[1] == "vta.exec.rpc_server":  # of TVM, which a page compares with
+        if arguments[1] == "vta.exec.rpc_server":  # a command of TVM, which a page compares with
             return ""
         folder = ROOT / arguments[1].replace(".", "/")
         sources = [folder / "__main__.py", folder.with_suffix(".py")]
@@ -173,7 +174,7 @@ def test_only_commands_that_are_printed_are_excepted() -> None:
 
 
 def copy_of_the_tree(folder: Path) -> None:
-    """Copies what git has, as in a fresh clone."""
+    """Copy the files tracked by git, as in a fresh clone."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     for name in listed.stdout.decode().split("\0"):
         source = ROOT / name
@@ -183,7 +184,7 @@ def copy_of_the_tree(folder: Path) -> None:
 
 
 def add_what_the_reader_has(folder: Path) -> None:
-    """Files that pages name and leave to the reader."""
+    """Create files that pages expect the reader to have."""
     case = Case(3, "images", (1, 5, 9, 8), 17, (("conv", 1), ("activation", 9), ("classifier", 0)))
     model = case.float_model()
     onnx.save(model, folder / "float.onnx")

@@ -1,6 +1,6 @@
-"""Figures and measured numbers of the documentation are what draws and measures them today.
+"""Figures and measured numbers of the documentation are up to date.
 
-Those that take longer are compared by ``make figures-check``, a part of ``make nightly``.
+``make figures-check``, a part of ``make nightly``, checks those that take longer.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from docs.drawing.svg import FIGURES, sources
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 DIGITS = ROOT / "examples" / "digits"
-# Those that need no run.
+# Figures that need no simulation.
 QUICK = ("blocks", "bitfields", "pipeline")
 
 
 @pytest.fixture
 def benchmark_names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What benchmarks/networks.py defines."""
+    """The names that benchmarks/networks.py defines."""
     monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
     return runpy.run_path(str(ROOT / "benchmarks" / "networks.py"))
 
@@ -59,7 +59,7 @@ def test_a_stale_figure_is_found(
 
 
 def test_the_figure_of_an_exploration_has_todays_areas_and_the_cycles_of_both_ends() -> None:
-    """Of the machines between them `make figures-check` compares the cycles."""
+    """`make figures-check` compares the cycles of the machines in between."""
     text = (FIGURES / "exploration.svg").read_text(encoding="utf-8")
     shown = dict(re.findall(r"<title>([^<]*): ([\d,]+ cycles, [\d,]+ LUTs)</title>", text))
     spec = load_spec(str(SPEC))

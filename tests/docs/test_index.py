@@ -1,4 +1,4 @@
-"""The index answers where things are, and every file and name in its answers exists."""
+"""The index answers where things are; every file and name in its answers exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python on the pages of docs/ runs, and their links lead somewhere."""
+"""Python code on the pages of docs/ runs, and their links have targets."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def test_the_table_of_passes_has_them_all_in_order() -> None:
 
 
 def changed(before: str, after: str) -> str:
-    """The lines of ``after``, with ``...`` for runs of lines that ``before`` has too, except the
-    last before a change."""
+    """The lines of ``after``, with ``...`` for runs of unchanged lines, except the last line before
+    a change.
+    """
     old, new = before.splitlines(), after.splitlines()
     lines: list[str] = []
     for kind, _, _, begin, end in SequenceMatcher(None, old, new, False).get_opcodes():
@@ -48,7 +49,7 @@ def changed(before: str, after: str) -> str:
 def test_the_walk_through_the_passes_is_what_the_compiler_prints(
     capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
-    """``--rewrite-golden`` writes the page anew."""
+    """``--rewrite-golden`` rewrites the page."""
     page = DOCS / "pass-by-pass.md"
     text = page.read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -72,7 +73,7 @@ def test_the_walk_through_the_passes_is_what_the_compiler_prints(
 
 def test_the_names_that_are_said_to_exist_do() -> None:
     text = (DOCS / "names.md").read_text(encoding="utf-8")
-    plain, table = text.split("What differs:")
+    plain, table = text.split("The differences:")
     here = plain + "".join(line.split("|")[2] for line in table.splitlines() if "|" in line)
     homes = {"te": te, "vta": vta, "env": vta.get_env()}
     for home, name in re.findall(r"\b(te|vta|env)\.(\w+)", here):

@@ -1,4 +1,4 @@
-"""Waveforms are drawn as the docstrings describe them."""
+"""Waveforms are drawn as described in docstrings."""
 
 from __future__ import annotations
 

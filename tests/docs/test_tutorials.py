@@ -1,6 +1,6 @@
 """The tutorials run, and print the outputs that are committed with them.
 
-``make tutorials`` runs them and writes outputs and golden instruction streams anew.
+``make tutorials`` runs them and rewrites outputs and golden instruction streams.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tests.support.golden import Golden
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 SECONDS_PER_CELL = 300  # the first use of a device builds its simulator
-# Runs after a tutorial, in its kernel: all instructions and micro-ops of the functions it built.
+# Runs in a tutorial's kernel after it: lists all instructions and micro-ops of the functions it
+# built.
 STREAMS = """
 from amaranth_vta.sw.compiler.build import Function as _Function
 

@@ -1,4 +1,4 @@
-"""Networks in files have the same results without the compiler, or are rejected."""
+"""Compiled network files run without the compiler and give the same results, or are rejected."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_every_truncation_and_flipped_byte_is_refused_in_a_sentence(
         changed = bytearray(data)
         changed[position] ^= 1 << int(rng.integers(8))
         damaged.write_bytes(changed)
-        # Some bytes of a zip archive have no meaning: then the network is unchanged.
+        # Flips of unused bytes of the zip archive leave the network unchanged.
         try:
             network = load_network(damaged)
         except ProgramError:
@@ -152,7 +152,7 @@ def test_every_truncation_and_flipped_byte_is_refused_in_a_sentence(
 
 
 def rewritten(source: Path, target: Path, **changes: Any) -> Path:
-    """A copy with another header and the old checksum."""
+    """A copy with a changed header and the old checksum."""
     with np.load(source) as archive:
         arrays = {name: archive[name] for name in archive.files}
     arrays["header"] = np.array(json.dumps({**json.loads(str(arrays["header"])), **changes}))
@@ -192,7 +192,7 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(compiled: Path, tmp_
         f"cli.invoke(['compile', {str(DIGITS)!r}, '-o', {str(target)!r}])",
         f"save_network(load_network({str(compiled)!r}), {str(target)!r})",
     ):
-        # No file may become longer than 16 KiB.
+        # Limit the size of files to 16 KiB.
         code = (
             "import resource, sys; from amaranth_vta import cli\n"
             "from amaranth_vta.sw.runtime.network.network_file import load_network, save_network\n"

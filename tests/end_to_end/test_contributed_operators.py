@@ -1,5 +1,6 @@
-"""Networks of one operator that ONNX Runtime's quantizer writes, with any parameters: on the
-machine, and every element equal to ONNX Runtime's."""
+"""Single-operator networks with com.microsoft operators, as ONNX Runtime's quantizer writes them,
+with any parameters: on the machine, and every element equal to ONNX Runtime's.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +123,7 @@ def test_quantized_global_averages_are_exact(seed: int, dtype: Any) -> None:
 
 
 def test_what_follows_an_operator_that_onnx_does_not_define_is_on_the_machine() -> None:
-    """ONNX Runtime gives the shape of its result."""
+    """The shape of its result comes from ONNX Runtime."""
     rng = np.random.default_rng(0)
     leaky = Operator("QLinearLeakyRelu", np.uint8, alpha=0.1)
     leaky.tensor(1, 4, 3, 3)

@@ -19,7 +19,7 @@ RNG = np.random.default_rng(5)
 
 
 def called(name: str, env: Environment, device: str, **sizes: int) -> list[npt.NDArray[Any]]:
-    """The arguments of a call on random bytes; the last is the output."""
+    """The arguments of a call with random bytes; the last one is the output."""
     with env:
         schedule, args = EXAMPLES[name](**sizes)
         function = vta.build(schedule, args, device=device)

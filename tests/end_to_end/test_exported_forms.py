@@ -1,4 +1,4 @@
-"""Networks as PyTorch's and Keras's exporters write them, by the commands of the page on it."""
+"""Networks as PyTorch's and Keras's exporters write them, with the commands of their page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fault on the model and on the RTL: the report, and what other modules still do."""
+"""Each fault on the model and on the RTL: its report, and what other modules still do."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Way:
 
 
 class Machines:
-    """Fresh machines of one kind, which run a program in several ways."""
+    """Fresh machines of one kind, which run each program in several ways."""
 
     def __init__(self, device: str, ways: Sequence[Way], config: Config = CONFIG) -> None:
         self.device = device
@@ -95,7 +95,9 @@ class Machines:
         address: int = PROGRAM,
         insn_count: int | None = None,
     ) -> str | None:
-        """The fault as ``module index cause``, which must be the same in every way to run."""
+        """The fault as ``module index cause``, which must not depend on the device or order of
+        execution.
+        """
         results = self.run(
             *instructions, uop_table=uop_table, address=address, insn_count=insn_count
         )
@@ -210,7 +212,7 @@ def test_loads_past_the_depth_are_out_of_range(
     assert (
         machines.fault_of(load, load_of(sram_base=depth - 2, x_size=1, y_pad_1=2), finish) == wrong
     )
-    # Rows of padding alone count too; no rows at all, or x_size = 0, never do.
+    # Rows of padding alone count too; no rows, or x_size = 0, never count.
     assert (
         machines.fault_of(load, load_of(sram_base=depth, y_size=0, x_size=1, y_pad_0=1), finish)
         == wrong
@@ -260,11 +262,11 @@ def test_gemm_and_alu_indices_that_are_read_are_checked(machines: Machines) -> N
             assert outcome(Gemm(**step, reset=1), **last) == (wrong if name == "dst" else None)
             none = loops(**{**step, "iter_out": 0})
             assert outcome(Gemm(**none), **last) is None
-    # Both loops together reach the first index too far: 127 = 97 + 2 * 10 + 5 * 2.
+    # Both loops together reach the first index out of range: 127 = 97 + 2 * 10 + 5 * 2.
     both = {"iter_out": 3, "iter_in": 6, "dst_factor_out": 10, "dst_factor_in": 2}
     assert outcome(Gemm(**loops(**both)), dst=97) is None
     assert outcome(Gemm(**loops(**both)), dst=98) == wrong
-    # An index far beyond is not wrapped.
+    # An index far out of range does not wrap around.
     far = loops(iter_out=16383, dst_factor_out=127, iter_in=2)
     assert outcome(Gemm(**far)) == wrong
     add = {"alu_opcode": AluOp.ADD}
@@ -318,7 +320,7 @@ def test_all_taps_of_a_depthwise_product_are_checked(extended: Machines) -> None
 
 
 def test_all_bits_of_a_factor_are_checked(extended: Machines) -> None:
-    """Those too that the index of an accumulator does not have, of which one is a sign."""
+    """Including the bits beyond an accumulator's index, one of which is the sign."""
 
     def outcome(factor: int) -> str | None:
         immediate = isa.factor_immediate(factor)
@@ -361,7 +363,7 @@ def test_reads_beyond_the_memory_are_bus_errors(
     # Addresses that are not read are not checked: rows of padding, and empty rows.
     assert outcome(dram_base=end, x_size=1, y_size=0, y_pad_0=2) is None
     assert outcome(dram_base=end, x_size=0) is None
-    # Padding of the scratchpad moves no address.
+    # Padding does not move the address.
     assert outcome(dram_base=end - 1, x_size=1, x_pad_1=15, y_pad_1=2) is None
     # The index is checked before the address.
     assert outcome(dram_base=end, x_size=9, y_size=100) == f"{module} 1 index_out_of_range"
@@ -426,7 +428,7 @@ def test_a_misaligned_stream_is_bad_whatever_it_holds(machines: Machines) -> Non
 def test_a_bad_stream_is_found_behind_a_full_queue(machines: Machines) -> None:
     stuck = [with_flags(idle_load, pop_next=1)] * isa.QUEUE_DEPTH
     assert machines.fault_of(*stuck, finish, finish) == "fetch 64 bad_stream"
-    # The 65th instruction of the same module is fetched but cannot be dispatched, and hides later
+    # The 65th instruction of the same module is fetched but cannot be dispatched, and blocks later
     # ones.
     assert machines.fault_of(*stuck, stuck[0], finish, finish) == "load 0 deadlock"
 

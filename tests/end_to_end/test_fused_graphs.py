@@ -1,4 +1,4 @@
-"""Random graphs of fused layers: no element differs from ONNX Runtime's, and no token is missing.
+"""Random graphs of fused layers: every element equals ONNX Runtime's, and no token is missing.
 
 ``benchmarks/fused_graphs.py`` runs more of them.
 """

@@ -1,7 +1,7 @@
-"""The machine takes at most the cycles of tests/golden/cycles.json.
+"""The machine needs no more cycles than tests/golden/cycles.json records.
 
-``pytest --rewrite-golden tests/end_to_end/test_golden_cycles.py`` rewrites the file, when the
-machine has become faster, or slower for a good reason.
+Rewrite the file when the machine has become faster, or slower for a good reason:
+``pytest --rewrite-golden tests/end_to_end/test_golden_cycles.py``.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "uint8": {},
     "int8": {"activation_type": "QInt8", "weight_type": "QInt8"},
 }
-# What tiles of this machine cannot hold, and what passes GEMM where it reads other tiles.
+# TOO_LARGE: the weights for GEMM do not fit tiny-extended. WITHIN_TILES: moving channels within
+# tiles takes GEMM, which on batch2 reads tiles of another size.
 TOO_LARGE = {"pixel shuffle behind MaxPool"}
 WITHIN_TILES = {
     *("channels reversed", "every second channel of every second column"),
@@ -36,7 +37,7 @@ ON_RTL = (
 
 
 def on_host(session: Session) -> dict[str, str]:
-    """The operators on the host, besides conversions and views, and why they are there."""
+    """Operators on the host with their reasons, except conversions and views."""
     host = {layer.operator: layer.reason for layer in session.layers if layer.placed_on == "host"}
     return {operator: reason for operator, reason in host.items() if operator not in USUAL}
 
@@ -116,7 +117,7 @@ def test_blocks_of_the_first_image_go_into_the_kernel(
 
 @pytest.mark.parametrize("name", ["pixel shuffle behind MaxPool", "a flip added to itself"])
 def test_cycles_are_in_proportion_to_the_bytes_that_move(name: str) -> None:
-    """Within four times the cycles that memory takes for the sources and the result."""
+    """At most four times the cycles in which memory transfers the sources and the result."""
     with Session(
         MAPS[name].model(), "pynq-extended", "estimate", dram="ddr", launch="layer"
     ) as session:

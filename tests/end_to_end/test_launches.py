@@ -31,8 +31,9 @@ DIGITS = Path(__file__).parents[2] / "examples/digits/digits.onnx"
 
 
 def small_network() -> QuantizedNetwork:
-    """A network with rows that overlap, a stride, and a layer with other tiles than the one
-    before."""
+    """A network with overlapping rows, a stride, and a layer whose tiles differ from its
+    predecessor's.
+    """
     network = QuantizedNetwork(3, "qdq", np.int8, (8, 9, 7), steady=True)
     for layer in (Layer(12, 3), Layer(8, 1), Layer(16, 3, 2)):
         network.layer(layer)
@@ -40,7 +41,7 @@ def small_network() -> QuantizedNetwork:
 
 
 def compiled(config: str) -> NetworkProgram:
-    """A network entirely on the machine, where the machine supports its scales."""
+    """A compiled network; it runs entirely on machines that support its scales."""
     extended = PRESETS[config].requantize
     program = vta.compile(small_network().model() if extended else DIGITS, config).program
     assert all(len(launch.ends) > 1 for launch in program.launches)
@@ -51,7 +52,7 @@ def compiled(config: str) -> NetworkProgram:
 def memory_after(
     program: Program, streams: list[int], device: FunctionalDevice
 ) -> npt.NDArray[np.uint8]:
-    """With random activations, whose place depends on nothing."""
+    """Memory after running ``streams`` on random activations; no access depends on their values."""
     chosen = sorted({*streams, *range(len(program.streams))})
     placed = program.place(Runtime(device), chosen)
     random = np.random.default_rng(5)
@@ -130,7 +131,7 @@ def test_what_nothing_earlier_concerns_is_joined_as_if_followed_one_by_one(
     model = quantized.model() if machine.requantize else DIGITS
 
     def joined() -> list[bytes]:
-        # A pass of the caller's own keeps the network out of the cache.
+        # A custom pass keeps the network out of the cache.
         program = vta.compile(model, machine, passes=[("after fold_loops", lambda n, _: n)]).program
         return [
             program.program.streams[launch.stream].words.tobytes() for launch in program.launches
@@ -151,8 +152,9 @@ def test_what_nothing_earlier_concerns_is_joined_as_if_followed_one_by_one(
 
 
 def tokens_between_layers(network: NetworkProgram, launch: Launch) -> Iterator[tuple[int, ...]]:
-    """For each token between two layers: the instruction that pushes it and the flag for that, and
-    the instruction that pops it and the flag for that."""
+    """For each token between two layers: the instruction that pushes it with its flag, and the
+    instruction that pops it with its flag.
+    """
     words = network.program.streams[launch.stream].words
     instructions = [
         isa.instruction_set(network.config).decode(int(low) | int(high) << 64)
@@ -213,7 +215,7 @@ def test_cycles_of_layers_add_up_and_are_fewer_than_in_launches_of_their_own() -
 
 
 def launch_reports(config: str, device: str) -> dict[str, dict[str, Any]]:
-    """The numbers of the digits, by how they are launched."""
+    """The reports of the digits network for each kind of launch."""
     with np.load(DIGITS.with_name("images.npz")) as file:
         inputs = {"image": file["image"][:8]}
     reports = {}
@@ -240,7 +242,7 @@ def test_no_bound_exceeds_the_cycles(config: str, device: str) -> None:
 
 
 def test_a_layer_whose_weights_are_prefetched_has_no_bound() -> None:
-    """The last layer takes fewer cycles than its weights need on the bus."""
+    """The last layer takes fewer cycles than the bus needs for its weights."""
     reports = launch_reports("pynq-extended", "estimate")
     (alone,), (joined,) = (
         [layer for layer in report["layers"] if layer["name"] == "dense"]

@@ -1,5 +1,6 @@
-"""Random networks as ONNX Runtime's quantizer writes them, with any of its options: no element
-differs from ONNX Runtime's."""
+"""Random networks from ONNX Runtime's quantizer, with any of its options: every element equals ONNX
+Runtime's.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from tests.support.quantized_files import Case
 
 
 def difference(case: Case) -> str:
-    """The problem with a network, or empty; one too small to quantize has none."""
+    """The problem with a network, or an empty string; networks too small to quantize have none."""
     try:
         model = case.quantized()
-    except Exception:  # the quantizer's own
+    except Exception:  # raised by the quantizer itself
         return ""
     try:
         with Session(model, "pynq-extended") as session:

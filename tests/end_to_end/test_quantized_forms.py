@@ -1,4 +1,4 @@
-"""One small file for each form of quantized networks: all of it that can be is on the machine."""
+"""One small file for each form of quantized networks: everything that can be is on the machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.support.constant_forms import half_scales, moved_weights, small_weigh
 from tests.support.few_bits import FewBits
 from tests.support.quantized_forms import FORMS
 
-# Forms that rules of the canonical form change before the comparison with it.
+# Forms that canonicalization changes before the comparison with it.
 CHANGED = {**moved_weights(), **small_weights(), **half_scales(), **decided()}
 
-# What every network has, or costs next to nothing.
+# Operators that every network has, or whose cost is negligible.
 USUAL = {"QuantizeLinear", "DequantizeLinear", "Reshape", "Flatten", "layout"}
 ON_RTL = (
     *("weights of uint8, per channel", "a channel of scale 1e-35", "MatMul and Add", "a shuffle"),

@@ -1,7 +1,6 @@
 """Random convolutional networks, from ONNX through compiler and runtime to the machine.
 
-Each is compared with a NumPy model of the same integer arithmetic, and with ONNX Runtime: no
-element may differ.
+Each element must equal that of a NumPy model of the same integer arithmetic, and ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -227,7 +226,7 @@ def assert_exact(seed: int, config: Config | str, device: Device | str) -> npt.N
     expected = network.integers(x) * network.output_scale
     with Session(onnx_model(network), config, device) as session:
         on_machine = [layer for layer in session.layers if layer.placed_on == "machine"]
-        # A pooling may be part of the layer before it.
+        # A pooling may be fused into the preceding layer.
         operators = [part for layer in on_machine for part in layer.operator.split("+")]
         assert len(operators) == len(network.layers)
         result = session.run({"x": float_images(x)})["y"]

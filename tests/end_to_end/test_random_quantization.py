@@ -1,7 +1,7 @@
 """Random networks with any quantization: scales per tensor or per channel, int8 and uint8, zero
 points, weights of both types; as QDQ and as QOperator; groups, residual additions and averages.
 
-No element may differ from ONNX Runtime's, and everything is on the machine.
+Every element must equal ONNX Runtime's, and everything must be on the machine.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ FLOATS = "float tensors are the host's"
 
 
 def random_network(seed: int, form: str, dtype: Any, **options: bool) -> QuantizedNetwork:
-    """One to four convolutions with residuals and poolings between, perhaps a matrix product, with
-    the ``options`` of `QuantizedNetwork`."""
+    """One to four convolutions with residuals and poolings between them, perhaps a matrix product,
+    with the ``options`` of `QuantizedNetwork`.
+    """
     choose = random.Random(seed)
     channels = choose.choice([1, 3, choose.randint(1, 40)])
     network = QuantizedNetwork(seed, form, dtype, (channels, 9, 8), **options)
@@ -63,7 +64,7 @@ def random_network(seed: int, form: str, dtype: Any, **options: bool) -> Quantiz
 
 
 def assert_exact(network: QuantizedNetwork, config: str, device: str, images: int) -> None:
-    """Not one element differs, and the host only converts floats and packs the input."""
+    """Every element equals ONNX Runtime's; the host only converts floats and packs the input."""
     assert_equal(network.model(), {"x": network.images(images)}, config, device)
 
 

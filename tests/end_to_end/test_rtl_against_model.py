@@ -23,7 +23,7 @@ from tests.support.seeds import each_seed
 
 EXTENDED = ("tiny-extended", "bus256-extended", "pynq-extended")
 # The configurations of the conformance vectors, whose simulators other tests build as well, and
-# those with extensions.
+# configurations with extensions.
 CONFIGS = {
     path.stem.split("-")[0]: ProgramImage.load(path).config
     for path in sorted(VECTORS.glob("*-1.npz"))
@@ -57,7 +57,8 @@ def test_random_programs_do_the_same(name: str, dram: str) -> None:
 @pytest.mark.parametrize("device", ["functional", "rtl"])
 def test_bounds_of_requantize_that_cross_give_the_upper_one(device: str) -> None:
     image = ProgramImage.load(VECTORS.parent / "requantize_low_above_high.npz")
-    # With extensions that the program does not use this is a machine that others need as well.
+    # Extra extensions, unused by the program, give a machine whose simulator other tests build as
+    # well.
     others = {"lookup": 1, "depthwise": 1, "forward": 1, "multiply_add": 1}
     image = replace(image, config=replace(image.config, **others))
     assert image.config == CONFIGS["tiny-extended"]

@@ -1,4 +1,4 @@
-"""A compiled function is recorded without a machine, saved, and run on each."""
+"""A compiled function is recorded without a machine, saved, and run on each device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TINY = PRESETS["tiny"]
 
 
 def matrix_product(rows: int, inner: int, columns: int) -> Function:
-    """y = x · wᵀ in blocks, its low bits stored; all in tiles."""
+    """y = x · wᵀ in blocks, with its low bits stored; all tensors are in tiles."""
     env = Environment(TINY)
     x = te.placeholder((rows, inner, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
     w = te.placeholder((columns, inner, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
@@ -78,7 +78,7 @@ def test_a_recorded_function_runs_from_its_file_on_every_device(
         device = open_device(name, TINY, 1 << 17)
         placed = Program.load(tmp_path / "product.vta", TINY).place(Runtime(device))
         placed.buffer("x").write(x)
-        for _ in range(2):  # the second run begins with the micro-op buffer of the first
+        for _ in range(2):  # the second run starts with the micro-op buffer of the first one
             placed.run()
         assert (placed.buffer("y").read(np.int8, expected.shape) == expected).all()
         memories.append(device.read(0, device.memory_bytes))

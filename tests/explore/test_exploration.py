@@ -58,7 +58,9 @@ def spec_path(tmp_path: Path) -> Path:
 
 
 class InProcess:
-    """Does the work in this process, in reverse order, and counts it; ends after ``most`` items."""
+    """Workers in this process: evaluate in reverse order, count, and interrupt after ``most``
+    items.
+    """
 
     def __init__(self, most: int = 1000) -> None:
         self.done: list[EvaluationTask] = []
@@ -91,7 +93,7 @@ def test_a_stopped_exploration_goes_on(
     whole = explored(spec, tmp_path / "whole", InProcess())
     with pytest.raises(KeyboardInterrupt):
         explored(spec, tmp_path / "part", InProcess(most=2))
-    # As if it had been killed in the middle of a line.
+    # Simulates a kill in the middle of a line.
     table = tmp_path / "part" / "results.csv"
     table.write_bytes(table.read_bytes()[:-9])
     monkeypatch.setenv("VTA_CACHE", str(tmp_path / "other"))
@@ -155,7 +157,7 @@ def test_a_network_is_the_same_for_each_machine(
 def test_results_survive_a_kill(
     spec_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command itself: killed with all its workers, resumed, and its files read."""
+    """Runs the command itself: kills it with all its workers, resumes it, and reads its files."""
     out = tmp_path / "out"
     arguments = ["explore", str(spec_path), "-o", str(out), "--jobs", "1"]
     process = subprocess.Popen(

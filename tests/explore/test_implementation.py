@@ -1,4 +1,4 @@
-"""Machines of the front go to the tools of the FPGA, which only pretend here."""
+"""Machines on the Pareto front are implemented with the FPGA tools, which are faked here."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_FF": 50, "MULT18X18D": 28, "DP16KD":
 
 
 def cost(task: EvaluationTask, _: bytes) -> Cost:
-    """More products take fewer cycles: all three machines are on the front."""
+    """More multipliers take fewer cycles, so all three machines are on the Pareto front."""
     columns = json.loads(task.config)["LOG_BLOCK_IN"]
     return Cost(1, 1000 >> columns, 1, 64, 0, ())
 
@@ -69,7 +69,8 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
             assert "write_json netlist.json" in call.arguments[-1]
             (folder / "netlist.json").write_text(json.dumps(NETLIST))
             return
-        # The machine's buses get no pins, and its clock and reset do, so that these are global.
+        # The machine's buses get no pins; its clock and reset do, so that they become global
+        # signals.
         modules = json.loads((folder / "netlist.json").read_text())["modules"]
         assert set(modules["vta"]["ports"]) == {"clk", "rst"}
         assert modules["DP16KD"] == NETLIST["modules"]["DP16KD"]
@@ -87,7 +88,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
 
 class InProcess:
-    """Does the work here."""
+    """Does the work in this process."""
 
     def share(self, data: dict[str, bytes]) -> None:
         pass
@@ -131,13 +132,13 @@ def test_what_is_asked_for_is_synthesized_and_routed(
     page = (out / "report.html").read_text()
     assert page.count("<td>61.5</td>") == 2
     assert "front-03.json --dram ddr --device estimate" in page
-    # Known: not done again.
+    # Already known, so not repeated.
     assert cli.invoke(["explore", str(spec), "-o", str(out)]) == 0
     assert len(calls) == 5
 
 
 def test_clocks_are_those_of_the_bitstreams() -> None:
-    """Or less: a bitstream may have become faster."""
+    """Clocks may also be lower, since a bitstream may have become faster."""
     for folder, chip in (("colorlight-i5", "ecp5-25f"), ("ulx3s", "ecp5-85f")):
         path = Path(__file__).parents[2] / "bitstreams" / folder / "manifest.json"
         manifest = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Searches ask for each combination once, in an order that the seed alone decides."""
+"""Searches propose each combination once, in an order that depends only on the seed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spec_of(folder: Path, method: str, points: int) -> Spec:
 
 
 def objectives(values: Values) -> tuple[float, float] | None:
-    """Two conflicting objectives; None for a part of the space that is illegal."""
+    """Two conflicting objectives; None in a part of the space that is illegal."""
     block, bus, batch = values
     if bus == 9 and batch > 2:
         return None

@@ -1,4 +1,4 @@
-"""Legal contents of a SPEC, and the messages for others."""
+"""Valid contents of a SPEC, and the error messages for others."""
 
 from __future__ import annotations
 

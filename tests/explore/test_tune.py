@@ -1,4 +1,4 @@
-"""Tuned schedules are never slower, equal in results, and read from a file."""
+"""Tuned schedules are never slower, have equal results, and are read from a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = PRESETS["tiny-extended"]
 
 
 class InProcess:
-    """Does the work in this process."""
+    """Does the work of workers in this process."""
 
     def share(self, data: dict[str, bytes]) -> None:
         pass
@@ -53,7 +53,7 @@ def test_the_best_of_what_was_tried_is_no_slower(workloads: list[Any]) -> None:
 
 
 def test_recorded_knobs_are_those_that_are_built(workloads: list[Any], tmp_path: Path) -> None:
-    """Knobs in a file, other than the compiler's: other cycles, the same results."""
+    """Knobs in a file that differ from the compiler's give other cycles and the same results."""
     found = {
         number: Tried(2, 1, 2, vars(list(choose(workload, CONFIG).ranked)[-1]), 1, 0)
         for number, workload in enumerate(workloads)
@@ -95,7 +95,7 @@ def test_a_record_is_of_one_machine_and_one_workload(workloads: list[Any]) -> No
 
 
 def test_knobs_that_do_not_fit_are_passed_over(workloads: list[Any]) -> None:
-    """Knobs of another version, for instance: the compiler's own choice takes their place."""
+    """For instance knobs of another version: the compiler's own choice replaces them."""
     found = {}
     for number, workload in enumerate(workloads):
         knobs = vars(choose(workload, CONFIG).best)

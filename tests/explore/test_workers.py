@@ -1,4 +1,4 @@
-"""Workers that die lose nothing."""
+"""No results are lost when workers die."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_scheduler_is_reached_by_its_address(workers: Workers) -> None:
         others.share({"more": b"abcde"})
         ((_, outcome),) = others.run(length, [(1, "more")])
     assert outcome.result == 6
-    # Those who started the workers can still use them.
+    # The workers remain usable.
     assert [outcome.result for _, outcome in workers.run(length, [(1, "data")])] == [4]
 
 

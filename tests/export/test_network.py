@@ -1,4 +1,4 @@
-"""Exported networks, compiled by a C compiler, on the RTL through only registers and memory."""
+"""Exported networks, compiled by a C compiler, drive the RTL through registers and memory alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Port(ctypes.Structure):
 
 
 def device_for(folder: Path) -> Any:
-    """A device with the memory that the sources in ``folder`` say their network needs."""
+    """A device with the memory size that the sources in ``folder`` state."""
     header = (folder / "c" / "network.h").read_text()
     size = re.search(r"#define NETWORK_MEMORY_BYTES (\d+)", header)
     assert size is not None
@@ -109,7 +109,8 @@ def test_an_exported_network_gives_what_the_session_gives(digits: Path) -> None:
 @pytest.mark.parametrize("address", [(5 << 32) + PLACE, (1 << 32) - 4096])
 def test_memory_of_the_machine_may_be_above_4_gib(digits: Path, address: int) -> None:
     """A bridge between processor and machine translates addresses. The second address is just below
-    4 GiB, and the network's memory crosses it."""
+    4 GiB, so the network's memory crosses it.
+    """
     images = np.load(DIGITS / "images.npz")["image"][:1].astype(np.float32)
     session = vta.Session.load(digits / "digits.vta", device="functional")
     expected = session.run({"image": images})["logits"]
@@ -192,7 +193,7 @@ def test_what_the_host_would_compute_is_refused(
     [
         ("vta_run", "vta_port"),
         ("uint8_t", "int"),
-        ("tensor_0", "tensor_1"),  # as network.c calls its own tensors
+        ("tensor_0", "tensor_1"),  # the names that network.c uses for its own tensors
         ("layout_0", "segments"),
         ("NULL", "VTA_DONE"),
         ("class", "class_"),
@@ -226,7 +227,7 @@ def test_inputs_may_have_any_name(image: str, logits: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("standard", ["c99", "gnu17", "c++17"])
 def test_no_name_of_a_tensor_means_something_else(standard: str, tmp_path: Path) -> None:
-    """Each name that C, C++, their headers or the compiler define, as that of a parameter."""
+    """Names that C, C++, their headers or the compiler define are usable as names of tensors."""
     language = "c++" if "+" in standard else "c"
     headers = "#include <stddef.h>\n#include <stdint.h>\n"
     command = ["gcc", f"-std={standard}", "-x", language, "-"]

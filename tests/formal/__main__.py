@@ -1,7 +1,7 @@
 """Proves properties of the hardware: python -m tests.formal [--only NAME] [--jobs 2]
 
-Prints the verdict on each and the processor time that it took. Ends with 1 if one does not hold, is
-never reached, or holds with a bug planted.
+Prints each verdict and its processor time. Exits with 1 if a property fails, its cover is never
+reached, or it holds although a bug is planted.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def main() -> int:
 
 
 def _run(folder: Path, task: tuple[int, int]) -> tuple[bool, float]:
-    """Whether a run of a proof ends as it must, and the processor time that it took."""
-    # Of some components a proof uses the ports alone.
+    """Whether a run of a proof ends as expected, and its processor time."""
+    # A proof may use only the ports of a component.
     warnings.simplefilter("ignore", UnusedElaboratable)
     place, number = task
     started = _processor_seconds()

@@ -1,5 +1,5 @@
-"""The arbiter of the memory's read side loses nothing, mixes nothing up, and lets each reader go
-on."""
+"""The arbiter of the memory's read side neither loses nor mixes up anything, and no reader
+starves."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .lists import List, assume_stable
 from .proving import Proof
 
 _DATA = 2
-# Instead of 8 and 128.
+# Scaled down from 8 and 128.
 _BURSTS_IN_FLIGHT, _BEATS_AHEAD = 3, 4
-# The most bursts of others that start while a reader waits.
+# Maximum number of other readers' bursts that start while a reader waits.
 _MOST_BEFORE = {"fetch": 1, "load": 3, "compute": 3}
 
 
 class ArbiterProperty(wiring.Component):
-    """Against lists of bursts and beats: requests reach the bus as they were made, in the order in
-    which they are taken, and each beat its reader, in order.
+    """Checked against lists of bursts and beats: requests reach the bus unchanged and in the order
+    of acceptance, and each beat reaches its reader, in order.
 
-    Requests are of one or two beats; memory answers in any cycle, and may refuse requests, and
-    readers beats, for as long as they like. ``stop``, once set, stays.
+    Requests have one or two beats. Memory answers in any cycle. Memory may stall requests, and
+    readers may stall beats, for any time. ``stop``, once set, stays set.
     """
 
     def __init__(self, module: Any) -> None:
@@ -82,7 +82,7 @@ class ArbiterProperty(wiring.Component):
         )
         wanted = Cat(item.request.valid for item in readers).any()
         m.d.comb += [
-            # Nothing waits without a reason.
+            # No request waits without a reason.
             Assert(asked.any() | ~wanted | ~room),
             Assert(~asked.any() | ((ahead < _BEATS_AHEAD) & ~self.stop)),
             Assert(owners.count <= _BURSTS_IN_FLIGHT),
@@ -113,7 +113,7 @@ class ArbiterProperty(wiring.Component):
         return requests
 
     def _memory(self, m: Module) -> tuple[List, Signal]:
-        """The beats that memory has answered with and no reader has taken."""
+        """Beats returned by memory and not yet accepted by a reader."""
         bus = self._arbiter.bus
         m.submodules.bursts = bursts = List(1, _BURSTS_IN_FLIGHT + 2)
         second, last = Signal(), Signal()

@@ -1,4 +1,4 @@
-"""GEMM and the ALU are never in one bank of the accumulators together."""
+"""GEMM and the ALU never use the same bank of the accumulators at the same time."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from amaranth_vta.hw.timing import has_long_alu
 from .lists import List, assume_stable
 from .proving import Proof
 
-# More than either unit has in flight.
+# More micro-ops than either unit has in flight.
 _IN_FLIGHT = 8
 
 
 class BankProperty(wiring.Component):
-    """Both units and their bank arbitration, against lists of the accumulators that each has still
-    to write.
+    """Both units and their bank arbitration, checked against lists of each unit's pending writes.
 
     Micro-ops arrive in any cycle, with any operation and indices, errors included; a fault occurs
     in any cycle, and stays. Each unit writes exactly the accepted micro-ops, in order. From the
-    cycle in which a unit accepts a micro-op to the one in which it writes, the other unit has none
-    in that bank. GEMM waits only for this or a fault, after which neither unit accepts working
-    micro-ops.
+    cycle in which a unit accepts a micro-op until the cycle in which it writes, the other unit has
+    no micro-op in that bank. GEMM waits only for this or a fault, after which neither unit accepts
+    working micro-ops.
 
     The ALU reads a micro-op's destination when it accepts it, and GEMM does not read that bank
     then. When the ALU reads ahead, neither GEMM nor its own destination port reads that bank, and
-    it has no write to the element in flight; this is asserted for any one ``element``.
+    it has no pending write to the element in flight; this is asserted for any one ``element``.
     """
 
     def __init__(self, gemm_module: Any, alu_module: Any, module: Any, config: Config) -> None:
@@ -70,7 +69,7 @@ class BankProperty(wiring.Component):
             Assert(~waits | self.failed | in_alu.bit_select(gemm_bank, 1)),
             Assert(~self.failed | (~gemm_works & ~alu_works)),
         ]
-        # Both write in one cycle, and later GEMM enters the bank in which the ALU was.
+        # Both write in one cycle, and later GEMM enters the bank that the ALU used.
         together, swapped = Signal(2), Signal()
         with m.If(self._gemm.acc_write.enable & self._alu.write.enable):
             m.d.sync += together.eq(in_alu)
@@ -133,16 +132,17 @@ class BankProperty(wiring.Component):
         return Cat(beyond).any()
 
     def _follow(self, m: Module, name: str, unit: Any, write: Any) -> tuple[Signal, Signal, Value]:
-        """Per bank, whether the unit has taken a micro-op that it has still to write; whether it
-        takes one now, into its pipeline if micro-ops wait in front of that; and the accumulator to
-        which that writes."""
+        """Per bank, whether the unit has a micro-op with a pending write; whether it accepts one
+        now, into its pipeline if micro-ops wait in front of that; and the accumulator which that
+        one writes.
+        """
         given = getattr(self, f"{name}_item")
         item, waits = given, name == "alu" and has_long_alu(self._config)
         if waits:
             item = Signal.like(given)
             with m.If(unit.i.valid & unit.i.ready):
                 m.d.sync += item.eq(given)
-            # As the sequencer has it.
+            # The sequencer guarantees this.
             m.d.comb += Assume(given.enable | ~given.error)
         index = item.indices.dst
         beyond = self._reads_beyond(name, item)

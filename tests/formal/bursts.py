@@ -15,19 +15,19 @@ from amaranth_vta.hw.dma import bursts, rows
 from .lists import List, assert_stable, assume_stable
 from .proving import Proof, narrow_addresses
 
-# The limits of AXI4 are 4096 and 256, and of addresses 48 bits: with smaller ones a row has as many
-# bursts, in a proof of seconds.
+# AXI4's limits are 4096 bytes and 256 beats, with addresses of 48 bits. Smaller limits give a row
+# as many bursts, in a proof of seconds.
 _PAGE = 64
 _ADDRESS_WIDTH = 10
 _MAX_ROWS = 3
 
 
 class BurstProperty(wiring.Component):
-    """Commands of one to three rows, with any address, stride and size: the bursts of a row begin
+    """Commands of one to three rows, with any address, stride and size. The bursts of a row begin
     with the word of its first byte, are contiguous, and end with the word of its last byte.
 
-    None crosses a page or exceeds ``max_beats`` beats, and each except the last one of a row has
-    maximum length. Offered bursts are stable until accepted. ``last`` marks the last burst of a
+    No burst crosses a page or exceeds ``max_beats`` beats, and each except the last one of a row
+    has maximum length. Offered bursts are stable until accepted. ``last`` marks the last burst of a
     command.
     """
 
@@ -49,7 +49,7 @@ class BurstProperty(wiring.Component):
             walker.command.payload.eq(self.command),
             request.ready.eq(self.ready),
             Assume((self.command.rows != 0) & (self.command.rows <= _MAX_ROWS)),
-            # No sum wraps: of 48 bits of an address, bases use 47.
+            # Sums do not wrap around: bases use 47 of the 48 address bits.
             Assume((self.command.address[-2:] == 0) & (self.command.stride < 1 << 7)),
             Assume(self.command.last_byte < 3 * _PAGE),
             commands.put.eq(walker.command.valid & walker.command.ready),
@@ -61,8 +61,8 @@ class BurstProperty(wiring.Component):
         assume_stable(m, walker.command, "command")
         assert_stable(m, request, "request")
 
-        # Of the oldest command: the first byte of its current row, and how many rows are before
-        # that; and where the next burst begins, if the row is begun.
+        # State of the oldest command: first byte of its current row, number of rows before it, and
+        # start of the next burst if the row has begun.
         command = data.View(layout, Value.cast(commands.items[0]))
         row, offset = Signal(range(_MAX_ROWS)), Signal.like(command.address)
         begun, place = Signal(), Signal.like(command.address)
@@ -131,6 +131,6 @@ PROOFS = tuple(
             ("bus_bytes, BURST_BYTES", f"bus_bytes, {_PAGE}"),
         ),
     )
-    # The beats limit a burst, or the page.
+    # A burst is limited by its beats, or by the page.
     for max_beats in (4, 16)
 )

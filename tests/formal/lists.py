@@ -1,4 +1,4 @@
-"""What assertions compare the hardware with: a list, and a stream's rule."""
+"""Helpers for assertions: a reference list, and the stability rule of streams."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from amaranth.lib.wiring import In, Out
 
 
 class List(wiring.Component):
-    """A FIFO for assertions, with the oldest item in place 0.
+    """A FIFO for assertions, with the oldest item at index 0.
 
-    Taking from an empty list, or putting into a full one, is an error of the assertions; users
-    that compare ``count`` assert that neither happens.
+    Popping an empty list or pushing into a full one is a bug of the assertions; users that compare
+    ``count`` assert that neither happens.
 
     Ports
     -----
-    put, item : adds ``item`` at the end
-    take : removes the first one
+    put, item : append ``item``
+    take : remove the oldest item
     items, count : contents; ``items`` beyond ``count`` are undefined
     """
 

@@ -15,7 +15,7 @@ from amaranth_vta.hw.dma import beats, bursts, loader, padding, rows, transfer
 from .lists import List, assert_stable, assume_stable
 from .proving import Proof, narrow_addresses
 
-# Instead of 4096 bytes, 48 bits of address and 8 transfers.
+# Scaled down from 4096-byte pages, 48 address bits and 8 transfers.
 _PAGE, _ADDRESS_WIDTH, _AHEAD = 32, 10, 3
 _MEMORIES = (isa.Memory.INP, isa.Memory.WGT)
 _COMMANDS, _MOST = 3, 8
@@ -39,9 +39,9 @@ class LoadFaultProperty(wiring.Component):
     """Up to three LOADs of inputs and weights, with any rows and padding, arrive in any cycle;
     memory accepts bursts, answers, and fails in any cycle.
 
-    The loader completes what it has accepted, and fails if and only if memory did. After that it
-    completes nothing, writes nothing, makes no new requests, and drains arriving beats. When it is
-    idle no burst is in flight, and without an error no command is left.
+    The loader completes what it has accepted, and fails if and only if memory did. After a failure
+    it completes nothing, writes nothing, makes no new requests, and drains arriving beats. When it
+    is idle no burst is in flight, and without an error no command is left.
     """
 
     def __init__(self, *modules: Any) -> None:
@@ -100,7 +100,7 @@ class LoadFaultProperty(wiring.Component):
         assume_stable(m, self._loader.command, "command")
 
     def _answer(self, m: Module) -> Signal:
-        """Answers bursts in order; gives whether a beat with an error is taken."""
+        """Answer bursts in order; return whether a beat with an error is accepted."""
         read = self._loader.read
         m.submodules.bursts = bursts = List(8, _MOST)
         sent, answered, refused = Signal(8), Signal(), Signal()

@@ -1,5 +1,5 @@
-"""Runs a property through SymbiYosys: it must hold, its cover must be reached, and it must fail
-with each bug that is planted.
+"""Check a property with SymbiYosys: it must hold, its cover must be reached, and it must fail with
+each planted bug.
 
 Yosys, SymbiYosys and the solver come from PyPI (the extra ``formal``).
 """
@@ -29,9 +29,9 @@ class Proof:
     """A property of one component.
 
     ``modules`` make up the component, in import order; ``specify`` builds the component with its
-    assertions from them, unchanged or with a bug in one. ``depth`` is in cycles: ``bmc`` checks
-    that many from reset; ``prove`` uses that many in the induction step and is complete. ``bugs``
-    are texts of the modules and their replacements.
+    assertions from them, unchanged or with a bug in one of them. ``depth`` is in cycles: ``bmc``
+    checks that many from reset; ``prove`` uses that many in the induction step and is complete.
+    ``bugs`` are texts of the modules and their replacements.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Proof:
     smaller: tuple[tuple[str, str], ...] = ()
 
     def runs(self) -> list[tuple[str, str, tuple[tuple[str, str], ...], bool]]:
-        """Each run: name, mode, replacements, and whether it has to pass."""
+        """Runs of the proof: name, mode, replacements, and whether it must pass."""
         return [
             ("holds", self.mode, self.smaller, True),
             ("is reached", "cover", self.smaller, True),
@@ -129,7 +129,7 @@ def replaced_in(
 
 
 def _import_from(module: ModuleType, old: ModuleType, new: ModuleType) -> None:
-    """Rebind the names that ``module`` has imported from ``old`` to those of ``new``."""
+    """Rebind the names that ``module`` has imported from ``old`` to the objects in ``new``."""
     for name, value in vars(module).items():
         if value is not None and getattr(value, "__module__", None) == old.__name__:
             setattr(module, name, getattr(new, name))

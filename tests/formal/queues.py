@@ -17,9 +17,9 @@ _BITS = 2
 
 
 class QueueProperty(wiring.Component):
-    """Against a list: the oldest item is at the output, one cycle after its push at the earliest,
-    and stable until accepted. There is room for all but the last item, and the depth is never
-    exceeded.
+    """Checked against a list: the oldest item is at the output, one cycle after its push at the
+    earliest, and stable until accepted. The queue is ready while at least two places are free, and
+    never exceeds its depth.
     """
 
     def __init__(self, module: Any, depth: int, form: str) -> None:
@@ -52,8 +52,8 @@ class QueueProperty(wiring.Component):
 
 
 class TokenProperty(wiring.Component):
-    """The count is the number of pushed tokens less that of popped ones, with correct full and
-    available flags; the producer checks the former, the consumer the latter.
+    """The count is the number of pushed minus popped tokens, and the flags for full and available
+    are correct. The producer respects the first flag, the consumer the second.
     """
 
     def __init__(self, module: Any) -> None:
@@ -82,7 +82,7 @@ class TokenProperty(wiring.Component):
         return m
 
 
-# Of tokens, instead of 1,023, so that a cover reaches it.
+# Token limit, scaled down from 1,023 so that the cover is reachable.
 _LIMIT = 6
 
 _BUGS_IN_REGISTERS = (

@@ -1,4 +1,5 @@
-"""A module retires its instructions in order, and does nothing after its first faulty one."""
+"""A module retires its instructions in order, and does nothing after its first faulty
+instruction."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from amaranth_vta.hw.fabric import issue
 from .proving import Proof
 
 _CAUSES = (isa.Cause.BUS_ERROR, isa.Cause.INDEX_OUT_OF_RANGE)
-# Instructions of a program, and those in flight instead of 16.
+# Instructions per program, and in flight (scaled down from 16).
 _PROGRAM, _IN_FLIGHT = 6, 3
 
 
@@ -26,16 +27,16 @@ _INSTRUCTION = data.StructLayout(
 
 
 class RetirementProperty(wiring.Component):
-    """Compute with two units, against a table of the instructions that it has taken.
+    """Compute with two units, checked against a table of the instructions that it has accepted.
 
-    Instructions of any flags go to any unit or none, or are refused for any cause; units end when
-    they like, each its instructions in order, and each may fail once; tokens come, and room for
-    them, in any cycle.
+    Instructions with any flags go to any unit or none, or are refused for any cause. Each unit
+    finishes its instructions in order at any time, and may fail once. Tokens, and room for them,
+    arrive in any cycle.
 
-    An instruction starts with all its tokens, none after one that was refused, and none after a
-    fault. It retires in the cycle in which it can: all before it have retired, its unit is done,
-    and there is room for its tokens, which are given in that cycle and in no other. A fault is that
-    of the first instruction that was refused or failed, and stays.
+    An instruction starts with all its tokens, but never after a refused instruction or a fault. It
+    retires in the first cycle in which all earlier instructions have retired, its unit is done, and
+    there is room for its tokens, which it pushes in that cycle and in no other. The reported fault
+    is that of the first instruction that was refused or failed, and stays.
     """
 
     def __init__(self, module: Any) -> None:
@@ -123,8 +124,7 @@ class RetirementProperty(wiring.Component):
         ]
 
     def _run_units(self, m: Module, table: list[Any], taken: Signal) -> None:
-        """A unit is done with the first of its instructions that it is not done with, unless it has
-        failed."""
+        """A unit finishes its oldest unfinished instruction, unless the unit has failed."""
         for unit in range(len(_CAUSES)):
             mine = [
                 (item.unit == unit + 1) & (item.cause == 0) & (taken > number)
@@ -156,7 +156,7 @@ class RetirementProperty(wiring.Component):
         order = self._order
         oldest, present = Signal(_INSTRUCTION), Signal()
         done, faulty, full = Signal(), Signal(), Signal()
-        # The units whose first instruction in flight is the oldest: they may be done with it now.
+        # Whether the oldest instruction finishes in this cycle.
         done_now = Signal()
         gives = Cat(order.to_load.give, order.to_store.give)
         pushes = Cat(oldest.push_prev, oldest.push_next)
@@ -182,7 +182,7 @@ class RetirementProperty(wiring.Component):
             Assert(fault.valid == was_faulty),
             Assert(~fault.valid | ((fault.index == retired) & (fault.cause == expected))),
         ]
-        # A later instruction is done before an earlier one of the other unit, which then fails.
+        # Cover: instruction 2 finishes before instruction 1, and instruction 3 fails.
         overtaken = Signal()
         with m.If(present & ~oldest.done & (retired == 1) & table[2].done & (taken > 2)):
             m.d.sync += overtaken.eq(1)

@@ -14,26 +14,26 @@ from amaranth_vta.hw.config import PRESETS
 
 from .proving import Proof
 
-# The most cycles from the last that happens in a run to its end.
+# Maximum cycles from the last event of a run to its end.
 _TO_END = 7
 
 
 class RunProperty(wiring.Component):
-    """The core, with modules and memory replaced by arbitrary ones that satisfy: modules that are
-    quiet, or of which compute has retired FINISH, have no memory access open, and modules that are
-    quiet for two cycles remain so.
+    """The core, with modules and memory replaced by arbitrary ones under two assumptions: modules
+    have no open memory access while they are quiet, or once compute has retired FINISH; and modules
+    that are quiet for two cycles remain so.
 
     Runs are launched and stopped in any cycle; modules become quiet and memory answers at any time,
     or never; the watchdog allows 1 to 3 silent cycles, or is off, and may change. Then a run ends
     within a few cycles after its modules are quiet, after FINISH has retired, after a stop without
     open accesses, and after the timeout. It ends once, and with an access open only by the
-    watchdog; then it drains until none is open, and no other run starts meanwhile. A launch starts
-    a run if none is active.
+    watchdog; then it drains until no access is open, and no other run starts meanwhile. A launch
+    starts a run if none is active.
     """
 
     def __init__(self, module: Any) -> None:
         class Hollow(module.Core):
-            """With the ports of its modules, and nothing in them."""
+            """The core with empty modules, which have only ports."""
 
             def _add_modules(self, machine: Module) -> Any:
                 config = self._config
@@ -100,7 +100,7 @@ class RunProperty(wiring.Component):
 
     def _check(self, m: Module, open_: Any, calm: Any) -> None:
         core = self._core
-        # For how long each reason to end has been there, in this run.
+        # For how many cycles each reason to end has held in this run.
         quiet, finished, stopped, silent, overdue, answered = (
             Signal(5, name=f"{name}_for")
             for name in ("quiet", "finished", "stopped", "silent", "overdue", "answered")

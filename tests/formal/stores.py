@@ -1,4 +1,4 @@
-"""STOREs write each element once, to its place, in bursts that end where they said."""
+"""STOREs write each element once, to its address, in bursts of the announced length."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from amaranth_vta.hw.dma import beats, bursts, rows, storer, transfer
 from .lists import List, assert_stable, assume_stable
 from .proving import Proof, narrow_addresses
 
-# Instead of 4096 bytes, 48 bits of address, 8 bursts and 8 transfers.
+# Scaled down from 4096-byte pages, 48 address bits, 8 bursts and 8 transfers in flight.
 _PAGE, _ADDRESS_WIDTH, _IN_FLIGHT = 32, 10, 3
-# Words that were in registers when an error came, and are still written; bursts, the same.
+# Maximum number of words still written from registers after an error, and likewise of bursts.
 _LATE_WORDS, _LATE_BURSTS = 2, 2
-# Commands in a run, and more than there can be of anything else.
+# Commands in a run, and an upper bound on the number of anything else.
 _COMMANDS, _MOST = 2, 6
 
 # Up to three rows of up to three elements.
@@ -31,13 +31,13 @@ _BEAT = data.StructLayout({"word": _ADDRESS_WIDTH, "last": 1, "final": 1})
 
 
 class StoreProperty(wiring.Component):
-    """Against a walk over the elements: each beat has the next elements of its row that lie in its
-    word, each in its lane with its strobe. Beats and bursts have the same addresses, and the last
-    beat of each burst is marked.
+    """Checked against a walk over the elements: each beat carries the row's next elements that lie
+    in its word, each in its lane with its strobe. Beats and bursts have the same addresses, and the
+    last beat of each burst is marked.
 
     Two commands of any rows, or empty ones, arrive in any cycle. Memory accepts bursts and beats in
     either order, and answers at any time, also with errors. A command is done when memory has
-    confirmed all of it, or with its first error, after which nothing is done. Once an error is on
+    confirmed all of it, or at its first error, after which nothing is done. Once an error is on
     the bus at most two words are written; once it is reported, or the run is stopped, at most two
     registered bursts appear. Offered items are stable until accepted. Nothing is outstanding when
     the storer reports idle or drained.
@@ -130,7 +130,7 @@ class StoreProperty(wiring.Component):
         assume_stable(m, storer.command, "command")
         assert_stable(m, storer.write.request, "burst")
         assert_stable(m, storer.write.beat, "beat")
-        # Each word of an element has the number of the element, and its place there.
+        # Each word of an element holds the element's number and the word's position in it.
         contents = Signal.like(Value.cast(port.data))
         bits = 8 << self._log_bus
         with m.If(port.enable):
@@ -142,12 +142,13 @@ class StoreProperty(wiring.Component):
         m.d.comb += Value.cast(port.data).eq(contents)
 
     def _check_beats(self, m: Module, to_write: List, refused: Signal) -> List:
-        """Compare each beat with the walk; returns beats not yet assigned to a burst."""
+        """Compare each beat with the walk; return the beats that are not yet assigned to a
+        burst."""
         beat, kind = self._storer.write.beat, self._kind
         command = data.View(_COMMAND, Value.cast(to_write.items[0]))
         row, column, part = Signal(2), Signal(4), Signal(range(kind.beats))
         place, first, left, count = Signal(7), Signal(range(kind.elements)), Signal(4), Signal(4)
-        # Rows without a gap are one.
+        # Rows without a gap are joined.
         joined, row_size, rows = command.x_stride == command.x_size, Signal(4), Signal(2)
         row_ends, final, taken = Signal(), Signal(), Signal()
         room = kind.elements - first
@@ -200,8 +201,8 @@ class StoreProperty(wiring.Component):
         return beats
 
     def _check_bursts(self, m: Module, beats: List) -> tuple[List, Signal]:
-        """Compare bursts and beats; returns the bursts that lack beats, and in the cycle in which
-        the last beat of a burst is found 2, or 3 if the burst ends its command.
+        """Compare bursts and beats. Return the bursts that lack beats, and, in the cycle in which
+        the last beat of a burst is found, 2, or 3 if the burst ends its command.
         """
         request = self._storer.write.request
         m.submodules.bursts = bursts = List(_BURST, _MOST)
@@ -226,8 +227,9 @@ class StoreProperty(wiring.Component):
         return bursts, complete
 
     def _answer(self, m: Module, complete: Signal, refused: Signal) -> List:
-        """Lets memory answer complete bursts; gives, per command, whether one of its bursts was
-        answered with an error, the first of which is the last outcome."""
+        """Let memory answer complete bursts. Return, per command, whether a burst was answered with
+        an error; the first error is the last outcome.
+        """
         response = self._storer.write.response
         m.submodules.unanswered = unanswered = List(1, _MOST)
         m.submodules.outcomes = outcomes = List(1, _MOST)
@@ -250,7 +252,7 @@ class StoreProperty(wiring.Component):
         return outcomes
 
 
-# Of beats and bursts; and of errors and stops, which are proved apart, since either takes long.
+# Planted bugs for two separate proofs, since each takes long: beats and bursts, errors and stops.
 _OF_BEATS = (
     (
         "announced.o.ready.eq(reads & (sent == announced.o.payload.length))",

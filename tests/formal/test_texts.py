@@ -1,4 +1,4 @@
-"""That each proof finds the texts of the hardware that it replaces; `make proofs` proves."""
+"""The source texts that proofs replace exist in the hardware; `make proofs` runs the proofs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The area of machines without synthesis, against what synthesis gave."""
+"""Area estimates of machines, against recorded synthesis results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vta build` around its tools: its calls, and the processing of their output."""
+"""`vta build` with faked tools: its calls, and how it processes their output."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def tools(cells: dict[str, int] = CELLS, fmax: float = 81.25, fails: str = "") -
 
 
 def refine(path: Path, family: str) -> int:
-    """Pretends to put ten LUTs into carry chains."""
+    """Pretends to merge ten LUTs into carry chains."""
     assert path.read_text() == NETLIST
     path.write_text("filled")
     return 10
@@ -272,7 +272,7 @@ def test_a_project_with_a_processor_connects_all_ports_of_the_machine(
     manifest = json.loads((out / "manifest.json").read_text())
     node = (out / "vta.dtsi").read_text()
     assert f"{manifest['memory_bytes']:#x}>;" in node
-    # Without UIO, the node names a place that the device accepts.
+    # Without UIO, the node contains an address that the device accepts.
     place = re.search(r"VTA_PORT=(mem:\S+)", node)
     assert place is not None
     asked: list[int] = []

@@ -11,14 +11,14 @@ import pytest
 
 from amaranth_vta.fpga.refinement.carries import fill_carries
 
-# As Yosys maps an addition: the sum of a and b, of b inverted if c, while d is 1.
+# A LUT as Yosys maps an addition: a + b, or a + ~b if c is set; d is always 1.
 ADDER = 0b1001_0110_1010_1010
 AND, OR, NAND, XOR = 0b1000, 0b1110, 0b0111, 0b0110
 Netlist = dict[str, Any]
 
 
 def lut(table: int, inputs: list[Any], output: int) -> dict[str, Any]:
-    """A LUT of up to four inputs; the others are 0, as Yosys leaves them."""
+    """A LUT of up to four inputs; unused inputs are 0, as Yosys leaves them."""
     return cell("LUT4", {"INIT": f"{table:016b}"}, [*inputs, *"0000"][:4], output)
 
 
@@ -98,7 +98,7 @@ def filled(design: Netlist) -> tuple[Netlist, int]:
 
 
 def one_half(tables: list[int], inputs: list[Any], inverts: Any = "0") -> Netlist:
-    """The sum of two functions of two of the four ``inputs`` each, in one half of a chain."""
+    """The sum of two functions, each of two of the four ``inputs``, in one half of a chain."""
     first, second = (
         lut(table, inputs[2 * number : 2 * number + 2], 20 + number)
         for number, table in enumerate(tables)
@@ -113,9 +113,9 @@ def one_half(tables: list[int], inputs: list[Any], inverts: Any = "0") -> Netlis
     [
         ([AND, AND], [2, 3, 4, 5], "0", 2),
         ([OR, AND], [2, 3, 4, 5], "0", 2),
-        # The carry is right with either of the two at the lower inputs.
+        # The carry is right with either function at the lower inputs.
         ([NAND, AND], [2, 3, 4, 5], "0", 2),
-        # Neither is 0 when its inputs are.
+        # Neither function is 0 when its inputs are 0.
         ([NAND, NAND], [2, 3, 4, 5], "0", 1),
         ([NAND, NAND], [2, 3, 3, 2], "0", 2),
         ([AND, OR], [2, 3, 3, 4], "0", 2),
@@ -138,7 +138,7 @@ def test_what_else_needs_a_lut_keeps_it() -> None:
     after, lost = filled(before)
     assert lost == 1
     assert_unchanged(before, after)
-    # The chain does not wait for it.
+    # The chain does not depend on it.
     (half,) = [
         cell for cell in after["modules"]["vta"]["cells"].values() if "CIN" in cell["connections"]
     ]

@@ -1,6 +1,6 @@
-"""Chains of DSP slices, joined by the wires between neighbours where that changes nothing.
+"""Chains of DSP slices, connected by cascade wires where that changes nothing.
 
-What joined slices compute is compared in tests/sim/machine/rtl/test_dot_products.py.
+The results of connected slices are compared in tests/sim/machine/rtl/test_dot_products.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ADDEND, CASCADE = list("1010110"), list("1010100")
 
 
 def dsp_slice(addend: list[Any], first: int) -> dict[str, Any]:
-    """A slice that adds a product to ``addend``; its result has bits from ``first`` on."""
+    """A slice that adds a product to ``addend``; its result bits are numbered from ``first`` on."""
     pins = {
         "C": addend,
         "OPMODE": list(ADDEND),
@@ -31,8 +31,9 @@ def dsp_slice(addend: list[Any], first: int) -> dict[str, Any]:
 
 
 def chain(output: list[int]) -> Netlist:
-    """Two slices, of which the second one adds `ADDED` bits of the first one's result, extended by
-    the last of them, and the bits that are outputs."""
+    """Two slices: the second adds the low `ADDED` bits of the first one's result, sign-extended.
+    ``output`` are the bits of the output port.
+    """
     first = dsp_slice(["1"] * 8 + ["0"] * 40, 100)
     given = first["connections"]["P"]
     second = dsp_slice(given[:ADDED] + [given[ADDED - 1]] * (WIDTH - ADDED), 200)

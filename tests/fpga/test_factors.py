@@ -1,4 +1,4 @@
-"""Factors in the upper bits of multipliers, against what multipliers compute."""
+"""Factors moved to the upper bits of multipliers, against the original products."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ A, B, P = range(100, 118), range(200, 218), range(300, 336)
 
 
 def multiplier(widths: tuple[int, int], signed: tuple[bool, bool], used: int) -> Netlist:
-    """A multiplier of factors of these widths, extended to 18 bits as Yosys does, of whose product
-    the lowest bits are ``used``."""
+    """A multiplier of factors of these widths, extended to 18 bits as Yosys does; only the low
+    ``used`` bits of its product are outputs.
+    """
     pins: dict[str, list[Any]] = {f"P{place}": [bit] for place, bit in enumerate(P)}
     for factor, nets, width, is_signed in zip("AB", (A, B), widths, signed, strict=True):
         above: list[Any] = [nets[width - 1] if is_signed else "0"]
@@ -37,7 +38,7 @@ def pins_of(design: Netlist) -> dict[str, list[Any]]:
 
 
 def product_of(design: Netlist, factors: tuple[int, int]) -> int:
-    """The used bits of the product of ``factors``, as a multiplier of 18 by 18 bits makes it."""
+    """The used bits of the product of ``factors`` according to the 18 × 18 multiplier cell."""
     known: dict[Any, int] = {"0": 0, "1": 1}
     for nets, chosen in zip((A, B), factors, strict=True):
         known |= {bit: chosen >> place & 1 for place, bit in enumerate(nets)}

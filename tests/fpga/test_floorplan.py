@@ -1,4 +1,4 @@
-"""Floor plans: parts and the longest path."""
+"""Floor plans show the parts of the machine and the longest path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which products are made of LUTs, found by Yosys in the design itself."""
+"""Products to be built from LUTs, as Yosys finds them in the design."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PRODUCT = re.compile(r"product_b0_o([0-3])_i([0-3])")
 
 
 def lacking(count: int) -> list[str]:
-    """The commands for a chip that lacks as many multipliers."""
+    """The commands for a chip that lacks ``count`` multipliers."""
     return in_luts(TINY, "ecp5", estimate_area(TINY, "ecp5").dsp - count)
 
 
 def test_they_are_as_many_as_a_chip_lacks() -> None:
     needed = estimate_area(TINY, "ecp5").dsp
     assert [products_in_luts(TINY, "ecp5", needed - less) for less in (-1, 0, 5)] == [0, 0, 5]
-    # The ALU's stay in multipliers.
+    # The ALU's products stay in multipliers.
     assert products_in_luts(TINY, "ecp5", 0) == TINY.macs_per_cycle
     assert products_in_luts(TINY, "xc7", 0) == 0
     # Two products share a multiplication.
@@ -51,13 +51,13 @@ def test_they_are_spread_over_the_array() -> None:
 
 
 def run(commands: list[str]) -> None:
-    """Runs these in the Yosys of the tests, which has no Booth's algorithm."""
+    """Run the commands in the Yosys of the tests, which does not have Booth's algorithm."""
     component_verilog(SingleDotProducts(TINY), "vta", (*commands, *AS_IT_IS))
 
 
 @pytest.mark.parametrize("count", [1, 5, 16])
 def test_yosys_finds_the_multiplications_of_the_design(count: int) -> None:
-    """By all commands but the last, which the Yosys of the tests has not."""
+    """By all commands except the last one, which the Yosys of the tests does not have."""
     *find, last = lacking(count)
     assert last == "booth @products"
     run([*find, "delete @products", f"select -assert-count {16 - count} */t:$mul"])

@@ -1,4 +1,4 @@
-"""The longest path of netlists that are made by hand, with times that are easy to add."""
+"""The longest path of handmade netlists, with times that are easy to add."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMES = {
 
 
 def cell(kind: str, outputs: str, **bits: int | str) -> Cell:
-    """A cell of which one port is an output, and all have one bit."""
+    """A cell of one-bit ports, of which ``outputs`` is the output."""
     return {
         "type": kind,
         "parameters": {},
@@ -44,7 +44,7 @@ def test_a_path_goes_from_register_to_register_and_each_wire_counts() -> None:
     module = design(register(9, 2), register(9, 3), first, second, register(5, 6), begin=3, end=6)
     path = longest_path_of(module, TIMES)
     assert (path.begin, path.end, path.levels) == ("begin[0]", "end[0]", 2)
-    # 0.3 after the clock, by I1 of the first LUT and I0 of the second, and 0.1 before the clock.
+    # 0.3 clock to output, I1 of the first LUT, I0 of the second, and 0.1 setup.
     assert path.cells_ns == pytest.approx(0.3 + 2.0 + 1.0 + 0.1)
     # To both LUTs; the register is in the slice of the second.
     assert path.nets == 2

@@ -1,4 +1,4 @@
-"""Compute as a module: units, order, tokens, rate. The tests of its parts check the arithmetic."""
+"""Compute as a module: units, order, tokens, rate. Tests of its submodules check the arithmetic."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ from amaranth_vta.sw.compiler import te
 
 TINY, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]
 UOPS, ACCUMULATORS = 0x1000, 0x2000
-# An element whose address is a bus error.
+# An element whose address causes a bus error.
 BAD_ELEMENT = 60
 
 
 @dataclass
 class Outcome:
-    """Cycles of retirements and of pushes; the fault; the low bits of the accumulators."""
+    """Cycles in which instructions retire and tokens are pushed; the fault; low bits of the
+    accumulators.
+    """
 
     retired: list[int] = field(default_factory=list)
     gave_load: list[int] = field(default_factory=list)
@@ -70,7 +72,9 @@ def run(
     cycles: int = 600,
     config: Config = TINY,
 ) -> Outcome:
-    """``accumulators`` fill every scalar of an element; ``out`` is the first scalar of each."""
+    """Run instructions. ``accumulators`` has one value for all scalars of each element; the
+    outcome's ``out`` is the first scalar of each element.
+    """
     encoder = instruction_set(config)
     contents = np.zeros(1 << 14, np.uint8)
     contents[UOPS : UOPS + 4 * len(uops)] = np.array(
@@ -304,7 +308,7 @@ def test_a_unit_stops_at_a_fault_of_the_other_one(gemm_fails: bool) -> None:
         config=EXTENDED,
     )
     assert outcome.fault == (2, Cause.INDEX_OUT_OF_RANGE)
-    # It began before, and does not go on.
+    # It started before the fault, and does not continue.
     assert 0 < sum(value == 8 for value in outcome.out[half:]) < 16 < half
 
 
@@ -423,8 +427,9 @@ def test_parameters_past_the_depth_are_out_of_range() -> None:
 
 
 def test_an_instruction_waits_for_its_unit_while_many_of_the_other_one_come_and_go() -> None:
-    """Two long instructions precede it; the other unit retires those in flight when it was issued,
-    and as many that came later."""
+    """Two long instructions precede it. Meanwhile the other unit retires all that were in flight
+    when the waiting instruction was issued, and as many later ones.
+    """
     short = Alu(uop_begin=1, uop_end=2, alu_opcode=AluOp.ADD, use_immediate=1, independent=1)
     long = Gemm(uop_end=1, iter_in=500, independent=1)
     program = [load_uops(2), *[short] * 13, long, long, Gemm(independent=1, uop_end=1)]

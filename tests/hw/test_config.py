@@ -137,7 +137,7 @@ def test_stored_scalars_cannot_be_wider_than_accumulators() -> None:
         Config(log_acc_width=4, log_out_width=5)
 
 
-# The default fills the micro-op and word 1 of GEMM and ALU to the last bit.
+# In the default configuration, micro-ops and word 1 of GEMM and ALU use every bit.
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
@@ -154,7 +154,7 @@ def test_a_buffer_too_large_for_the_encoding_is_named_with_the_largest_that_fits
         replace(PYNQ, **{key: value})
     assert problem in str(error.value)
     assert f"{key.upper()} = {value} (at most {value - 1} fits)" in str(error.value)
-    assert replace(PYNQ, **{key: value - 1}) == PYNQ  # what the message says does fit
+    assert replace(PYNQ, **{key: value - 1}) == PYNQ  # the values suggested by the message fit
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ TINY = PRESETS["tiny"]
 
 
 class Report:
-    """How a run ended, and the memory after it."""
+    """How a run ended, and the final memory."""
 
     def __init__(self) -> None:
         self.cycles = 0
@@ -104,7 +104,7 @@ def test_random_programs_leave_what_the_model_leaves(probability: float) -> None
 
 
 def test_each_fault_is_reported_and_the_next_program_runs() -> None:
-    """All faults on one core, which each must leave clean."""
+    """All faults on one core; each must leave it clean."""
     kinds = sorted(set(FAULT_KINDS) - {"bus_error", "token_overflow"})
     faulty = [random_faulty_program(TINY, kind, 4) for kind in kinds]
     sound = random_program(TINY, 11, length=8)

@@ -1,4 +1,4 @@
-"""Every component of the hardware says when its outputs follow its inputs."""
+"""Every hardware component documents the latency from inputs to outputs."""
 
 from __future__ import annotations
 

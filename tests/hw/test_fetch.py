@@ -30,7 +30,7 @@ from amaranth_vta.sim.testbench.amaranth import BurstMemory, Pauses, never, paus
 TINY = PRESETS["tiny"]
 ISA = instruction_set(TINY)
 MODULES = (Module.LOAD, Module.COMPUTE, Module.STORE)
-# An address that is aligned to an instruction, and to nothing wider.
+# An address that is aligned to an instruction, but not to anything wider.
 ADDRESS = 0x1FF0
 
 
@@ -213,7 +213,7 @@ def test_a_bus_error_counts_when_its_instruction_is_reached(probability: float) 
     outcome = run_fetch(program, bad=bad, pause=pause, blocked=blocked)
     assert outcome.fault == (40, Cause.BUS_ERROR)
     assert outcome.handed == expected(program, 40)
-    # An error in words that are prefetched and never reached is not a fault.
+    # An error in prefetched words is not a fault if execution never reaches them.
     program[38] = ISA.encode(Finish())
     outcome = run_fetch(program, bad=bad, pause=pause, blocked=blocked)
     assert outcome.fault == (38, Cause.BAD_STREAM)

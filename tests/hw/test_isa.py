@@ -11,8 +11,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, PYNQ, Config
 from amaranth_vta.hw.isa import Cause, Memory, Module, Opcode, instruction_set
 
-# First bit and width of every field in the default configuration, counted out by hand on the
-# page of the instruction set.
+# First bit and width of every field in the default configuration, counted by hand on the page of
+# the instruction set.
 HEAD = {
     "opcode": (0, 3),
     "pop_prev": (3, 1),
@@ -91,7 +91,7 @@ def test_opcodes_memories_and_causes_have_their_numbers() -> None:
     ]  # fmt: skip
 
 
-# Whole instructions written out as hexadecimal words by hand: word 1, then word 0.
+# Whole instructions, encoded by hand as hexadecimal words: word 1, then word 0.
 @pytest.mark.parametrize(
     ("instruction", "word_1", "word_0"),
     [
@@ -168,7 +168,7 @@ CLASSES = {
 
 @st.composite
 def encodable(draw: st.DrawFn) -> tuple[Config, isa.Instruction]:
-    """A configuration and an instruction of it, each field anywhere in its range."""
+    """A configuration and a random instruction for it, with fields anywhere in their range."""
     config = draw(st.sampled_from(list(PRESETS.values())))
     opcode = draw(st.sampled_from(list(instruction_set(config).layouts)))
     values: dict[str, Any] = {}
@@ -343,7 +343,7 @@ EXTENDED = PRESETS["pynq-extended"]
 
 
 def test_an_extension_takes_the_highest_unused_bit() -> None:
-    # The default encoding leaves bit 63 alone, the tiny one the upper bits of word 1.
+    # The default encoding leaves only bit 63 unused, the tiny one the upper bits of word 1.
     for opcode in (Opcode.GEMM, Opcode.ALU, Opcode.MULTIPLY, Opcode.DEPTHWISE):
         assert instruction_set(EXTENDED).layouts[opcode]["independent"].offset == 63
         tiny = instruction_set(PRESETS["tiny-extended"]).layouts[opcode]

@@ -1,4 +1,4 @@
-"""Load as a module: tokens, order, faults. The tests of the loader check its transfers."""
+"""Load as a module: tokens, order, faults. Tests of the loader check its transfers."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ def run_load(
     bad: Sequence[int] = (),
     cycles: int = 600,
 ) -> Outcome:
-    """``tokens`` are the cycles in which tokens arrive, ``full`` those in which none can be
-    pushed."""
+    """Run LOADs. ``tokens`` are the cycles in which tokens arrive, ``full`` those in which no token
+    can be pushed.
+    """
     dut = LoadModule(config)
     memory = BurstMemory(np.full(1 << 16, 1, dtype=np.uint8), pause=pause, bad=bad)
     outcome = Outcome()
@@ -119,7 +120,7 @@ def test_retires_in_order_and_gives_its_token_with_the_last_write(probability: f
     outcome = run_load(loads, pause=pauses(probability))
     assert len(outcome.retired) == 3
     assert outcome.gave == [outcome.retired[0], outcome.retired[2]]
-    # Consumers of a token read in a later cycle.
+    # A consumer of the token reads in a later cycle.
     assert outcome.retired[1] >= outcome.last_write[-1]
     assert outcome.idle
     assert outcome.quiet

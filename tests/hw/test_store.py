@@ -1,4 +1,4 @@
-"""The store module, beyond the tests of the storer, and of load, which shares its issue logic."""
+"""The store module, apart from its storer and from the issue logic that it shares with load."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Run:
         config: Config = TINY,
     ) -> None:
         dut = StoreModule(config)
-        # Index and element of each write to the inputs; how many instructions had retired.
+        # Index and element of each write to the inputs, and in the next list the retired count at
+        # that time.
         self.inputs: list[tuple[int, int]] = []
         self.forwarded_after: list[int] = []
         self.dram = np.zeros(1 << 14, dtype=np.uint8)

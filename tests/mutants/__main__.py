@@ -1,16 +1,16 @@
-"""Plants bugs, and reports which layer of checks catches each.
+"""Mutation testing: plant bugs, and report which layer of checks catches each.
 
     python -m tests.mutants [--hardware 6] [--software 2] [--jobs 2] [--only TEXT …]
         [--json FILE [--resume]]
 
-``--hardware`` bugs are planted in each module of the hardware, in addition to the named ones, and
-``--software`` bugs in each module of the functional model, the compiler's passes and the runtime,
-each time with a third as many of other kinds than operators: limits, indices, signs, stale states.
-Of these, those are judged whose name has a TEXT in it. ``--resume`` keeps the verdicts that FILE
-has from an earlier run, complete or not, and judges only bugs that it does not have, that survived,
-or whose module has changed since.
+Besides the named bugs, plants ``--hardware`` bugs in each module of the hardware, and
+``--software`` bugs in each module of the functional model, the compiler's passes and the runtime.
+These are bugs in operators; a third as many are of other kinds: limits, indices, signs, stale
+state. ``--only`` judges only bugs with a TEXT in their name. ``--resume`` keeps the verdicts in
+FILE from an earlier run, complete or not, and judges only bugs that are new, that survived, or
+whose module has changed.
 
-Ends with 1 if a bug survives that is not in `survivors.toml`, which argues why some are harmless.
+Exits with 1 if a bug survives that is not in `survivors.toml`, which argues why some are harmless.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _verdicts(options: argparse.Namespace, wanted: Callable[[Bug], bool]) -> Ite
     if options.software:
         yield from software.judge(options.software, options.jobs, wanted)
     if options.hardware:
-        # From here on the hardware that this process imports has bugs.
+        # After this import, hardware modules imported in this process have bugs.
         from . import hardware
 
         design = hardware.Design(options.hardware)
@@ -87,7 +87,7 @@ def _verdicts(options: argparse.Namespace, wanted: Callable[[Bug], bool]) -> Ite
 
 
 def _earlier(path: Path, argued: dict[str, str]) -> dict[str, Any]:
-    """By name, the rows of the bugs that need not be judged again."""
+    """The rows, by name, of bugs that need not be judged again."""
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return {
         row["bug"]: row

@@ -1,9 +1,9 @@
 """Bugs in the hardware, all in one simulator, and which layer of checks catches each.
 
-The layers, in this order: conformance vectors; legal random programs; faulty ones; the safety
-tests (resets, watchdog, interrupts, registers, memory errors); cycles and counters, which golden
-files hold; all but the safety tests on a machine with a wide bus; and last the tests of the module,
-in Amaranth's simulator.
+The layers, in this order: conformance vectors; legal random programs; faulty programs; the safety
+tests (resets, watchdog, interrupts, registers, memory errors); cycles and counters, compared with
+golden files; all of these but the safety tests on a machine with a wide bus; and finally the tests
+of the module in Amaranth's simulator.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .software import module_tests
 if TYPE_CHECKING:
     from amaranth_vta.hw.config import Config
 
-# The most bugs in each module of the hardware, in addition to the named ones.
+# Maximum number of bugs per hardware module, in addition to the named ones.
 _PER_FILE = 6
 _VARIABLE = "VTA_BUG"
 _PROGRAMS = 40
-# Kinds of faults of many forms.
+# Fault kinds with many variants.
 _OFTEN = ("illegal_instruction", "transfer_out_of_range", "bus_error")
-# Micro-ops in one of them at the most: each is run for each bug.
+# Maximum micro-ops per program, since every program runs for every bug.
 _MAX_UOPS = 4000
-# How often a machine is asked whether it is done, every 100,000 cycles: it hangs if it is not. No
+# A machine is polled every 100,000 cycles and hangs if it is not done after this many polls; no
 # program needs half as many.
 _MAX_POLLS = 10
 
@@ -54,9 +54,9 @@ NAMED = (
         "busy_banks([entering, *stages[:-1]])",
         "busy_banks([entering, *stages[:-2]])",
     ),
-    # Rows longer than a scratchpad are not seen.
+    # Rows longer than a scratchpad are not detected.
     ("dma/extent.py", "(rows_wide > deepest) | (columns_wide > deepest)", "0"),
-    # A read error counts only on the last beat of a burst, or not at all; the same for SLVERR.
+    # A read error is detected only on the last beat of a burst, or not at all; the same for SLVERR.
     ("dma/loader.py", "beat.payload.error", "(beat.payload.error & beat.payload.last)"),
     ("top.py", "bus.rresp[1]", "(bus.rresp == 3)"),
     ("top.py", "bus.bresp[1]", "(bus.bresp == 3)"),
@@ -78,12 +78,12 @@ NAMED = (
         for found in ("write.dst == item.indices.dst", "write.dst == item.indices.src")
         for place in (0, -1)
     ),
-    # A beat of several elements is taken for its first one.
+    # A beat of several elements is treated as its first element.
     ("compute.py", "load.index + element", "load.index"),
     ("datapath/accumulators.py", "write.index + element", "write.index"),
-    # An error in a beat that is gathered is lost.
+    # An error in a beat of a gathered element is lost.
     ("dma/loader.py", "beat.payload.error", "(beat.payload.error & ~gathers)"),
-    # As many bursts as can be in flight are counted as none.
+    # The count of bursts wraps to 0 at the maximum in flight.
     (
         "fabric/counters.py",
         "counted(under_way, begins, ends)",
@@ -97,7 +97,7 @@ NAMED = (
     ),
     ("fabric/structures.py", "bits & uncovered != 0", "0"),
 )
-# Shared with software, which would have the same bug.
+# Shared with the model, which would have the same bug.
 _SHARED = tuple(f"amaranth_vta.hw.{name}" for name in ("isa", "config", "registers", "timing"))
 
 
@@ -106,8 +106,9 @@ def _is_hardware(module: str) -> bool:
 
 
 class Design:
-    """Machines with bugs, one of which `SELECT` enables: a small one with all extensions, and the
-    same with a wide bus."""
+    """Machines with bugs, one of which `SELECT` enables: a small machine with all extensions, and
+    the same with a wide bus.
+    """
 
     def __init__(self, per_file: int = _PER_FILE) -> None:
         self._select = Signal(16, name="bug")
@@ -160,8 +161,9 @@ class Design:
         return result
 
     def _choose(self, per_file: int) -> Iterator[int]:
-        """The named bugs, and ``per_file`` others of each module, with some of other kinds; a third
-        as many of what only the second machine has."""
+        """The named bugs, and for each module ``per_file`` others plus some of other kinds; a third
+        as many of bugs that only the second machine contains.
+        """
         files: dict[tuple[int, str], list[int]] = {}
         for number in sorted(set.union(*self.live)):
             bug = self.plants.bugs[number]
@@ -200,8 +202,9 @@ endmodule
 
 
 class Layers:
-    """The checks, on a simulator of ``config`` from ``verilog`` whose bug the environment
-    chooses."""
+    """The checks on a simulator of ``config`` from ``verilog``; an environment variable selects its
+    bug.
+    """
 
     def __init__(self, config: Config, verilog: str, safety: bool) -> None:
         from amaranth_vta.sim.fuzz.reference import reference_of
@@ -255,7 +258,7 @@ class Layers:
         return sum(getattr(decode(bits), "uops", 0) for bits in image.instruction_bits())
 
     def catches(self) -> tuple[str | None, str]:
-        """The first layer that finds the bug, and how; None if no layer does."""
+        """The first layer that catches the bug, and how; None if no layer does."""
         from amaranth_vta.sim.fuzz.comparison import differences
 
         for layer, programs in self._programs.items():
@@ -324,7 +327,7 @@ class Layers:
             marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
             sets = marks[0].args[1] if marks else [()]
             if "reset_in_the_middle" in name:
-                sets = ["random:1"]  # of several that take long
+                sets = ["random:1"]  # only one of several slow cases
             for values in sets:
                 given = values if isinstance(values, tuple) else (values,)
                 tests.append((name, lambda test=test, given=given: test(*given)))  # type: ignore[misc]

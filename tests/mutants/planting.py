@@ -30,7 +30,7 @@ _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 
 class Kind(enum.Enum):
-    """What a bug is like."""
+    """The kind of a bug."""
 
     OPERATOR = "an operator or a condition is another one, or stuck"
     LIMIT = "off by one, in a comparison"
@@ -41,8 +41,9 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Bug:
-    """In ``file``, the expression ``original`` becomes ``planted``; ``number`` tells equal ones in
-    a file apart."""
+    """In ``file``, ``planted`` replaces the expression ``original``; ``number`` distinguishes equal
+    bugs of a file.
+    """
 
     file: str
     line: int
@@ -59,8 +60,9 @@ class Bug:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``layer`` is the first of the checks that catches the bug, None if none does; ``seconds`` of
-    processor time tell what that took, None if that is not known."""
+    """``layer`` is the first check that catches the bug, or None; ``seconds`` is the processor
+    time, or None if unknown.
+    """
 
     bug: Bug
     layer: str | None
@@ -78,7 +80,7 @@ class Plants:
 
     apply: Callable[[int, Any, Callable[[], Any]], Any]
     named: Sequence[tuple[str, str, str]] = ()
-    # Of hardware: also replaces whole values and conditions by 0, constants, indices and signs.
+    # For hardware: also replace whole values and conditions by 0, constants, indices and signs.
     stuck: bool = True
     bugs: list[Bug] = field(default_factory=list)
     _alike: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -92,7 +94,7 @@ class Plants:
 
 
 def install(is_planted: Callable[[str], bool], plants: Plants) -> None:
-    """Plants bugs in modules that are imported later, if ``is_planted`` of their name."""
+    """Plant bugs in modules imported later for whose name ``is_planted`` returns True."""
     for name in sys.modules:
         if is_planted(name):
             raise RuntimeError(f"{name} has been imported before bugs could be planted in it")
@@ -112,7 +114,7 @@ def bugs_in(
 
 
 def is_named(bug: Bug, named: Sequence[tuple[str, str, str]]) -> bool:
-    """Whether ``bug`` is one of those: file, original, planted."""
+    """Whether ``bug`` is in ``named``: file, original, planted."""
     return any(
         bug.file.endswith(file) and (bug.original, bug.planted) == (original, planted)
         for file, original, planted in named
@@ -120,8 +122,9 @@ def is_named(bug: Bug, named: Sequence[tuple[str, str, str]]) -> bool:
 
 
 def sample(bugs: Iterable[tuple[int, Bug]], count: int) -> list[tuple[int, Bug]]:
-    """``count`` of numbered bugs in operators, and a third as many of other kinds, chosen by their
-    names: whether a bug is chosen does not depend on the code around it."""
+    """``count`` of the numbered bugs in operators, and a third as many of other kinds. The choice
+    depends on the bugs' names, so that it does not change with the surrounding code.
+    """
     ordered = sorted(bugs, key=lambda item: crc32(item[1].name.encode()))
     operators = [item for item in ordered if item[1].kind is Kind.OPERATOR]
     others = [item for item in ordered if item[1].kind is not Kind.OPERATOR]
@@ -228,7 +231,8 @@ class _Planter(ast.NodeTransformer):
         result = self.generic_visit(node)
         call = written.func
         if isinstance(call, ast.Attribute) and call.attr == "clear" and not written.args:
-            # Another function is called, since the value of an expression is computed first.
+            # Replace the function instead of the call, since the original value would be computed
+            # first.
             number = self._plants.add(self._file, written, "None", Kind.STALE)
             assert isinstance(result, ast.Call)
             result.func = _choice(number, result.func, ast.Name("bool", ast.Load()))
@@ -283,7 +287,7 @@ def _operators(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _limits(node: ast.expr) -> Iterator[ast.expr]:
-    """Comparisons that are off by one: each way that `_operators` does not have."""
+    """Comparisons that are off by one, except those that `_operators` yields."""
     if not isinstance(node, ast.Compare):
         return
     for at, operator in enumerate(node.ops):
@@ -302,7 +306,7 @@ def _limits(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _misread(node: ast.expr) -> list[tuple[Kind, ast.expr]]:
-    """Reads of a wrong element of a value, or of one without its sign or its highest bit."""
+    """Reads of a wrong element, or of a value without its sign or its highest bit."""
     match node:
         case ast.Subscript(value, ast.Name()):
             return [(Kind.INDEX, ast.Subscript(value, ast.Constant(0), ast.Load()))]

@@ -12,8 +12,8 @@ from typing import Any
 
 from .planting import Bug, Verdict
 
-# A process that takes more hangs; one that catches nothing takes about a minute. No limit is in
-# seconds of a clock: on a busy computer bugs that do no harm would reach it.
+# A process that exceeds this limit hangs; one that catches nothing takes about a minute. There is
+# no wall-clock limit, since harmless bugs would reach it on a busy computer.
 _PROCESSOR_SECONDS = 300
 _BYTES = 8 << 30
 
@@ -23,9 +23,10 @@ Work = tuple[Bug, tuple[Any, ...]]
 def judge_each(
     judge: Callable[..., Verdict], works: Iterable[Work], jobs: int, start: str
 ) -> Iterator[Verdict]:
-    """``judge(bug, *arguments)`` of each of ``works``, in ``jobs`` processes, as they end.
+    """Call ``judge(bug, *arguments)`` for each of ``works`` in ``jobs`` processes; yield verdicts
+    as they finish.
 
-    ``start`` is "fork" or "spawn". A bug whose process is killed has been caught: it hangs.
+    ``start`` is "fork" or "spawn". A bug whose process is killed counts as caught: it hangs.
     """
     context: Any = get_context(start)
     waiting = iter(works)

@@ -1,5 +1,6 @@
-"""Bugs in the functional model, the compiler's passes and the runtime, each in a process of its
-own in which the tests of its folder run."""
+"""Bugs in the functional model, the compiler's passes and the runtime; the tests of a module run in
+a separate process for each bug.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _TESTS = {
     "sw/runtime/network/soundness.py": (),
 }
 NAMED = (
-    # Only some of what an instruction reads is known.
+    # Some reads of an instruction are missed.
     (
         "passes/mark_independent.py",
         "config.alu_sources(uop.alu) - 1",
@@ -50,13 +51,13 @@ NAMED = (
 
 
 def judge(per_file: int, jobs: int, wanted: Callable[[Bug], bool]) -> Iterator[Verdict]:
-    """Verdicts on the ``wanted`` ones of ``per_file`` bugs of each module."""
+    """Verdicts on ``per_file`` bugs of each module, if they are ``wanted``."""
     chosen = (work for work in _choose(per_file) if wanted(work[0]))
     return judge_each(_try, chosen, jobs, "spawn")
 
 
 def module_tests(bug: Bug, named: Sequence[tuple[str, str, str]]) -> Verdict:
-    """The verdict of a hardware module's tests, in Amaranth's simulator, on its bug."""
+    """The verdict of a hardware module's tests, run in Amaranth's simulator with the bug."""
     source = (_ROOT / bug.file).read_text(encoding="utf-8")
     bugs = bugs_in(source, bug.file, named, stuck=True)
     number = next(at for at, other in enumerate(bugs) if replace(other, line=bug.line) == bug)
@@ -70,7 +71,7 @@ def module_tests(bug: Bug, named: Sequence[tuple[str, str, str]]) -> Verdict:
 
 
 def _choose(per_file: int) -> Iterator[Work]:
-    """The named bugs, and ``per_file`` others of each module, with some of other kinds."""
+    """The named bugs, and for each module ``per_file`` others plus some of other kinds."""
     for pattern, tests in _TESTS.items():
         for path in sorted(_ROOT.glob(pattern)):
             file = path.relative_to(_ROOT)
@@ -113,7 +114,7 @@ def _try(
 
 
 class _FirstFailure:
-    """A plugin of pytest that remembers which test failed."""
+    """A pytest plugin that records the first failing test."""
 
     test = ""
 

@@ -1,4 +1,4 @@
-"""Bugs are planted where they are meant to be, and the lists of bugs match the sources."""
+"""Bugs are planted at the intended places, and the lists of bugs match the sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bug that hangs is caught, and a run that was interrupted goes on where it was."""
+"""A bug that hangs is caught, and an interrupted run resumes where it stopped."""
 
 from __future__ import annotations
 

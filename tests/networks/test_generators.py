@@ -1,6 +1,6 @@
-"""All networks of the generators, made small: no element differs from ONNX Runtime's, and the
-machine does at least the share of their MACs that is in tests/golden/networks.json, in the cycles
-that are there."""
+"""All networks of the generators, scaled down: every element equals ONNX Runtime's, and the
+machine runs at least the share of MACs, and takes the cycles, of tests/golden/networks.json.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from amaranth_vta.session import Session
 from amaranth_vta.session.random_inputs import random_inputs
 from tests.support.golden import Golden
 
-# The size of the input, and the width.
+# Input size and width factor.
 SMALL = {
     "resnet18": (32, 0.25),
     "resnet50": (32, 0.125),

@@ -1,4 +1,5 @@
-"""Calibration: percentiles against sorted values, in memory that does not grow with the samples."""
+"""Calibration: percentiles against sorted values, with memory independent of the number of
+samples."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from amaranth_vta.quantize.calibration import Distribution, calibrate
 from amaranth_vta.sw.runtime.network.onnx_runtime import run_session
 
-# What docs/networks.md promises of a percentile.
+# The accuracy of percentiles promised in docs/networks.md.
 TOLERANCE = 1 / 128
 
 
@@ -28,7 +29,7 @@ def distribution(*parts: np.ndarray) -> Distribution:
 
 
 def exact(values: np.ndarray, percentile: float) -> tuple[float, float]:
-    """The ends without ``percentile`` percent of the values, half of them on each side."""
+    """The range of the middle ``percentile`` percent of the values."""
     cut = int(values.size * (100 - percentile) / 200)
     ordered = np.sort(values)
     return float(ordered[cut]), float(ordered[-1 - cut])
@@ -57,7 +58,7 @@ def test_a_range_ends_at_the_percentile_or_a_little_outside(
 
 
 def test_the_tails_of_a_range_are_on_their_sides() -> None:
-    """One side has a long tail: each side loses half of the values to cut."""
+    """One side has a long tail, but as many values are cut on each side."""
     rng = np.random.default_rng(1)
     values = np.concatenate([-rng.random(100_000), rng.exponential(5, 100_000)]).astype(np.float32)
     for sign in (1, -1):
@@ -85,7 +86,7 @@ def test_masked_scores_are_told_from_ordinary_outliers() -> None:
     scores = rng.normal(0, 3, 1000).astype(np.float32)
     mask = np.where(rng.random(1000) < 0.2, -1e9, 0).astype(np.float32)
     assert distribution(scores + mask).is_masked
-    assert not distribution(mask).is_masked  # two values are kept by 8 bits
+    assert not distribution(mask).is_masked  # 8 bits represent two values
     assert not distribution(scores).is_masked
     assert not distribution(np.append(scores, 200)).is_masked
     assert not distribution(np.exp(scores) / np.exp(scores).sum()).is_masked

@@ -1,4 +1,4 @@
-"""Attention with masks keeps its accuracy, also for masks that calibration has not met."""
+"""Masked attention keeps its accuracy, also for masks that calibration has not seen."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from amaranth_vta.quantize.quantizer import Options, QuantizedModel, quantize
 
 HEADS, LENGTH, WIDTH = 2, 12, 16
 LOWEST = float(np.finfo(np.float32).min)
-# How the scores s of each head become the masked ones m. A constant mask is cm, the same as
-# booleans cb, low a large negative number; mask and keep are inputs, of numbers and booleans.
+# How each head computes the masked scores m from the scores s. cm is a constant mask, cb the same
+# as booleans, low a large negative number; mask and keep are inputs of numbers and booleans.
 CONSTANT = {
     "added": "m = Add(s, cm)",
     "added first": "t = Add(cm, s) m = Mul(t, half)",
@@ -108,7 +108,7 @@ def test_masks_that_calibration_has_not_met(masking: str, low: float) -> None:
 
 
 def test_a_bias_before_a_softmax_is_quantized() -> None:
-    """It is no mask: the addition stays with its product."""
+    """It is not a mask: the addition stays with its product."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]> g (float[1, 6, 4] x) => (float[1, 6, 4] y)
         <float[4, 4] w = {1, 2, 3, 4, -4, 3, -2, 1, 1, -2, 3, -4, 4, 3, 2, 1},
@@ -124,7 +124,7 @@ def test_a_bias_before_a_softmax_is_quantized() -> None:
 
 @pytest.mark.parametrize("low", [-1e9, LOWEST])
 def test_a_mask_anywhere_else_leaves_other_values_alone(low: float) -> None:
-    """A masked maximum, as of points of which some are padding."""
+    """A masked maximum, as over a point set with padding."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]> g (float[1, 6, 4] x) => (float[1, 4] y)
         <float[4, 4] w = {1, 2, 3, 4, -4, 3, -2, 1, 1, -2, 3, -4, 4, 3, 2, 1}> {

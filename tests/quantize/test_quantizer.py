@@ -28,8 +28,9 @@ OPTIONS = {
 
 
 def network() -> tuple[onnx.ModelProto, Samples]:
-    """Activations that are signed, positive, negative and skewed, and weights whose channels have
-    other ranges."""
+    """A network with signed, positive, negative and skewed activations, and weights whose channels
+    have different ranges.
+    """
     rng = np.random.default_rng(5)
 
     def constant(name: str, *shape: int) -> onnx.TensorProto:
@@ -116,7 +117,7 @@ def test_ranges_of_activations_are_covered_and_no_wider_than_needed(name: str) -
             0 if options.percentile is None else int(values.size * (100 - options.percentile) / 200)
         )
         wanted_low, wanted_high = min(values[cut], 0), max(values[-1 - cut], 0)
-        # Rounding of the zero point moves both ends by up to half a step.
+        # Rounding the zero point moves both ends by up to half a step.
         low = (item.low - item.zero_point - 0.51) * item.scale
         high = (item.high - item.zero_point + 0.51) * item.scale
         assert low <= wanted_low <= wanted_high <= high, item.name
@@ -132,7 +133,7 @@ def test_ranges_of_activations_are_covered_and_no_wider_than_needed(name: str) -
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_weights_are_within_half_a_step(name: str) -> None:
-    """And per channel on the axis of output channels, each as fine as its range allows."""
+    """Per-channel scales are along the output channels, each as fine as its range allows."""
     options = OPTIONS[name]
     model, samples = network()
     quantized = quantize(model, samples, options).model
@@ -213,13 +214,13 @@ def test_an_activation_that_is_zero_in_all_samples_stays(activation: str, option
     found = {item.name: item for item in accuracy(quantized, samples)}
     assert found["y"].decibels > 30
     assert not found["r"].has_signal
-    # Inputs for which it is not zero: the guess is coarse, but no nonsense.
+    # For inputs that make it nonzero, the guessed scale is coarse but usable.
     awake = [{"x": 3 * sample["x"]} for sample in samples]
     assert output_decibels(model, samples, awake, options) > 5
 
 
 def test_a_percentile_keeps_an_activation_that_is_mostly_zero() -> None:
-    """Of its values 99.95 % are zero."""
+    """99.95 % of its values are zero."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
         g (float[1, 1, 100, 100] x) => (float[1, 1, 100, 100] y)
@@ -259,7 +260,7 @@ def test_names_of_the_model_do_not_meet_those_of_the_quantizer(text: str, form: 
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
     weights = np.array([1, -2, 3, 4], np.float32).reshape(2, 2, 1, 1)
     model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
-    for node in model.graph.node:  # the parser has no such names
+    for node in model.graph.node:  # the parser does not support such names
         node.input[:] = [name.replace("ACCENT", "`") for name in node.input]
         node.output[:] = [name.replace("ACCENT", "`") for name in node.output]
     rng = np.random.default_rng(8)

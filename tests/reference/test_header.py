@@ -1,4 +1,4 @@
-"""The C header, as a C compiler reads it, against the encoder in Python."""
+"""The C header, read by a C compiler, agrees with the encoder in Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amaranth_vta.sim.toolchain import compiler
 
 
 def run_c(text: str, body: str, folder: Path) -> list[int]:
-    """The numbers that a program with ``body`` and the header ``text`` prints."""
+    """The numbers printed by a program with ``body`` and the header ``text``."""
     (folder / "vta.h").write_text(text)
     source = f'#include "vta.h"\n#include <stdio.h>\nint main(void) {{ {body} return 0; }}\n'
     (folder / "main.c").write_text(source)

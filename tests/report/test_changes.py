@@ -1,4 +1,4 @@
-"""Two runs compared: parts add up to the difference, and totals count equal work alone."""
+"""Comparisons of two runs: parts add up to the difference, and totals count only equal work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def on_host(name: str, operator: str = "Conv") -> dict[str, Any]:
 
 
 def summary(macs: int = 0, layers_on_machine: int = 1, **operators: int) -> dict[str, Any]:
-    """What a file says of the host."""
+    """The summary of host layers in a file."""
     groups = [{"reason": "it", "operators": operators}]
     return {"macs_on_host": macs, "layers_on_machine": layers_on_machine, "host": groups}
 
@@ -138,7 +138,7 @@ def test_operators_without_macs_on_the_host_are_not_equal_work_either(tmp_path: 
 
 
 def test_layers_that_are_fused_in_one_run_are_in_the_total_of_the_whole(tmp_path: Path) -> None:
-    """Both machines do everything, cut into layers in another way."""
+    """Both machines run everything, with different layers."""
     first = saved(
         tmp_path / "a.json",
         entry("conv", 1000, macs=9600),
@@ -170,7 +170,7 @@ def test_layers_of_one_name_with_other_macs_are_not_compared(tmp_path: Path) -> 
 
 
 def test_runs_of_several_images_are_compared_per_image(tmp_path: Path) -> None:
-    """Eight images a run are as many MACs as eight runs of one."""
+    """One run of eight images has as many MACs as eight runs of one image."""
     first = saved(tmp_path / "a.json", entry("conv", 1000, macs=100), summary=summary(8))
     second = saved(
         tmp_path / "b.json",

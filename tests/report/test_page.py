@@ -1,4 +1,4 @@
-"""The report's page says what was run and found, per run, on small and dark screens too."""
+"""The report's page states what was run and found, per run, and suits small and dark screens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def session() -> vta.Session:
 
 
 def facts(text: str) -> dict[str, str]:
-    """The facts at the top, by name."""
+    """The facts at the top of the page, by name."""
     tree = ElementTree.fromstring(text.partition("\n")[2])
     names, values = (["".join(item.itertext()) for item in tree.iter(tag)] for tag in ("dt", "dd"))
     return dict(zip(names, values, strict=True))
@@ -70,7 +70,7 @@ def test_a_wrong_result_is_marked(session: vta.Session) -> None:
 
 
 def test_cycles_are_the_first_number_of_the_layers_table(session: vta.Session) -> None:
-    """So that a screen of 400 pixels shows them; operators are below the names of the layers."""
+    """A screen of 400 pixels shows the cycles; operators are below the names of the layers."""
     text = page(session, "digits", "ddr", PROVENANCE, {})
     table = text.partition("<h2>Layers</h2>")[2].partition("</table>")[0]
     heads = re.findall(r"<th[^>]*>([^<]*)</th>", table)
@@ -80,7 +80,7 @@ def test_cycles_are_the_first_number_of_the_layers_table(session: vta.Session) -
 
 
 def test_every_color_of_the_page_follows_the_scheme(session: vta.Session) -> None:
-    """Text, lines and background are variables, which have other values in the dark."""
+    """Colors of text, lines and background are variables with other values in the dark scheme."""
     style = (
         page(session, "digits", "ddr", PROVENANCE, {}).partition("<style>")[2].partition("</style>")
     )

@@ -1,5 +1,5 @@
-"""A machine of another computer: the same results, one client at a time, and only for admitted
-ones."""
+"""A machine on another computer: the same results, one client at a time, and admitted clients
+only."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_network_runs_there(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Counters and cycles come from the device that is served."""
+    """Counters and cycles come from the served device."""
     served = serve(device="estimate")
     monkeypatch.setenv("VTA_REMOTE", str(served.keys.client("ada", served.server.address)))
     cycles = []
@@ -130,14 +130,14 @@ def test_clients_have_the_machine_in_turn(serve: Callable[..., Served]) -> None:
 
 
 def test_many_clients_at_once_all_get_their_own_results(serve: Callable[..., Served]) -> None:
-    """Eight at a time, each three turns, one of which it gives up halfway."""
+    """Eight clients in parallel take three turns each, and abandon one of them halfway."""
     served = serve()
     image = ProgramImage.load(VECTOR)
     local = open_device("functional", image.config, image.dram.size)
     local.write(0, image.dram)
     local.run(image.insn_addr, image.insn_count)
     expected = local.read(0, image.dram.size)
-    rest = expected.size  # where each client has bytes of its own
+    rest = expected.size  # offset of bytes that differ per client
     known = [served.credentials(f"client{number}") for number in range(8)]
     outcomes: list[bool] = []
 

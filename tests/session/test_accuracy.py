@@ -41,8 +41,7 @@ def test_scores_are_the_first_output_with_a_row_per_image(shape: tuple[int, ...]
 
 
 def test_of_equal_scores_the_first_counts_as_the_highest() -> None:
-    """As argmax has it: a network that says the same of all classes is right as often as class 0
-    is."""
+    """Like argmax: a network with equal scores for all classes is right as often as class 0 is."""
     same = np.zeros((7, 7), np.int8)
     found = label_accuracy({"y": same}, np.arange(7))
     assert (found.top1, found.top5) == (1 / 7, 5 / 7)

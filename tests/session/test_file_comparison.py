@@ -1,5 +1,6 @@
-"""Comparison with the file: faults of the canonical form, which ONNX Runtime on the canonical form
-shares, are found."""
+"""Comparison with the file finds faults of the canonical form, which ONNX Runtime on the canonical
+form would share.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ Change = Callable[[dict[str, Array]], None]
 def compared(
     model: onnx.ModelProto, x: Array, change: Change = lambda outputs: None
 ) -> FileComparison:
-    """The comparison of the canonical form's own results, changed by ``change``."""
+    """The comparison of the canonical form's results, modified by ``change``."""
     network, _ = open_network(model, len(x))
     session = exact_session(network.to_onnx().SerializeToString())
     outputs = run_session(session, network.outputs, {"x": x})
@@ -61,7 +62,7 @@ def test_results_are_half_a_step_from_what_the_file_rounds() -> None:
 
 
 def test_biases_rounded_to_coarse_steps_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where weights are not multiplied, and no bound is known."""
+    """As if weights were not multiplied, and no bound were known."""
 
     def no_room(self: Any, steps: Array, dtype: Any) -> Array:
         return np.ones(len(steps), np.int64)
@@ -88,7 +89,7 @@ def test_a_bias_of_one_output_step_too_much_is_found(
     monkeypatch.setattr(integer_products, "sum_steps", wrong)
     found = compared(*few_bits(weights))
     assert not found.ok
-    assert all(item.ok for item in found.outputs.values())  # only its layer shows it
+    assert all(item.ok for item in found.outputs.values())  # only the layer comparison shows it
 
 
 def test_weights_that_are_wrong_by_one_step_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,12 +132,12 @@ def test_outputs_far_from_the_files_are_found() -> None:
     ],
 )
 def test_the_limit_of_outputs(of_range: float, steps: float | None, ok: bool) -> None:
-    """Two steps may be much of the range of an output that is nearly constant."""
+    """Two steps may be a large share of the range of a nearly constant output."""
     assert OutputDifference(of_range, steps, None, 1).ok == ok
 
 
 def test_the_limit_follows_a_default_session_that_differs_more() -> None:
-    """As of networks that amplify single steps."""
+    """As in networks that amplify single steps."""
     model, x = few_bits()
     network, _ = open_network(model, len(x))
     right = run_session(exact_session(model.SerializeToString()), network.outputs, {"x": x})

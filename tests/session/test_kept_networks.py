@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[CompiledNetwork]:
-    """The networks that have been compiled so far, not taken from the cache."""
+    """The networks compiled so far, without those taken from the cache."""
     done: list[CompiledNetwork] = []
 
     def note(*args: Any) -> CompiledNetwork:

@@ -45,7 +45,9 @@ def test_any_number_of_images_is_cut_into_batches(
 
 
 def test_a_session_goes_with_its_device_and_memory(images: npt.NDArray[np.float32]) -> None:
-    """Without the garbage collector, which comes late to a few objects with much memory."""
+    """Reference counting suffices; the garbage collector runs late for a few objects with much
+    memory.
+    """
     session = Session(DIGITS / "digits.onnx", "tiny")
     session.run({"image": images[:1]})
     references: list[weakref.ref[Any]] = [weakref.ref(session), weakref.ref(session.device)]
@@ -87,7 +89,7 @@ def test_what_is_wrong_with_an_input_is_said(
 
 
 def fixed_batch_model(batch: int) -> onnx.ModelProto:
-    """Pooling of int8, without host operators."""
+    """A model of one int8 pooling, without host operators."""
     shapes = ([batch, 3, 4, 4], [batch, 3, 2, 2])
     x, y = (
         helper.make_tensor_value_info(name, TensorProto.INT8, shape)

@@ -1,4 +1,4 @@
-"""Threads that share a session, or a built function, get the results that one thread gets."""
+"""Threads that share a session or a built function get the same results as a single thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THREADS = 4
 
 
 def together(work: Callable[[int], Any]) -> list[Any]:
-    """The results of ``work`` in several threads that begin at the same time."""
+    """The results of ``work`` in several threads that start at the same time."""
     barrier = Barrier(THREADS)
 
     def begin(number: int) -> Any:

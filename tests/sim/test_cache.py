@@ -1,4 +1,4 @@
-"""Contents of the cache, and the entries that it does not trust."""
+"""Contents of the cache, and entries that it rejects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Maker:
-    """Writes a text, and counts how often it has to."""
+    """Writes a text, and counts its calls."""
 
     def __init__(self, text: str = "what was made") -> None:
         self.text = text

@@ -1,4 +1,4 @@
-"""The levelized engine: all signals have, at every instant, the values of Amaranth's own engine."""
+"""The levelized engine: every signal always has the same value as in Amaranth's own engine."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _Waves = dict[int, dict[str, str]]
 
 
 def _waves(path: Path) -> tuple[list[str], _Waves]:
-    """Variables of a wave file, and changes at each time, without glitches.
+    """Variables of a waveform file, and changes at each time, without glitches.
 
-    Not by a library: `vcd.reader` rejects ``$signal``, Amaranth's name for unnamed signals.
+    Parsed by hand: `vcd.reader` rejects ``$signal``, Amaranth's name for unnamed signals.
     """
     header, _, changes = path.read_text().partition("$enddefinitions $end")
     variables = [line for line in header.splitlines() if line.startswith(("$var", "$scope", "$up"))]
@@ -72,8 +72,8 @@ def test_the_machine_behaves_as_in_amaranths_engine(
 
 
 class _Corners:
-    """Features that the machine lacks: two clocks, asynchronous reset, asynchronous memory reads, a
-    print.
+    """Features that the machine does not use: two clocks, asynchronous reset, asynchronous memory
+    reads, a print.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class _Corners:
             later.addr.eq(a),
             later.en.eq(d[0]),
             slow.addr.eq(count[:4]),
-            # They depend on each other's fragments, not on each other.
+            # They depend on slices of each other, not on the whole signals.
             low.eq(c ^ high[2:]),
             high[2:].eq(now.data[:2]),
             Cat(both[:4], both[4:]).eq(low * held),
@@ -121,7 +121,7 @@ class _Corners:
             printer.d.slow += Print("carried")
 
     async def drive(self, context: Any) -> None:
-        """Sets a signal in every other cycle, so that most groups are idle in most cycles."""
+        """Change one signal every other cycle, so that most groups are idle in most cycles."""
         for n in range(2000):
             await context.tick()
             if n % 20 == 19:

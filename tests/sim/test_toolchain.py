@@ -1,4 +1,4 @@
-"""Which C++ compiler is called, and with which options."""
+"""The C++ compiler that is called, and its options."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""pytest plugin of `make check`: skip tests that need a simulator to be built, and those that would
-start later than `--seconds` after the first one."""
+"""pytest plugin of `make check`: skip tests that need a simulator build, and tests that would
+start more than `--seconds` after the first one.
+"""
 
 from __future__ import annotations
 

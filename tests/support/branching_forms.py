@@ -1,4 +1,4 @@
-"""Forms with If and Loop: decided when compiling, or only at run time."""
+"""Forms with If and Loop, whose conditions are known at compile time or only at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock for components that have no register, which a simulator needs: `Clocked`."""
+"""`Clocked` adds the clock that a simulator needs to components without registers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amaranth.lib.wiring import connect, flipped
 
 
 class Clocked(wiring.Component):
-    """The component with the same ports, beside a register."""
+    """A component with the same ports, and an unused register."""
 
     def __init__(self, component: Any) -> None:
         self._component = component

@@ -11,13 +11,13 @@ SEQUENCES: Shape = (2, 5, 24)
 
 
 def _conv(weights: str, shape: Shape = IMAGE, opset: int = 21, options: str = "") -> Form:
-    """A Conv of ``weights``, which makes m."""
+    """A Conv; ``weights`` is the text that computes its weights m."""
     text = qdq("a", "x", 0.03) + weights + f" b = Conv{options}(a, m)" + qdq("y", "b", 0.05)
     return Form(partial(floats, text, shape, opset))
 
 
 def _matrix(weights: str, shape: Shape = SEQUENCES, opset: int = 21) -> Form:
-    """A MatMul by ``weights``, which makes m."""
+    """A MatMul; ``weights`` is the text that computes its weights m."""
     text = qdq("a", "x", 0.03) + weights + " b = MatMul(a, m)" + qdq("y", "b", 0.05)
     return Form(partial(floats, text, shape, opset))
 

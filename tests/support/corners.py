@@ -1,5 +1,5 @@
-"""Small configurations at the corners of the design space, which take other paths in hardware and
-software.
+"""Small configurations at the corners of the design space, which exercise other paths in hardware
+and software.
 
 For tests, in addition to the presets: each is small enough for simulation in Python.
 """
@@ -53,7 +53,7 @@ CORNERS: dict[str, Config] = {
         log_acc_buff_size=8,
         log_bus_width=7,
     ),
-    # Beats of many elements, and of parts of one, whose scalars are of different widths.
+    # A beat holds many elements or only part of one, with scalars of different widths.
     "bus256": Config(
         log_wgt_width=2,
         log_block_in=5,
@@ -74,7 +74,7 @@ CORNERS: dict[str, Config] = {
         log_acc_buff_size=12,
         log_bus_width=9,
     ),
-    # All extensions, and beats of two accumulators: what is written in one cycle may lie in both
-    # banks, or partly in a table or a copy.
+    # All extensions, and beats of two accumulators: the writes of one cycle may lie in both banks,
+    # or partly in a table or a copy.
     "bus256-extended": replace(PRESETS["tiny-extended"], log_bus_width=8),
 }

@@ -31,27 +31,28 @@ from amaranth_vta.sw.runtime.device import end_in_dram, limit_of
 from .register_bench import RegisterBench
 
 CONFIGS = ("tiny", "batch2", "int4", "tiny-extended")
-# Bytes to which ends of memory, and where it begins, are rounded here.
+# Alignment in bytes of the end and start of memory.
 _UNIT = 64
-# More than an element has, to multiples of which programs are moved.
+# Space in bytes for relocating a program; larger than an element.
 _MARGIN = 4096
-# A run that takes longer is stopped: loops of legal instructions may have 2^28 iterations.
+# Runs are stopped after this many cycles: loops of legal instructions may have 2^28 iterations.
 _MOST_CYCLES = 150_000
-# From the end of the watchdog's time, or from a stop and the last answer of memory, to the end of
-# the run, with the cycles in which registers are read.
+# Maximum cycles until the run ends, after the watchdog's timeout, or after a stop and memory's last
+# answer; includes the cycles to read registers.
 _END_CYCLES = 64
-# From when a stop is written to when the machine takes it.
+# Maximum cycles from the write of a stop until the machine acts on it.
 _STOP_CYCLES = 32
-# The longest that a memory which is not stuck takes to answer all that is in flight.
+# Maximum cycles in which a memory that is not stuck answers everything in flight.
 _ANSWER_CYCLES = 20_000
 _GOOD_PROGRAMS = 8
 
 
 @dataclass(frozen=True)
 class Disturbed:
-    """A program, its memory and its disturbance: ``stop`` is the cycle in which the run is stopped,
-    None for never, and ``by_line`` says whether by the reset line; ``memory`` is the range of valid
-    addresses, except those in ``gap``; ``timeout`` is the watchdog's time."""
+    """A program, its memory and its disturbance. ``stop`` is the cycle in which the run is stopped,
+    or None; ``by_line`` says whether by the reset line. ``memory`` is the range of valid addresses,
+    except those in ``gap``; ``timeout`` is the watchdog's.
+    """
 
     kind: str
     image: ProgramImage
@@ -65,7 +66,7 @@ class Disturbed:
 
 @dataclass
 class Outcome:
-    """How a run ended, in how many cycles, and what was ``wrong``: nothing, if all is well."""
+    """How a run ended, its cycles, and what was ``wrong``, which is empty for a good run."""
 
     kind: str
     end: str = ""
@@ -82,7 +83,9 @@ def attempt(seed: int, number: int) -> Outcome:
 
 
 def run(disturbed: Disturbed, chance: random.Random) -> Outcome:
-    """Runs it on a fresh machine, and then a good program, which must find nothing of it."""
+    """Run the disturbed program on a fresh machine, then a good program, which must find no traces
+    of it.
+    """
     outcome = Outcome(disturbed.kind)
     image, memory = disturbed.image, disturbed.memory
     bench = RegisterBench(image.config, len(memory), disturbed.timing, memory.start)
@@ -107,7 +110,7 @@ def run(disturbed: Disturbed, chance: random.Random) -> Outcome:
 
 
 def _run(bench: RegisterBench, disturbed: Disturbed, outcome: Outcome) -> str:
-    """Runs the program to its end, or until it is stopped; says how it ended."""
+    """Run the program until it ends or is stopped; return how it ended."""
     image = disturbed.image
     bench.set_bases(image.bases)
     bench.set_limits(image.limits)
@@ -137,7 +140,7 @@ def _run(bench: RegisterBench, disturbed: Disturbed, outcome: Outcome) -> str:
     if fault is None and not by_stop and bench.machine.errors:
         outcome.wrong.append("memory answers with an error, and no fault is reported")
     if fault is not None and fault.cause == "timeout":
-        # A stop is a write to a register, from which the host counts anew.
+        # A stop is a register write, which restarts the count of silent cycles.
         least = 0 if by_stop else disturbed.timeout
         if not least <= silent <= disturbed.timeout + _END_CYCLES:
             outcome.wrong.append(f"the watchdog of {disturbed.timeout} cycles acts after {silent}")
@@ -153,7 +156,7 @@ def _run(bench: RegisterBench, disturbed: Disturbed, outcome: Outcome) -> str:
 
 
 def _settle(bench: RegisterBench, disturbed: Disturbed, outcome: Outcome) -> None:
-    """Waits until memory has answered all accesses, which none must follow."""
+    """Wait until memory has answered all accesses; no more may follow."""
     bench.poke("INTERRUPT_ENABLE", 0)
     period = disturbed.timing.refresh_period
     for _ in range(20):
@@ -178,14 +181,14 @@ def _good(config: Config, seed: int) -> tuple[ProgramImage, Reference]:
 
 
 def _memory_size(image: ProgramImage) -> int:
-    """Enough for ``image`` and for the program after it."""
+    """Size of a memory for ``image`` and the program that runs after it."""
     goods = (_good(image.config, seed)[0] for seed in range(_GOOD_PROGRAMS))
     size = max(image.dram.size, *(good.dram.size for good in goods))
     return -(-(size + _MARGIN) // _UNIT) * _UNIT
 
 
 def _fill(bench: RegisterBench, image: ProgramImage) -> None:
-    """Writes as much of ``image`` as there is memory for, and random bytes around it."""
+    """Write as much of ``image`` as fits into memory, and random bytes around it."""
     around = np.random.default_rng(image.insn_count)
     bench.memory[:] = around.integers(0, 256, bench.memory.size, np.uint8)
     first = image.origin - bench.origin
@@ -250,7 +253,7 @@ def _reset(chance: random.Random, config: Config) -> Disturbed:
 
 
 def _stuck(chance: random.Random, config: Config) -> Disturbed:
-    """A memory that moves nothing for longer than the watchdog waits, again and again."""
+    """A memory that periodically stalls for longer than the watchdog's timeout."""
     image = _program(chance, config)
     moving, stuck = chance.randint(80, 1500), chance.randint(2500, 6000)
     timing = replace(
@@ -265,7 +268,8 @@ def _stuck(chance: random.Random, config: Config) -> Disturbed:
 
 def _ends(chance: random.Random, config: Config) -> Disturbed:
     """A memory that ends or begins anywhere within the program's data or instructions, so that any
-    beat of a burst may be an error, SLVERR or DECERR."""
+    beat of a burst may get an error response, SLVERR or DECERR.
+    """
     image = _program(chance, config)
     size = _memory_size(image)
     border = image.origin + chance.randrange(1, image.dram.size // _UNIT) * _UNIT
@@ -276,8 +280,9 @@ def _ends(chance: random.Random, config: Config) -> Disturbed:
 
 
 def _gap(chance: random.Random, config: Config) -> Disturbed:
-    """A memory without one bus word, which may be any beat of a burst or of an element that the
-    program loads or stores."""
+    """A memory that lacks one bus word, which may be any beat of a burst or of an element that the
+    program loads or stores.
+    """
     image = _program(chance, config)
     transfers = [transfer_of(config, bits) for bits in image.instruction_bits()]
     transfer = chance.choice([item for item in transfers if item is not None])
@@ -292,7 +297,7 @@ def _gap(chance: random.Random, config: Config) -> Disturbed:
 
 
 def _flip(chance: random.Random, config: Config) -> Disturbed:
-    """Up to eight flipped bits in instructions, micro-ops and the rest behind the data."""
+    """Up to eight flipped bits in the instruction stream, sometimes also in the 4 KiB before it."""
     image = _program(chance, config)
     dram = image.dram.copy()
     stream = 8 * (image.insn_addr - image.origin)
@@ -305,8 +310,9 @@ def _flip(chance: random.Random, config: Config) -> Disturbed:
 
 
 def _garbage(chance: random.Random, config: Config) -> Disturbed:
-    """A stream of random bits, of random fields, or of a program's instructions in any order; or
-    one that begins anywhere."""
+    """A stream of random bits, random fields, or shuffled or corrupted instructions of a program;
+    sometimes with a random start address.
+    """
     image = _program(chance, config)
     words = image.instruction_bits()
     codes = [*isa.instruction_set(config).layouts]

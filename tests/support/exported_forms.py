@@ -1,7 +1,7 @@
-"""Small float networks in the forms in which exporters write them.
+"""Small float networks in the forms that exporters write.
 
 They are built here operator by operator, since PyTorch and Keras are not installed where tests run.
-Names, attributes, opsets, and the use of constants and initializers are the exporters'.
+Names, attributes, opsets, and the choice between constants and initializers follow the exporters.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class Exported:
 
 
 def torch_convolutions() -> onnx.ModelProto:
-    """``torch.onnx.export(…, dynamo=False)`` of a MobileNet: BatchNormalization folded, ReLU6 as
-    Clip of Constant nodes, SiLU as Sigmoid and Mul, an open batch."""
+    """``torch.onnx.export(…, dynamo=False)`` of a MobileNet: folded BatchNormalization, ReLU6 as
+    Clip with bounds from Constant nodes, SiLU as Sigmoid and Mul, a dynamic batch dimension.
+    """
     net = Exported(17, 8, ("batch", 3, 16, 16))
     around: dict[str, Any] = {"dilations": [1, 1], "pads": [1, 1, 1, 1]}
     x = net.node(
@@ -91,7 +92,8 @@ def torch_convolutions() -> onnx.ModelProto:
 
 def torch_dynamo() -> onnx.ModelProto:
     """``torch.onnx.export(…, dynamo=True)``: means with their axes as a tensor, Reshape with
-    ``allowzero``, GELU as one operator, scalars that are initializers."""
+    ``allowzero``, GELU as one operator, scalars as initializers.
+    """
     net = Exported(20, 10, ("batch", 3, 16, 16))
     conv: dict[str, Any] = {
         "auto_pad": "NOTSET",
@@ -117,8 +119,9 @@ def torch_dynamo() -> onnx.ModelProto:
 
 
 def torch_encoder() -> onnx.ModelProto:
-    """``torch.onnx.export`` of an encoder: Linear as MatMul and Add with the bias first, heads by
-    Reshape and Transpose, scores divided, GELU by Erf."""
+    """``torch.onnx.export`` of an encoder: Linear as MatMul followed by Add(bias, product), heads
+    by Reshape and Transpose, scaled scores, GELU by Erf.
+    """
     net = Exported(17, 8, (1, 12, 32))
 
     def linear(name: str, x: str, inputs: int, outputs: int) -> str:
@@ -153,8 +156,9 @@ def torch_encoder() -> onnx.ModelProto:
 
 
 def keras_convolutions() -> onnx.ModelProto:
-    """tf2onnx's of a Keras model: channels last, so that Transpose comes first, ReLU6 as Clip, a
-    mean of rows and columns that is squeezed, Dense as MatMul and Add."""
+    """tf2onnx export of a Keras model: channels last, hence a Transpose first, ReLU6 as Clip, a
+    mean of rows and columns that is squeezed, Dense as MatMul and Add.
+    """
     net = Exported(15, 8, ("unk__1", 16, 16, 3))
     x = net.node("Transpose", "model/conv2d/Conv2D__6", "image", perm=[0, 3, 1, 2])
     weights = net.weight("model/conv2d/W", 16, 3, 3, 3), net.weight("model/conv2d/b", 16)

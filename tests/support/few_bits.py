@@ -1,5 +1,6 @@
-"""Networks as quantization-aware training exports them: few bits between QuantizeLinear, Clip and
-DequantizeLinear, and products followed by BatchNormalization or with a bias in float."""
+"""Networks as exported after quantization-aware training: values of few bits by QuantizeLinear,
+Clip and DequantizeLinear, and products followed by BatchNormalization or with a bias in float.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ _CHANNELS, _PIXELS, _INNER = 8, 4, 16
 
 @dataclass(frozen=True)
 class FewBits:
-    """Two convolutions and a matrix to ``classes``, of ``weights`` and ``activations`` of so many
-    bits. ``normalized`` networks have BatchNormalization with factors of both signs, others a bias
-    in float. ``depthwise`` adds a convolution; ``shifts`` makes all scales powers of two."""
+    """Two convolutions and a matrix product with ``classes`` results; ``weights`` and
+    ``activations`` are bit widths. ``normalized`` networks have BatchNormalization with factors of
+    both signs, others a float bias. ``depthwise`` adds a convolution; ``shifts`` makes all scales
+    powers of two.
+    """
 
     weights: int
     activations: int
@@ -120,8 +123,9 @@ class _Writer:
 def small_channel(
     convolves: bool = True, small: float = 5.7e-6, terms: int = 1000
 ) -> onnx.ModelProto:
-    """A product of ``terms`` in which weights of one sign meet a scale that is ``small``, in two of
-    its channels."""
+    """A product of ``terms`` in which two channels have only positive weights and a ``small``
+    scale.
+    """
     writer = _Writer(FewBits(8, 8))
     rng, low = np.random.default_rng(0), -128
     weights = rng.integers(-127, 128, (16, terms)).astype(np.int8)

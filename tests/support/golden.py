@@ -1,6 +1,6 @@
-"""Golden files with known good results: the fixture ``golden``, in tests/conftest.py.
+"""Golden files: the fixture ``golden`` of tests/conftest.py.
 
-``pytest --rewrite-golden PATH`` rewrites those of the tests in PATH.
+``pytest --rewrite-golden PATH`` rewrites the golden files of the tests in PATH.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ class Golden:
     rewrites: bool
 
     def check_text(self, name: str | Path, text: str) -> None:
-        """Asserts that ``text`` is the contents of the file ``name``, in tests/golden if it is
-        relative."""
+        """Assert that the contents of file ``name`` equal ``text``; relative paths start at
+        tests/golden.
+        """
         path = FOLDER / name
         if self.rewrites:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,8 +32,9 @@ class Golden:
         assert text == path.read_text(encoding="utf-8"), f"{path}: see --rewrite-golden"
 
     def known(self, name: str, key: str, value: Mapping[str, Any]) -> Any:
-        """The value under ``key`` of the JSON file ``name`` in tests/golden; on a rewrite it is
-        ``value``."""
+        """Return the value under ``key`` of the JSON file ``name`` in tests/golden; a rewrite sets
+        it to ``value`` first.
+        """
         path = FOLDER / name
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if self.rewrites:

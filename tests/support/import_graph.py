@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 FOLDERS = ("hw", "sw", "sim", "amaranth_vta", "tests", "benchmarks", "examples")
-# The package of the tests of pages, which read the files that they check.
+# Tests of documentation pages, which read the files that they check.
 PAGES = ("tests/docs/", "tests/test_readme.py")
 
 
@@ -28,11 +28,11 @@ class ImportGraph:
         }
 
     def affected_tests(self, changed: Iterable[str]) -> list[str]:
-        """Test files that reach a changed file, those with the fewest imports between first.
+        """Test files that depend on a changed file, nearest in the import graph first.
 
-        A file that is not Python counts as part of all modules of its folder, or of the nearest
-        folder above that has modules; Markdown counts as read by the tests of pages. A changed
-        conftest affects the tests below it.
+        A file that is not Python belongs to all modules of its folder, or of the nearest parent
+        folder with modules; tests of pages depend on all Markdown files. A changed conftest affects
+        the tests below it.
         """
         distance = dict.fromkeys(self._modules_of(changed), 0)
         queue = deque(distance)
@@ -91,7 +91,7 @@ def module_name(path: Path) -> str:
 
 
 def imported(name: str, path: Path) -> Iterator[str]:
-    """Names that module ``name`` imports, and those of what it imports from them."""
+    """Names of the modules that module ``name`` imports, including names imported from them."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

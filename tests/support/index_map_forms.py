@@ -14,8 +14,9 @@ ALL = 2**31 - 1
 
 @dataclass(frozen=True)
 class Moves:
-    """A network whose text between two convolutions makes ``z``, of ``made`` channels, from ``a``,
-    of ``channels``. It has activations of ``shape`` and the version ``opset``."""
+    """A network of two convolutions with ``text`` between them, which computes ``z`` with ``made``
+    channels from ``a`` with ``channels``. The input has ``shape``; ``opset`` is the version.
+    """
 
     text: str
     channels: int = 8
@@ -24,14 +25,15 @@ class Moves:
     opset: int = 17
 
     def model(self, **options: Any) -> onnx.ModelProto:
-        """Quantized by ONNX Runtime with these options."""
+        """The network, quantized by ONNX Runtime with these options."""
         first = f"a = Conv(x, w({self.channels},8,1,1), v({self.channels}))"
         last = f"y = Conv(z, w(5,{self.made},1,1), v(5))"
         return static(first + self.text + last, self.shape, self.opset, **options)
 
     def in_steps_of_powers_of_two(self, after: float = 0.125) -> onnx.ModelProto:
-        """Quantized before and behind what moves, there in steps of ``after``, as every machine
-        can; nothing is quantized between."""
+        """The network with power-of-two scales, which every machine supports: quantized before and
+        after ``text``, with the scale ``after``, but not within it.
+        """
         text = (
             qdq("x1", "x", 0.0625, 128)
             + matrix("w1", f"k({self.channels},8,1,1)", "c(0.0078125)")
@@ -51,7 +53,7 @@ def _sliced(starts: str, ends: str, axes: str, steps: str) -> str:
 
 
 def _focus(order: str) -> str:
-    """Every second pixel, from each of four first ones, as channels."""
+    """Space to depth by strided Slices: the pixels of each 2×2 block become channels."""
     starts = {"rows": "0,0 1,0 0,1 1,1", "columns": "0,0 0,1 1,0 1,1"}[order].split()
     parts = [
         f"p{at} = Slice(a, i({start}), i({ALL},{ALL}), i(2,3), i(2,2))"

@@ -1,5 +1,4 @@
-"""ONNX's own test cases of float operators, put between quantizations: QDQ files of one
-operator."""
+"""ONNX's own test cases of float operators, quantized as QDQ files of one operator."""
 
 from __future__ import annotations
 
@@ -30,9 +29,10 @@ class QdqCase:
 
 
 def qdq_cases() -> Iterator[QdqCase]:
-    """Cases of one operator whose first input and only result are float32: the first input is
-    quantized, other floats are quantized constants or, where they are short, plain ones."""
-    # They divide by zero on purpose, and speak of what will be removed.
+    """Cases of one operator whose first input and only result are float32. The first input is
+    quantized; other float inputs become quantized constants, or plain ones if they are short.
+    """
+    # The cases divide by zero on purpose, and cause deprecation warnings.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = collect_testcases(None)

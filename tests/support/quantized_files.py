@@ -1,7 +1,7 @@
 """Random float networks, quantized by ONNX Runtime's quantizer with random options.
 
-A network is a list of steps, drawn from a seed; any sublist is a network too, so that one that
-fails can be reduced.
+A network is a list of steps, drawn from a seed. Any sublist is a network too, so a failing
+network can be reduced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 Array = npt.NDArray[Any]
 
-# Steps of networks of images, of sequences, and of rows, and how often they are drawn.
+# Steps of networks of images, of sequences, and of rows, with their relative frequencies.
 _IMAGES = {
     **{"conv": 6, "depthwise": 2, "grouped": 1, "activation": 4, "max_pool": 1, "average_pool": 1},
     **{"residual": 2, "concat": 1, "scale": 2, "batch_norm": 1, "pad": 1, "resize": 1},
@@ -51,8 +51,9 @@ _PRODUCTS = ["Conv", "Gemm", "MatMul"]
 
 @dataclass(frozen=True)
 class Case:
-    """The case of a seed: the shape of the input, ``steps`` with a seed for each, and options of
-    the quantizer."""
+    """A test case drawn from a seed: the input shape, ``steps`` with a seed for each, and options
+    of the quantizer.
+    """
 
     seed: int
     kind: str
@@ -80,7 +81,7 @@ class Case:
         return cls(seed, kind, sizes[kind], opset, tuple(steps), _options(rng))
 
     def smaller(self) -> Iterator[Case]:
-        """The cases with one step less."""
+        """The cases with one step removed."""
         for index in range(len(self.steps)):
             steps = self.steps[:index] + self.steps[index + 1 :]
             yield Case(self.seed, self.kind, self.shape, self.opset, steps, self.options)
@@ -108,7 +109,7 @@ class Case:
 
 
 def _options(rng: np.random.Generator) -> dict[str, Any]:
-    """Arguments of `quantize_static`, by names of its enums; the format may be `DYNAMIC`."""
+    """Arguments of `quantize_static`, with enum members by name; the format may be `DYNAMIC`."""
     form = str(rng.choice(["QDQ", "QDQ", "QOperator"]))
     extra: dict[str, Any] = {
         name: bool(rng.random() < 0.3)
@@ -182,8 +183,9 @@ def quantized(
 
 
 class _Network:
-    """A builder of a float network, which ends at ``value``, of ``shape``; one method per step. A
-    step that does not fit the shape does nothing."""
+    """A builder of a float network, with one method per step. ``value`` is the last result, with
+    its ``shape``. A step that does not fit the shape is a no-op.
+    """
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -327,7 +329,7 @@ class _Network:
         self.then(operator, **attributes, **({"ceil_mode": 1} if rounded_up else {}))
         rest = np.array(self.shape[2:]) + begins + ends - kernel
         sizes = (-(-rest // strides) if rounded_up else rest // strides) + 1
-        # No window begins behind the image.
+        # No window may begin after the end of the image.
         sizes -= (sizes - 1) * strides >= np.array(self.shape[2:]) + begins
         self.shape = (*self.shape[:2], *(int(size) for size in sizes))
 
@@ -354,7 +356,7 @@ class _Network:
             self.shape = (shape[0], shape[1] + self.shape[1], *shape[2:])
 
     def scale(self) -> None:
-        """A sum or product with a constant, of the tensor or of each channel."""
+        """A sum or product with a constant, either one scalar or one per channel."""
         shape: tuple[int, ...] = ()
         if self.rng.random() < 0.6:
             shape = (self.shape[1], *[1] * self.spatial) if self.spatial else (self.shape[-1],)
@@ -433,7 +435,9 @@ class _Network:
         self.shape = (*self.shape[:-1], outputs)
 
     def attention(self) -> None:
-        """Attention over the rows of each matrix, with one head, or two if their number is even."""
+        """Attention over the rows of each matrix, with one head, or perhaps two if the row size is
+        even.
+        """
         *stack, rows, size = (1, *self.shape) if len(self.shape) == 2 else self.shape
         heads = 2 if size % 2 == 0 and self.rng.random() < 0.5 else 1
         apart = self.constant([*stack, rows, heads, size // heads], np.int64)

@@ -1,7 +1,7 @@
-"""Small quantized files, one for each form in which networks come: `FORMS`.
+"""Small quantized files, one for each form that quantized networks take: `FORMS`.
 
-The float networks are written as text; ONNX Runtime's quantizer makes integers of most, and what
-it never writes is put together here.
+The float networks are written as text. ONNX Runtime's quantizer quantizes most of them; forms that
+it never writes are assembled here.
 """
 
 from __future__ import annotations
@@ -41,20 +41,25 @@ _SMALL: dict[str, tuple[int, int, Any]] = {
 
 @dataclass(frozen=True)
 class Form:
-    """A file, made by ``make``. All of its MACs are the machine's, and the host has no operators
-    but ``host``, conversions and views."""
+    """A file, created by ``make``. The machine computes all of its MACs; the host runs no operators
+    except ``host``, conversions and views.
+    """
 
     make: Callable[[], onnx.ModelProto]
     host: frozenset[str] = frozenset()
 
 
 def _constant(kind: str, numbers: Sequence[float], rng: np.random.Generator) -> Array:
-    """A constant of the text: ``w(8, 3, 3, 3)`` is a random weight of this shape, ``v(8)`` a vector
-    of positive numbers, ``c(0.5)`` a scalar, ``i(1, -1)`` a vector of int64; ``z(120)`` is a zero
-    point of uint8 and ``n(0)`` one of int8; ``k(8, 3)``, ``u(8, 3)`` and ``j(8)`` are random int8,
-    uint8 and int32 of these shapes; ``o(1, 0)`` are booleans, ``h(0)`` is a zero point of int16;
-    ``small(8)`` is a vector of numbers about 0.01, ``half(8)`` one of float16, ``int4(8, 3)`` is
-    random int4 of this shape, or if that is 1, one near the middle, and so on for `_SMALL`."""
+    """A constant in a network's text. Arguments are a shape, except for the values of c, i, z, n,
+    o, h.
+
+    ``w(8, 3, 3, 3)`` is a random float weight, ``v(8)`` a vector of positive floats, ``c(0.5)`` a
+    scalar, ``i(1, -1)`` an int64 vector; ``z(120)`` is a uint8 zero point, ``n(0)`` an int8 and
+    ``h(0)`` an int16 one; ``k(8, 3)``, ``u(8, 3)`` and ``j(8)`` are random int8, uint8 and int32;
+    ``o(1, 0)`` are booleans; ``small(8)`` is a vector of floats about 0.01, ``half(8)`` the same in
+    float16. ``int4(8, 3)`` is random int4, but ``int4(1)`` is near the middle of the range;
+    likewise the other types of `_SMALL`.
+    """
     shape = [int(number) for number in numbers]
     if kind in _SMALL:
         low, high, dtype = _SMALL[kind]
@@ -87,8 +92,7 @@ def _constant(kind: str, numbers: Sequence[float], rng: np.random.Generator) -> 
 
 
 def floats(text: str, shape: Shape = IMAGE, opset: int = 17) -> onnx.ModelProto:
-    """A network of ``text``, from float x, of ``shape``, to float y. Constants are as `_constant`
-    says."""
+    """A float network from x, of ``shape``, to y. For constants in ``text`` see `_constant`."""
     found: dict[str, Array] = {}
 
     def named(match: re.Match[str]) -> str:
@@ -113,8 +117,7 @@ def floats(text: str, shape: Shape = IMAGE, opset: int = 17) -> onnx.ModelProto:
 
 
 def _clear_shapes(node: onnx.NodeProto) -> None:
-    """Takes the shapes off the inputs and outputs of the graphs in ``node``, which the text gives
-    none."""
+    """Remove shapes of float inputs and outputs of subgraphs in ``node``; the text states none."""
     for attribute in node.attribute:
         for item in (*attribute.g.input, *attribute.g.output):
             if item.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
@@ -124,8 +127,9 @@ def _clear_shapes(node: onnx.NodeProto) -> None:
 
 
 def static(text: str, shape: Shape = IMAGE, opset: int = 17, **options: Any) -> onnx.ModelProto:
-    """The network of ``text`` quantized with ``options``: those of `quantize_static`, or of its
-    ``extra_options``."""
+    """The network of ``text``, quantized with ``options`` of `quantize_static` or, if their names
+    are capitalized, of its ``extra_options``.
+    """
     return _quantized(floats(text, shape, opset), shape, options)
 
 
@@ -141,14 +145,14 @@ def _quantized(model: onnx.ModelProto, shape: Shape, options: dict[str, Any]) ->
 
 
 CONV = "y = Conv<pads=[1,1,1,1]>(x, w(8,8,3,3), v(8))"
-# In front of what is to be on the machine: its operand is a layer's result.
+# Precedes the operator under test, so that its operand is the result of a layer on the machine.
 FIRST = "a = Conv(x, w(8,8,1,1), v(8))"
 LAST = "y = Conv(z, w(4,8,1,1))"
 HALVES = FIRST + "b = Conv(x, w(8,8,1,1), v(8))"
 
 
 def _weights() -> dict[str, Form]:
-    """Weights with zero points, nearly dead channels, and how bias and parameters are written."""
+    """Weights with zero points, nearly dead channels, and ways to store bias and parameters."""
     wide: dict[str, Any] = {"weight_type": "QUInt8", "WeightSymmetric": False}
     lines: dict[str, Callable[[], onnx.ModelProto]] = {
         "weights of uint8": partial(static, CONV, **wide),
@@ -189,8 +193,9 @@ def _weights() -> dict[str, Form]:
 
 
 def _weights_in_nodes() -> onnx.ModelProto:
-    """As exporters write them: unless the file is prepared, the quantizer takes the weights for
-    activations, and puts QuantizeLinear behind them."""
+    """Weights in Constant nodes, as exporters write them: unless the file is preprocessed, the
+    quantizer treats them as activations and adds QuantizeLinear after them.
+    """
     model = floats(CONV)
     constants = [
         helper.make_node("Constant", [], [item.name], name=item.name, value=item)
@@ -203,7 +208,7 @@ def _weights_in_nodes() -> onnx.ModelProto:
 
 
 def _dead(scale: float) -> onnx.ModelProto:
-    """One channel of weights of this ``scale``, with a bias as large as in other channels."""
+    """Weights of one channel with this ``scale``, and a bias as large as in other channels."""
     text = qdq("a", "x", 0.03) + matrix("m", "k(8,8,3,3)", "v(8)") + matrix("o", "j(8)", "v(8)")
     model = floats(text + "b = Conv(a, m, o)" + qdq("y", "b", 0.05))
     weights, bias = (item for item in model.graph.initializer if item.name.startswith("v"))
@@ -265,8 +270,9 @@ def _elements() -> dict[str, Form]:
 
 
 def _between(text: str) -> str:
-    """``text``, which makes y of a, between two convolutions: what they read is quantized, whatever
-    the quantizer knows of the operators between."""
+    """``text``, which computes y from a, between two convolutions. Their inputs are quantized even
+    if the quantizer does not support the operators of ``text``.
+    """
     return FIRST + text.replace("y =", "z =") + LAST
 
 
@@ -297,7 +303,7 @@ def _moves() -> dict[str, Form]:
 
 
 def _matrices() -> dict[str, Form]:
-    """Products of matrices in other spellings, which the quantizer leaves in float."""
+    """Matrix products in other notations, which the quantizer leaves in float."""
     einsum = 'b = Einsum<equation="{}">(a, {})' + qdq("y", "b", 0.2)
     matrices, stack = (2, 5, 24), (2, 3, 5, 24)
     lines: dict[str, tuple[str, Shape]] = {
@@ -320,7 +326,7 @@ def _matrices() -> dict[str, Form]:
 
 
 def _functions() -> dict[str, Form]:
-    """Functions of one tensor, in all spellings."""
+    """Functions of one tensor, in all notations."""
     erf = "b = Div(a, c(1.4142135)) c = Erf(b) d = Add(c, c(1)) e = Mul(a, d) y = Mul(e, c(0.5))"
     tanh = (
         "b = Pow(a, c(3)) c = Mul(b, c(0.044715)) d = Add(a, c) e = Mul(d, c(0.7978846))"
@@ -349,14 +355,14 @@ def _functions() -> dict[str, Form]:
         "PRelu per channel": "y = PRelu(a, v(8,1,1))",
     }
     forms = {name: Form(partial(static, _between(text), opset=20)) for name, text in lines.items()}
-    # The quantizer does not know the type of their results, and leaves what reads them in float.
+    # The quantizer cannot infer the type of their results, and leaves their consumers in float.
     for name in ("com.microsoft.FastGelu(d)", "com.microsoft.QuickGelu(d)"):
         text = qdq("a", "x", 0.03) + "b = Conv(a, m)" + qdq("d", "b", 0.05)
         text += f"e = {name}" + qdq("y", "e", 0.04)
         forms[name] = Form(partial(floats, matrix("m", "k(8,8,1,1)") + text))
     text = qdq("a", "x", 0.03) + "b = MatMul(a, m)" + qdq("d", "b", 0.05)
     text += "e = com.microsoft.BiasGelu(d, v(10))" + qdq("y", "e", 0.04)
-    # A function that differs per channel, and no line.
+    # A nonlinear function that differs per channel.
     forms["BiasGelu"] = Form(
         partial(floats, matrix("m", "k(24,10)") + text, (3, 24)), frozenset({"BiasGelu"})
     )
@@ -448,7 +454,9 @@ def _operators() -> dict[str, Form]:
 
 
 def _opsets() -> dict[str, Form]:
-    """The oldest has quantizations of com.microsoft, since ONNX has its own from opset 10 on."""
+    """Opset versions. The oldest uses the quantization of com.microsoft, since ONNX has its own
+    from opset 10 on.
+    """
     forms = {
         f"opset {opset}": Form(partial(static, CONV, opset=opset))
         for opset in (10, 11, 12, 13, 18, 21, 23)
@@ -460,8 +468,9 @@ def _opsets() -> dict[str, Form]:
 
 
 def _few_bits() -> dict[str, Form]:
-    """Integers of few bits, as quantization-aware training writes them, and a channel with a scale
-    that is too small for its sums."""
+    """Integers of few bits, as after quantization-aware training, and a channel whose scale is too
+    small for its sums.
+    """
     kinds = {
         "weights of 2 bits": FewBits(2, 4),
         "weights of 4 bits": FewBits(4, 4),

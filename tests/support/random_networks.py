@@ -1,4 +1,4 @@
-"""Quantized networks with random numbers, as costly as trained ones."""
+"""Quantized networks with random weights, as costly as trained networks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Layer:
 
 
 class QuantizedNetwork:
-    """A builder of a network with random numbers, which ends at ``value``.
+    """A builder of a network with random weights; ``value`` is the last result.
 
-    ``form`` is ``qdq`` or ``qoperator``; ``dtype`` is that of all activations. With ``steady``,
-    weights are scaled so that values keep their size from layer to layer, as a network of many
-    layers needs. With ``moved``, operators between DequantizeLinear and the product move weights;
-    with ``small``, weights have four bits. Both are of the form ``qdq``.
+    ``form`` is ``qdq`` or ``qoperator``; ``dtype`` is the type of all activations. With ``steady``,
+    weights are scaled so that activations keep their magnitude from layer to layer, as deep
+    networks need. With ``moved``, operators between DequantizeLinear and the product move weights;
+    with ``small``, weights have four bits. Both require the form ``qdq``.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class QuantizedNetwork:
         return scale, int(np.clip(zero, limits.min, limits.max))
 
     def weights(self, outputs: int, *shape: int) -> tuple[Array, Array, Array, Array]:
-        """Weights, their scales, their zero points, and a bias in integers."""
+        """Weights, their scales, their zero points, and an integer bias."""
         # ONNX Runtime has no QLinearConv of int8 with uint8 weights.
         known = self.form == "qdq" or self.dtype == np.uint8
         unsigned = known and self.choose.random() < 0.3
@@ -106,7 +106,7 @@ class QuantizedNetwork:
         return weights, scale.astype(np.float32), zero, bias
 
     def anchor(self, operator: str, data: tuple[Array, ...], relu: bool, **attributes: Any) -> None:
-        """A Conv or Gemm with its quantizations, of ``data`` as `weights` returns it."""
+        """A quantized Conv or Gemm with ``data`` as returned by `weights`."""
         weights, w_scale, w_zero, bias = data
         source, x_scale, x_zero = self.value, self.scale, self.zero
         self.scale, self.zero = self.quantization(relu)
@@ -137,8 +137,9 @@ class QuantizedNetwork:
         self.value = self.node("QuantizeLinear", value, *y)
 
     def _dequantized_weights(self, weights: Array, scale: Array, zero: Array) -> str:
-        """DequantizeLinear of weights, perhaps stored in another form, and what brings them into
-        theirs."""
+        """Dequantize weights; they may be stored in another layout, followed by operators that
+        restore it.
+        """
         shape, rank = weights.shape, weights.ndim
 
         def dequantized(values: Array, rows: slice = slice(None), axis: int = 0) -> str:
@@ -218,7 +219,7 @@ class QuantizedNetwork:
 
     def add(self, branch: str, deviation: float, relu: bool) -> None:
         """Adds ``branch``, in float."""
-        # The operands have about the same size, so that neither is lost in rounding.
+        # Operands of about the same magnitude, so that neither is lost in rounding.
         self.deviation = max(self.deviation, deviation)
         self.in_float("Add", branch, self.dequantized(), relu=relu)
 
@@ -233,8 +234,9 @@ class QuantizedNetwork:
         pads: tuple[int, int, int, int],
         rounded_up: bool = False,
     ) -> None:
-        """A MaxPool. If ``rounded_up``, its last windows reach beyond the padding, unless they
-        would begin there or behind the image."""
+        """A MaxPool. If ``rounded_up``, its last windows extend beyond the padding, unless they
+        would begin outside of the image.
+        """
         attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads}
         self.value = self.node("MaxPool", self.value, **attributes, ceil_mode=int(rounded_up))  # type: ignore[arg-type]
         sizes = self.size(kernel, strides, pads)
@@ -263,7 +265,7 @@ class QuantizedNetwork:
     # Operators that only move elements.
 
     def move(self) -> None:
-        """One of these operators, of integers or, in a QDQ file, perhaps of floats."""
+        """Append one data-movement operator, on integers or, in a QDQ file, perhaps on floats."""
         kinds = [self._slice, self._flip, self._pad, self._wrap, self._gather]
         channels, height, width = self.shape[1:]
         if channels % 4 == 0:
@@ -391,8 +393,8 @@ def residual_network(
 ) -> QuantizedNetwork:
     """A ResNet: a 7×7 first layer, pooling, basic blocks, an average and a product.
 
-    ``shape`` is that of an image (channels, height, width); ``blocks`` are the channels and
-    strides of each. A block with a stride has a 1×1 convolution on its shortcut.
+    ``shape`` is the shape of an image (channels, height, width); ``blocks`` lists the channels and
+    stride of each block. A block with a stride has a 1×1 convolution on its shortcut.
     """
     network = _stem(QuantizedNetwork(1, "qdq", dtype, shape), blocks[0][0])
     for channels, stride in blocks:
@@ -409,8 +411,9 @@ def _stem(network: QuantizedNetwork, channels: int) -> QuantizedNetwork:
 
 
 def _residual(network: QuantizedNetwork, body: list[Layer], relu: bool) -> None:
-    """Adds the results of ``body`` to its input, which passes through a 1×1 convolution if it has
-    another size or other channels."""
+    """Add the results of ``body`` to its input, which passes through a 1×1 convolution if its size
+    or number of channels differs.
+    """
     begin = network.value, network.scale, network.zero, network.deviation, network.shape
     branch = network.dequantized()
     stride = max(layer.stride for layer in body)

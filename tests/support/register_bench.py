@@ -1,4 +1,4 @@
-"""The machine driven by single registers, on a memory with any timing."""
+"""The machine driven by individual register accesses, with a memory of any timing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RegisterBench(SimulatedDevice):
         self.attach(CompiledMachine(library, self.memory, timing, origin=self.origin))
 
     def put(self, address: int, instructions: Sequence[isa.Instruction]) -> None:
-        """Writes a program at ``address``, and where it is."""
+        """Write a program to ``address``, and its location to the registers."""
         encode = isa.instruction_set(self.config).encode
         self.write(address, b"".join(encode(item).to_bytes(16, "little") for item in instructions))
         self.poke("INSN_ADDR", address)
@@ -39,7 +39,7 @@ class RegisterBench(SimulatedDevice):
         self.poke("INSN_COUNT", image.insn_count)
 
     def launch(self, insn_addr: int, insn_count: int) -> None:
-        """Starts a run as a driver does, with the limits that were set."""
+        """Start a run as a driver does, with the limits set before."""
         self._launch(insn_addr, insn_count)
 
     def poke(self, name: str, value: int) -> None:
@@ -71,5 +71,5 @@ class RegisterBench(SimulatedDevice):
         self.machine.advance(cycles)
 
     def reset_line(self) -> None:
-        """Holds the reset line for a few cycles, as at power-up; accesses in flight are gone."""
+        """Hold the reset line for a few cycles, as at power-up; accesses in flight are lost."""
         self._reset()

@@ -1,4 +1,4 @@
-"""Runtimes on the functional model, and calls that most tests of the runtime need."""
+"""Runtimes on the functional model, and helpers that most tests of the runtime need."""
 
 from __future__ import annotations
 
@@ -83,5 +83,5 @@ def stored(runtime: Runtime, sram_index: int, count: int) -> npt.NDArray[np.int8
 
 
 def one_uop(runtime: Runtime, *arguments: Any) -> Callable[[], None]:
-    """The body of a kernel that is one micro-op, with the arguments of `Runtime.uop_push`."""
+    """The body of a kernel of one micro-op, with the arguments of `Runtime.uop_push`."""
     return lambda: runtime.uop_push(*arguments)

@@ -1,4 +1,4 @@
-"""Tests over numbered seeds: one test that loops over them, and names the seed that fails."""
+"""Tests over numbered seeds: one test loops over them and reports the seed that fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 
 def each_seed(seeds: Iterable[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The test with each of ``seeds`` as its argument ``seed``; a failure gets it as a note."""
+    """Call the test for each of ``seeds`` with the argument ``seed``; a failure is annotated with
+    it.
+    """
     chosen = list(seeds)
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Checks the reasons why the host has operators against the network: `falsehood`."""
+"""Checks the reasons for running operators on the host against the network: `falsehood`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 # Checks one claim of a reason against the network; the match holds the names in the claim.
 Claim = Callable[[Network, Node, re.Match[str]], bool]
 
-# Operators that the machine has between quantizations.
+# Operators that the machine supports between quantizations.
 _KNOWN = frozenset({"Sigmoid", "Tanh", "Sqrt", "Sin", "Exp", "Erf", "Gelu", "Relu", "Clip"})
 _KNOWN |= {"Conv", "MatMul", "Gemm", "MaxPool", "Concat", "Pad", "Transpose", "Slice"}
 _PLACES = {"input": 0, "first factor": 0, "weights": 1, "second factor": 1, "bias": 2}

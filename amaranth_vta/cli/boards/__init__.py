@@ -1,1 +1,1 @@
-"""Commands for boards and for deployment."""
+"""Commands for FPGA boards and deployment."""

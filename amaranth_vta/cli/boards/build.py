@@ -1,4 +1,4 @@
-"""``vta build``: a bitstream for a board."""
+"""``vta build``: build a bitstream for a board."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vta export``: a compiled network as C."""
+"""``vta export``: write a compiled network as C."""
 
 from __future__ import annotations
 

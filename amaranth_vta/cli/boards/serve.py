@@ -111,5 +111,5 @@ def serve(
 
 
 def _reachable(address: str) -> str:
-    """``address`` with a host name by which other computers may reach it."""
+    """``address`` with a host name that other computers can reach."""
     return address.replace("//0.0.0.0:", f"//{socket.gethostname()}:")

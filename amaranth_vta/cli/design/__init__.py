@@ -1,1 +1,1 @@
-"""Commands that look for a machine: ``explore``, ``estimate-area``."""
+"""Commands for design space exploration and tuning."""

@@ -1,4 +1,4 @@
-"""``vta estimate-area``: the resources of a machine on an FPGA, without synthesis."""
+"""``vta estimate-area``: estimate FPGA resources of a machine without synthesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vta explore``: which machine for which network."""
+"""``vta explore``: search for the best machines for given networks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def explore(
 
 
 def _conclude(exploration: Exploration, folder: Folder) -> None:
-    """Writes the machines of the front and the report."""
+    """Writes the configurations of the front and the report."""
     from amaranth_vta.explore.folder import PAGE
     from amaranth_vta.explore.page import final_page, machine_name
 

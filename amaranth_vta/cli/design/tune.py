@@ -126,7 +126,7 @@ def tune(
 
 
 def _source(model: str) -> bytes:
-    """The bytes of a file, or of a network that is generated."""
+    """The bytes of a model file or of a generated network."""
     from amaranth_vta.networks import NETWORKS, generate
     from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
@@ -176,7 +176,7 @@ def _run(
     device: str,
     records: Records | None,
 ) -> tuple[dict[str, Any], CheckReport]:
-    """The report of one run, and what ONNX Runtime says of its results."""
+    """The report of one run, and the comparison of its results with ONNX Runtime."""
     from amaranth_vta.session import Session
     from amaranth_vta.session.random_inputs import random_inputs
 
@@ -197,7 +197,7 @@ def _report(found: dict[int, Tried], before: int, after: int, better: bool) -> d
 
 
 def _layer(workload: Any, tried: Tried) -> dict[str, Any]:
-    """What became of a workload, without its knobs, which are in the records."""
+    """The tuning result of a workload for JSON, without its knobs, which are in the records."""
     from amaranth_vta.sw.compiler.tuner.records import workload_name
 
     values = asdict(tried)

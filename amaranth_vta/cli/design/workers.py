@@ -1,4 +1,4 @@
-"""Options for who does the work."""
+"""Options that select the workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ scheduler_option = click.option(
 
 
 def open_workers(jobs: int | None, scheduler: str | None) -> Workers:
-    """The workers that the two options select."""
+    """Opens the workers that the two options select."""
     if jobs is not None and scheduler is not None:
         raise click.UsageError("--jobs is for this machine, --scheduler has workers of its own")
     from amaranth_vta.explore.workers import Workers

@@ -1,1 +1,1 @@
-"""Commands that show or make models, without running them on the machine."""
+"""Commands that show, copy or quantize models, without running them on the machine."""

@@ -1,4 +1,4 @@
-"""``vta quantize``: quantize a float model, and show how accurate the result is."""
+"""``vta quantize``: quantize a float model, and report its accuracy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from amaranth_vta.quantize.accuracy import Accuracy
     from amaranth_vta.quantize.quantizer import Options
 
-# Below the first a tensor is a warning; one below the second is mostly noise.
+# Below the first value a tensor gets a warning; below the second it is mostly noise.
 _POOR_DECIBELS, _NOISE_DECIBELS = 10, 0
-# The number of tensors that a warning names.
+# Maximum number of tensors that a warning names.
 _MAX_NAMED = 5
-# Number of layers shown, those with the lowest accuracy.
+# Number of layers shown, least accurate first.
 _MAX_LAYERS = 10
 
 
@@ -132,7 +132,7 @@ def quantize(
 
 
 def _progress(stack: ExitStack, what: str, total: int) -> Callable[[int], None]:
-    """Shows on standard error, if that is a terminal, how many samples are done."""
+    """Shows a progress bar of samples on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -147,7 +147,7 @@ def _progress(stack: ExitStack, what: str, total: int) -> Callable[[int], None]:
 def _warnings(
     found: list[Accuracy], zero: list[str], is_random: bool, options: Options
 ) -> Iterator[str]:
-    """Sentences about tensors of poor accuracy, in the order of the graph, and what helps."""
+    """Warnings about tensors of poor accuracy, in the order of the graph, with remedies."""
     poor = [item for item in found if item.has_signal and item.decibels < _POOR_DECIBELS]
     if poor:
         helps = [

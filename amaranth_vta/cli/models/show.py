@@ -115,7 +115,7 @@ def _typed(network: Network, name: str) -> str:
 
 
 def _constant(network: Network, name: str) -> str:
-    """A constant as its value if it is one number, else its type; a tensor as its name."""
+    """The value of a scalar constant, the type of a larger constant, or the name of a tensor."""
     value = network.constants.get(name)
     if value is None:
         return name

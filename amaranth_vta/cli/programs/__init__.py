@@ -1,1 +1,1 @@
-"""Commands for programs of instructions: run one, print one, fuzz many."""
+"""Commands for machine programs: run, disassemble and fuzz."""

@@ -27,7 +27,7 @@ def disasm(image: str, uops: bool) -> None:
     def read(address: int, size: int) -> np.ndarray:
         begin, end = np.clip([first + address, first + address + size], 0, program.dram.size)
         data = program.dram[begin:end]
-        # A LOAD from outside the memory is a fault when it runs, but can be printed.
+        # A LOAD from outside the memory faults when it runs, but can be printed.
         return np.pad(data, (0, size - data.size))
 
     for line in listing(program.config, program.instruction_bits(), read if uops else None):

@@ -23,7 +23,7 @@ _COMPARED = ("functional", "rtl", "cxxrtl", "pysim")
 
 
 class DeviceList(click.ParamType):
-    """Names of devices, with commas between them."""
+    """Names of devices, separated by commas."""
 
     name = "DEVICE,…"
 
@@ -127,7 +127,7 @@ def fuzz(
 
 @contextmanager
 def _work(jobs: int | None, scheduler: str | None) -> Iterator[Workforce]:
-    """Who does the work that the two options ask for."""
+    """Opens the workforce that the two options select."""
     if scheduler is None:
         from amaranth_vta.sim.fuzz.campaign import processes
 

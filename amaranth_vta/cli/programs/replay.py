@@ -93,7 +93,7 @@ def replay(
 def _open(
     program: ProgramImage, device: DeviceChoice, waves: Path | None, timeline: Timeline | None
 ) -> Device:
-    """A machine for the program, with its memory and its registers."""
+    """Opens a device for the program, and sets its memory and registers."""
     from amaranth_vta.sim.devices import open_device
 
     machine = open_device(

@@ -1,8 +1,7 @@
-"""Puts LUTs before the carry chains of an ECP5 into the chains: `fill_carries`.
+"""Merges LUTs into the ECP5 carry chains that they drive: `fill_carries`.
 
-Yosys uses two of the four inputs that each bit of a chain has. A LUT before one of these, such as
-the choice of an operand, takes the place of another bit of logic and the time to get from one to
-the other, where the chain could compute it too.
+Yosys uses two of the four inputs of each bit of a chain. A LUT that drives one of them, such as an
+operand multiplexer, costs area and a level of delay, although the chain could compute its function.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ _ONE = "1"
 
 
 def fill_carries(netlist: dict[str, Any]) -> int:
-    """Merge LUTs into the carry chains that they drive. Changes a ``netlist`` as Yosys writes it,
-    with all cells in one module, and returns the number of removed LUTs.
+    """Merge LUTs into the carry chains that they drive. Modifies a ``netlist`` in Yosys' format in
+    place, with all cells in one module, and returns the number of removed LUTs.
 
     Half of a CCU2C with inputs a to d computes the sum ``P(a, b, c, d) ^ carry`` and the next
     carry, ``carry if P(a, b, c, d) else P(a, b, 0, 0)`` (FPGA-TN-02039, and Yosys' model). A LUT
-    before it becomes part of P if it and the other inputs depend on at most four bits, in an order
-    in which the second function is correct where P is 0. A LUT with other readers remains for
-    these, but the path through the chain becomes shorter.
+    that drives an input is merged into P if the LUT and the other inputs depend on at most four
+    bits, and an order of these bits keeps the next carry correct where P is 0. A LUT with other
+    readers is kept for them, but the path through the chain becomes shorter.
     """
     lost = 0
     for module in netlist["modules"].values():
@@ -37,7 +36,7 @@ def fill_carries(netlist: dict[str, Any]) -> int:
             if cell["type"] == "LUT4"
         }
         chains = [cell for cell in cells.values() if cell["type"] == "CCU2C"]
-        # LUTs that can be removed first; others take the remaining inputs.
+        # LUTs that can be removed come first; the others use the remaining inputs.
         for most_uses, chain, half in product((1, len(used)), chains, "01"):
             while True:
                 inputs = [chain["connections"][f"{place}{half}"][0] for place in _INPUTS]
@@ -62,7 +61,9 @@ def fill_carries(netlist: dict[str, Any]) -> int:
 
 
 class _Filled(NamedTuple):
-    """Half of a CCU2C: ``inputs`` and ``init``, and the ``outputs`` of LUTs that it replaces."""
+    """Half of a CCU2C after merging: its ``inputs`` and ``init``, and the ``outputs`` of the merged
+    LUTs.
+    """
 
     inputs: tuple[Bit, ...]
     init: int
@@ -70,7 +71,9 @@ class _Filled(NamedTuple):
 
 
 def _filled(inputs: list[Bit], init: int, before: Mapping[Bit, Cell]) -> _Filled | None:
-    """The half with as many of the LUTs ``before`` it as fit, at least one; None if none does."""
+    """The half after merging as many of the LUTs ``before`` it as possible; None if none can be
+    merged.
+    """
     for count in range(len(before), 0, -1):
         for outputs in combinations(before, count):
             made = _merged(inputs, init, {bit: before[bit] for bit in outputs})
@@ -80,7 +83,7 @@ def _filled(inputs: list[Bit], init: int, before: Mapping[Bit, Cell]) -> _Filled
 
 
 def _merged(inputs: list[Bit], init: int, replaced: Mapping[Bit, Cell]) -> _Filled | None:
-    """The half with the LUTs ``replaced``, by their output; None if they do not fit."""
+    """The half after merging the LUTs ``replaced``, by output; None if they do not fit."""
     leaves: dict[Bit, None] = {}
     for bit in inputs:
         cell = replaced.get(bit)
@@ -88,7 +91,7 @@ def _merged(inputs: list[Bit], init: int, replaced: Mapping[Bit, Cell]) -> _Fill
         leaves |= {leaf: None for leaf in bits if isinstance(leaf, int)}
     if len(leaves) > len(_INPUTS):
         return None
-    # By the values of the leaves: P, and the carry that is made where P is 0.
+    # By the values of the leaves: P, and the carry that is generated if P is 0.
     functions = {}
     for values in product((0, 1), repeat=len(leaves)):
         known: dict[Bit, int] = dict(zip(leaves, values, strict=True))
@@ -106,7 +109,9 @@ def _merged(inputs: list[Bit], init: int, replaced: Mapping[Bit, Cell]) -> _Fill
 def _init(
     functions: Mapping[tuple[int, ...], tuple[int, int]], order: tuple[int, ...]
 ) -> int | None:
-    """INIT of a half whose inputs are the leaves in that ``order``, padded with 1."""
+    """INIT of a half whose inputs are the leaves in ``order``, padded with constant 1; None if its
+    carry function would be wrong.
+    """
     table: dict[int, int] = {}
     carries: dict[int, int] = {}
     unused = [1] * (len(_INPUTS) - len(order))
@@ -116,7 +121,7 @@ def _init(
         if not propagates and carries.setdefault(_index(given[:2]), carry) != carry:
             return None
     for place, carry in carries.items():
-        # Where an input is always 1, this place of the table is the carry's alone.
+        # If an input is constant 1, this entry of the table serves the carry only.
         if table.setdefault(place, carry) != carry:
             return None
     return sum(bit << place for place, bit in table.items())
@@ -134,5 +139,5 @@ def _value(bit: Bit, known: Mapping[Bit, int], replaced: Mapping[Bit, Cell]) -> 
 
 
 def _index(bits: list[int]) -> int:
-    """The place in a table of the inputs ``bits``, the lowest first."""
+    """Index of the inputs ``bits`` in a truth table, lowest bit first."""
     return sum(bit << place for place, bit in enumerate(bits))

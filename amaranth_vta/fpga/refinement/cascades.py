@@ -1,7 +1,7 @@
-"""Joins DSP slices of the 7-series by the wires between neighbours: `join_cascades`.
+"""Connects DSP slices of the 7-series over dedicated cascade wires: `join_cascades`.
 
-Yosys uses them for chains that begin without an addition; all others it leads over wires from the
-result of one slice to the addend of the next.
+Yosys uses the cascade only for chains that begin without an addition; in all others it routes the
+result of one slice to the addend of the next over ordinary wires.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import Any
 from amaranth_vta.fpga.netlist import Bit, Cell, uses
 
 _WIDTH = 48
-# Bits of OPMODE from this place on select a slice's addend: C, or its neighbour's result.
+# OPMODE bits from this index on select a slice's addend: port C, or its neighbour's result.
 _PLACE = 4
 _ADDEND, _CASCADE = ["1", "1", "0"], ["1", "0", "0"]
 
 
 def join_cascades(netlist: dict[str, Any]) -> None:
-    """Move sums between neighbouring DSP slices onto the cascade. Changes a ``netlist`` as Yosys
-    writes it.
+    """Move sums between neighbouring DSP slices onto the cascade. Modifies a ``netlist`` in Yosys'
+    format in place.
 
-    A slice that adds the result of another slice without other readers takes all 48 bits of it by
-    PCIN, if its addend is the lowest of them and no higher bit of its own result is used.
+    A slice whose addend is the result of another slice takes all 48 bits of it through PCIN.
+    Conditions: the result has no other readers, the addend is its lowest bits, and no higher bit of
+    the slice's own result is used.
     """
     for module in netlist["modules"].values():
         slices = [cell for cell in module["cells"].values() if cell["type"] == "DSP48E1"]
@@ -41,7 +42,7 @@ def join_cascades(netlist: dict[str, Any]) -> None:
 
 
 def _unused(module: Mapping[str, Any]) -> Iterator[int]:
-    """Numbers of nets that the ``module`` does not have."""
+    """Unused net numbers of the ``module``, ascending."""
     groups = [
         *(port["bits"] for port in module["ports"].values()),
         *(net["bits"] for net in module["netnames"].values()),
@@ -51,7 +52,7 @@ def _unused(module: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _joins(giver: Cell, cell: Cell, used: Mapping[Bit, int]) -> bool:
-    """Whether ``cell`` can take what ``giver`` gives from its neighbour."""
+    """Whether ``cell`` can take the result of ``giver`` through the cascade."""
     pins, given = cell["connections"], giver["connections"]["P"]
     if pins["OPMODE"][_PLACE:] != _ADDEND or int(str(cell["parameters"]["CREG"]), 2):
         return False

@@ -1,8 +1,8 @@
-"""Puts short factors into the upper bits of an ECP5's multipliers: `align_factors`.
+"""Moves short factors into the upper bits of an ECP5's multipliers: `align_factors`.
 
-Yosys extends a factor of fewer than 18 bits by copies of its sign, and each copy is a wire to a
-part of the chip where wires are scarce. In the upper bits a factor has zeros below it instead, and
-those a multiplier gets from its own tile.
+Yosys sign-extends a factor of fewer than 18 bits, and each copy of the sign takes a wire where
+routing is congested. In the upper bits, a factor is padded with zeros below instead, which a
+multiplier takes from its own tile.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _WIDTH = 18
 
 
 def align_factors(netlist: dict[str, Any]) -> int:
-    """Shift factors into the upper bits of multipliers. Changes a ``netlist`` as Yosys writes it,
-    with all cells in one module, and returns the number of removed wires to multipliers.
+    """Shift factors into the upper bits of multipliers. Modifies a ``netlist`` in Yosys' format in
+    place, with all cells in one module, and returns the number of removed wires to multipliers.
 
-    A signed factor whose upper n + 1 bits are equal is multiplied by 2^n, and with it the product
-    (FPGA-TN-02205): all its bits move up by n places. The uppermost n, copies of the bit below
-    them, are lost; a multiplier with readers of these remains unchanged.
+    A signed factor whose upper n + 1 bits are equal is shifted left by n, which multiplies the
+    product by 2^n too (FPGA-TN-02205): all its bits move up by n. The upper n bits of the product,
+    sign copies, are lost; a multiplier whose readers use them remains unchanged.
     """
     lost = 0
     for module in netlist["modules"].values():
@@ -51,7 +51,7 @@ def _align(cell: Cell, used: Mapping[Bit, int]) -> int:
 
 
 def _copies(pins: Mapping[str, list[Bit]], factor: str) -> int:
-    """How many bits of a signed factor, from the upper end, are as the one below them."""
+    """The number of redundant sign bits of a factor; 0 if it is unsigned."""
     bits = [pins[f"{factor}{place}"] for place in range(_WIDTH)]
     if pins[f"SIGNED{factor}"] != ["1"]:
         return 0

@@ -1,4 +1,4 @@
-"""Netlist transformations of a family after synthesis: `refine`."""
+"""Transforms netlists after synthesis, by family: `refine`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .factors import align_factors
 
 
 def refine(path: Path, family: str) -> int:
-    """Transform the netlist in a file of Yosys, for a ``family`` of `FAMILIES`: an ECP5's by
+    """Transform the netlist in a JSON file of Yosys, for a ``family`` of `FAMILIES`: an ECP5's by
     `fill_carries` and `align_factors`, a 7-series' by `join_cascades`. Returns the number of
     removed LUTs.
     """
@@ -30,6 +30,6 @@ def refine(path: Path, family: str) -> int:
 
 
 def refine_sources() -> str:
-    """The text of all that `refine` depends on, to tell one version of it from another."""
+    """Source text of everything that `refine` depends on, to tell its versions apart."""
     modules = (carries, cascades, factors, netlist)
     return "".join(Path(str(m.__file__)).read_text(encoding="utf-8") for m in modules)

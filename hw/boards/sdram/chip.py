@@ -1,4 +1,4 @@
-"""What chips of SDRAM have in common, and how they differ: `SdramChip`."""
+"""Commands, timing and geometry of SDRAM chips: `SdramChip`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from amaranth.lib import enum
 
 WORD_BITS = 16
 WORD_BYTES = WORD_BITS // 8
-# The bit of an address that chooses all banks, in a PRECHARGE.
+# The address bit that selects all banks in a PRECHARGE.
 ALL_BANKS = 10
-# After power-up a chip is refreshed this often before its mode is set.
+# Number of refreshes after power-up before the mode is set.
 FIRST_REFRESHES = 8
 
 
 class SdramCommand(enum.Enum, shape=3):
-    """The pins ras, cas and we, from the lowest bit up, 1 where a pin is asserted.
+    """Pins ras, cas and we, from the lowest bit up; 1 means asserted.
 
     As in JEDEC Standard 21-C, section 3.11.5.
     """
@@ -32,9 +32,9 @@ class SdramCommand(enum.Enum, shape=3):
 
 @dataclass(frozen=True)
 class SdramTiming:
-    """The least number of cycles between commands, by the names that data sheets use.
+    """Minimum cycles between commands, with the names used in data sheets.
 
-    ``refresh`` is the most cycles between two refreshes on average, and ``power_up`` what passes
+    ``refresh`` is the maximum average interval between refreshes, and ``power_up`` the minimum
     before the first command.
     """
 
@@ -51,10 +51,11 @@ class SdramTiming:
 
 @dataclass(frozen=True)
 class SdramChip:
-    """A chip with words of 16 bits, or the used part of one.
+    """A chip with words of 16 bits, or the used part of a chip.
 
-    Bit counts are those of addresses. ``cas``, ``wr`` and ``mrd`` are in cycles, ``rcd``, ``ras``,
-    ``rp`` and ``rfc`` in ns, and each row is refreshed once in ``refresh_ms``.
+    ``row_bits``, ``column_bits`` and ``bank_bits`` are address widths. ``cas``, ``wr`` and ``mrd``
+    are in cycles, ``rcd``, ``ras``, ``rp`` and ``rfc`` in ns; each row is refreshed once per
+    ``refresh_ms``.
     """
 
     row_bits: int
@@ -72,11 +73,11 @@ class SdramChip:
 
     @property
     def bytes(self) -> int:
-        """The size of the memory."""
+        """Size of the memory in bytes."""
         return WORD_BYTES << (self.row_bits + self.column_bits + self.bank_bits)
 
     def timing(self, clock_hz: int) -> SdramTiming:
-        """The times in cycles of a clock."""
+        """Timing in cycles of a clock."""
 
         def cycles(ns: float) -> int:
             return ceil(ns * clock_hz / 1e9)

@@ -1,4 +1,4 @@
-"""Turns accesses to a memory into the commands of an SDRAM: `SdramController`."""
+"""Translates memory accesses to SDRAM commands: `SdramController`."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from .chip import ALL_BANKS, FIRST_REFRESHES, WORD_BITS, WORD_BYTES, SdramChip, SdramCommand
 from .pins import SdramSignature
 
-# Bursts that chips know, in words.
+# Burst lengths that chips support, in words.
 _BURSTS = (1, 2, 4, 8)
 # Cycles from a command to the pins: one register here and one in the pin.
 _OUT_CYCLES = 2
@@ -81,7 +81,7 @@ class SdramController(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         chip, timing = self._chip, self._timing
-        # Issued in this cycle.
+        # The command issued in this cycle.
         self._command, self._bank = Signal(SdramCommand), Signal(chip.bank_bits)
         self._address = Signal(chip.row_bits)
         m.d.sync += [
@@ -89,8 +89,8 @@ class SdramController(wiring.Component):
             self.pins.ba.eq(self._bank),
             self.pins.a.eq(self._address),
         ]
-        # Cycles until a command of any kind, a READ or WRITE, a WRITE, or a PRECHARGE may follow.
-        # The counter of PRECHARGE is shared by all banks.
+        # Cycles until a command may follow: any command, a READ or WRITE, a WRITE, or a PRECHARGE.
+        # All banks share the counter of PRECHARGE.
         after_all = max(timing.power_up, timing.rfc)
         self._any = self._countdown(m, "any_wait", after_all, timing.power_up)
         self._column = self._countdown(m, "column_wait", self._words)
@@ -110,7 +110,7 @@ class SdramController(wiring.Component):
         return m
 
     def _countdown(self, m: Module, name: str, most: int, init: int = 0) -> Signal:
-        """A counter that goes down to 0, unless it is set in the same cycle."""
+        """A counter that decrements to 0, unless it is set in the same cycle."""
         left = Signal(range(most + 1), name=name, init=init)
         m.d.sync += left.eq(Mux(left == 0, 0, left - 1))
         return left
@@ -126,7 +126,7 @@ class SdramController(wiring.Component):
         return due
 
     def _issue(self, m: Module, due: Signal) -> None:
-        """Chooses the command of a cycle in which there may be one."""
+        """Choose the command of a cycle in which one may be issued."""
         timing = self._timing
         first = Signal(range(FIRST_REFRESHES + 1), init=FIRST_REFRESHES)
         with m.FSM():
@@ -154,7 +154,7 @@ class SdramController(wiring.Component):
                     self._serve(m)
 
     def _serve(self, m: Module) -> None:
-        """The next command for the access that waits."""
+        """Issue the next command for the waiting access."""
         chip, timing, access = self._chip, self._timing, self.i.payload
         burst_bits = (self._words - 1).bit_length()
         address = Cat(Const(0, burst_bits), access.beat)
@@ -185,17 +185,17 @@ class SdramController(wiring.Component):
                 self._keep_open(m, self._words)
 
     def _give(self, m: Module, command: Any, cycles: int, address: Any = 0) -> None:
-        """Issues ``command``; the next one follows after ``cycles``."""
+        """Issue ``command``; the next one may follow after ``cycles``."""
         m.d.comb += [self._command.eq(command), self._address.eq(address)]
         m.d.sync += self._any.eq(cycles - 1)
 
     def _keep_open(self, m: Module, cycles: int) -> None:
-        """No PRECHARGE within the next ``cycles``."""
+        """Delay a PRECHARGE by at least ``cycles``."""
         with m.If(self._precharge < cycles):
             m.d.sync += self._precharge.eq(cycles - 1)
 
     def _pass_words(self, m: Module) -> None:
-        """The words of bursts, to the pins and from them."""
+        """Transfer the words of bursts to and from the pins."""
         access, pins = self.i.payload, self.pins
         left = Signal(range(self._words + 1))
         words, masks = Signal(WORD_BITS * self._words), Signal(WORD_BYTES * self._words)
@@ -205,7 +205,7 @@ class SdramController(wiring.Component):
             pins.dq_o.eq(words),
             pins.dqm.eq(masks),
         ]
-        # Nothing is masked while words are read.
+        # Masks are 0 while words are read.
         m.d.sync += [words.eq(words >> WORD_BITS), masks.eq(masks >> WORD_BYTES)]
         with m.If(left != 0):
             m.d.sync += left.eq(left - 1)

@@ -16,8 +16,8 @@ from .chip import SdramChip
 from .controller import Access, SdramController
 from .pins import SdramSignature
 
-# The most read beats in flight or waiting to be taken: as many as pass while the first one comes,
-# and as many again.
+# Maximum read beats in flight or not yet accepted by the bus: twice as many as are transferred
+# during the latency of the first.
 _BEATS_AHEAD = 8
 
 
@@ -66,7 +66,7 @@ class SdramMemory(wiring.Component):
         connect(m, accesses.o, controller.i)
         connect(m, controller.pins, flipped(self.pins))
         connect_bursts(m, self.axi, reads, writes)
-        # Reads of the machine whose data have not come.
+        # The machine's reads whose data have not arrived.
         in_flight = Signal(range(_BEATS_AHEAD + 1))
         m.d.sync += in_flight.eq(in_flight + (reads.o.valid & reads.o.ready) - reads.data.valid)
         m.d.comb += [
@@ -81,9 +81,9 @@ class SdramMemory(wiring.Component):
         return m
 
     def _serve_host(self, m: Module, access: Any, in_flight: Signal) -> None:
-        """Keeps the host's request until it may be offered as an ``access``.
+        """Hold the host's request until it can be offered as an ``access``.
 
-        A read waits until no data of the machine are ``in_flight``, and the machine's wait for it.
+        A host read waits until the machine has no reads ``in_flight``, and blocks new ones.
         """
         host, request = self.host, Signal(HostAccess)
         place = word_of_beat(request, self._bytes)
@@ -131,7 +131,7 @@ class SdramMemory(wiring.Component):
         """Select the next ``access``."""
         read, write = self._reads.o, self._writes.o
         has_read, chooses_write = Signal(), Signal()
-        # Whether a write burst goes on, or is next, if there are beats of both.
+        # If both kinds of beats are waiting: whether a write burst continues or is next.
         prefers_write = Signal()
         m.d.comb += [
             has_read.eq(read.valid & ~self._host_reads),

@@ -1,4 +1,4 @@
-"""The pins of an SDRAM, and the registers in them."""
+"""Pins of an SDRAM with their I/O registers."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from .chip import WORD_BITS, WORD_BYTES, SdramChip, SdramCommand
 
 
 class SdramSignature(wiring.Signature):
-    """An SDRAM as its controller sees it: all but its clock, and what never changes.
+    """An SDRAM as its controller sees it: all pins except the clock and constant ones.
 
-    ``dqm`` has a 1 for each byte that is not written.
+    ``dqm`` is 1 for each byte that is not written.
     """
 
     def __init__(self, chip: SdramChip) -> None:

@@ -15,19 +15,19 @@ from .chip import ALL_BANKS, FIRST_REFRESHES, WORD_BITS, WORD_BYTES, SdramChip, 
 from .pins import SdramSignature
 
 _CAS = 2
-# Cycles since something happened are counted up to this.
+# Counters of cycles since an event saturate here.
 _LONG = 255
-# So many refreshes may be late.
+# Maximum overdue refreshes.
 _LATE_REFRESHES = 8
 
 
 class SimulatedSdram(wiring.Component):
-    """The chip behind the registers of its pins. After the first violation it is broken: it returns
-    the complement of the correct data.
+    """The chip and the registers of its pins. After the first violation, reads return the
+    complement of the correct data.
 
-    Timing: a command counts in the cycle after it is given, when it is at the pins. Words of a READ
-    appear on ``dq_i`` from the second cycle after that on; words of a WRITE are sampled from its
-    own cycle on, one per cycle.
+    Timing: a command reaches the pins, and takes effect, in the cycle after it is issued. Words of
+    a READ appear on ``dq_i`` from the second cycle after that on; words of a WRITE are sampled from
+    the WRITE's own cycle on, one per cycle.
 
     Ports
     -----
@@ -60,7 +60,7 @@ class SimulatedSdram(wiring.Component):
         is_read, is_write = (
             self._command == command for command in (SdramCommand.READ, SdramCommand.WRITE)
         )
-        # The burst that goes on: words that follow, whether they are written, and of which bank.
+        # The burst in progress: words left, whether it writes, and its bank.
         self._left, self._writes = Signal(4), Signal()
         self._burst_bank, self._burst = Signal(chip.bank_bits), Signal(4, init=1)
         self._starts, self._word_written = Signal(), Signal()
@@ -85,7 +85,7 @@ class SimulatedSdram(wiring.Component):
         return m
 
     def _since(self, m: Module, event: Any, name: str) -> Signal:
-        """How many cycles ago ``event`` was, up to `_LONG`; 1 in the cycle after it."""
+        """Number of cycles since ``event``, saturating at `_LONG`; 1 in the cycle after it."""
         cycles = Signal(8, name=name, init=_LONG)
         with m.If(event):
             m.d.sync += cycles.eq(1)
@@ -94,7 +94,7 @@ class SimulatedSdram(wiring.Component):
         return cycles
 
     def _follow_banks(self, m: Module) -> list[Value]:
-        """Track open rows and their times; returns the conditions that are violations."""
+        """Track open rows and the times of bank commands; returns the violation conditions."""
         chip, timing, command = self._chip, self._timing, self._command
         banks = range(1 << chip.bank_bits)
         self._rows = Array(Signal(chip.row_bits, name=f"row_of_{bank}") for bank in banks)
@@ -129,7 +129,7 @@ class SimulatedSdram(wiring.Component):
         return [*wrong, rests & Cat(opens).any(), rests & (self._left != 0)]
 
     def _follow_refreshes(self, m: Module) -> list[Value]:
-        """Track power-up, mode and refreshes; returns the conditions that are violations."""
+        """Track power-up, mode and refreshes; returns the violation conditions."""
         timing, command = self._timing, self._command
         refreshes, sets_mode = command == SdramCommand.REFRESH, command == SdramCommand.MODE
         since_refresh = self._since(m, refreshes, "since_refresh")
@@ -137,7 +137,7 @@ class SimulatedSdram(wiring.Component):
         powering_up = Signal(range(timing.power_up + 1), init=timing.power_up)
         first = Signal(range(FIRST_REFRESHES + 1), init=FIRST_REFRESHES)
         is_ready, is_late = Signal(), Signal()
-        # Cycles until another refresh is due, and how many are.
+        # Cycle within the refresh interval, and number of refreshes due.
         cycle, due = Signal(range(timing.refresh)), Signal(range(_LATE_REFRESHES + 2))
         with m.If(powering_up != 0):
             m.d.sync += powering_up.eq(powering_up - 1)
@@ -158,13 +158,13 @@ class SimulatedSdram(wiring.Component):
             (command != SdramCommand.NOP)
             & ((powering_up != 0) | (since_refresh < timing.rfc) | (since_mode < timing.mrd)),
             uses & ~is_ready,
-            # Bursts of up to 8 words in sequence, with the latency that is simulated.
+            # Only sequential bursts of up to 8 words, with the simulated latency, are legal.
             sets_mode & ((first != 0) | (self._address[2:] != _CAS << 2)),
             is_late,
         ]
 
     def _pass_words(self, m: Module, is_read: Any) -> list[Value]:
-        """Transfer the words of bursts; returns the conditions that are violations."""
+        """Transfer the words of bursts; returns the violation conditions."""
         chip = self._chip
         place = Signal(chip.column_bits + chip.bank_bits + chip.row_bits)
         following = Signal.like(place)
@@ -172,7 +172,7 @@ class SimulatedSdram(wiring.Component):
         read, write = words.read_port(), words.write_port(granularity=8)
         column = self._address[: chip.column_bits]
         start = Cat(column, self._bank, self._rows[self._bank])
-        # A word that is read is at the pins in the next cycle, and a little longer.
+        # A word read is on the pins in the next cycle, and slightly longer.
         shows, showed = Signal(), Signal()
         m.d.comb += [
             place.eq(Mux(self._starts, start, following)),

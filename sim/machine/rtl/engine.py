@@ -1,4 +1,4 @@
-"""The machine compiled by Verilator or CXXRTL, in one library with its clock, memory and host."""
+"""The machine compiled by Verilator or CXXRTL: one library with clock, memory and host."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .cxxrtl import cxxrtl_library
 
 
 class RtlDevice(SimulatedDevice):
-    """A `Device` that counts cycles. ``dram`` names a memory model of `sim.machine.dram`.
+    """A cycle-accurate `Device`. ``dram`` names a memory model of `sim.machine.dram`.
 
-    With ``waves`` all signals of all runs go to that file, as VCD; ``timeline`` gets each run.
-    ``grouped`` as in `machine_library`. Raises `ToolchainError` when the simulator cannot be built.
+    ``waves`` is a VCD file with all signals of all runs; ``timeline`` records each run. ``grouped``
+    as in `machine_library`. Raises `ToolchainError` if the simulator cannot be built.
     """
 
     name = "rtl"
@@ -51,10 +51,10 @@ class RtlDevice(SimulatedDevice):
 
 
 class CxxrtlDevice(SimulatedDevice):
-    """The same machine, cycles and memory in another simulator: CXXRTL of Yosys.
+    """The same machine, cycles and memory in CXXRTL, the simulator of Yosys.
 
-    It has no waves. Registers and memories are undefined before the reset; `cxxrtl_library`
-    documents their values. Raises `ToolchainError` when the simulator cannot be built.
+    No waves. Registers and memories are undefined before reset, with values as in
+    `cxxrtl_library`. Raises `ToolchainError` if the simulator cannot be built.
     """
 
     name = "cxxrtl"
@@ -75,10 +75,10 @@ class CxxrtlDevice(SimulatedDevice):
 
 
 class CompiledMachine:
-    """What harness.cpp exports. ``memory`` is shared with the machine, not copied; its first byte
-    has the address ``origin``.
+    """Interface to harness.cpp. ``memory`` is shared with the machine, not copied, and begins at
+    address ``origin``.
 
-    Every method raises `ProtocolError` once the machine broke a rule of its buses.
+    Every method raises `ProtocolError` once the machine has violated a bus protocol.
     """
 
     cycles_per_poll = 100_000
@@ -93,7 +93,7 @@ class CompiledMachine:
     ) -> None:
         self._machine: int | None = None
         self._functions = functions = _load(library)
-        self._memory = memory  # kept alive: the machine has its address
+        self._memory = memory  # keeps it alive: the machine has its address
         parameters = _Timing(
             timing.latency,
             timing.shared,
@@ -105,7 +105,7 @@ class CompiledMachine:
             timing.seed or 0,
         )
         if waves is not None:
-            Path(waves).open("wb").close()  # the library would not report that it cannot
+            Path(waves).open("wb").close()  # the library would not report an error
         path = str(waves).encode() if waves is not None else None
         self._machine = functions.vta_open(
             ctypes.byref(parameters), memory.ctypes.data, memory.nbytes, origin, path
@@ -122,13 +122,13 @@ class CompiledMachine:
         return value.value
 
     def advance(self, most: int) -> bool:
-        """Lets the clock run until the interrupt line is high; False after ``most`` cycles."""
+        """Run the clock until the interrupt line is high; returns False after ``most`` cycles."""
         interrupted: bool = self._functions.vta_advance(self._machine, most)
         self._check()
         return interrupted
 
     def reset(self) -> None:
-        """Holds the reset line for a few cycles and forgets the accesses in flight."""
+        """Assert reset for a few cycles and drop the accesses in flight."""
         self._functions.vta_reset(self._machine)
 
     @property
@@ -143,22 +143,22 @@ class CompiledMachine:
 
     @property
     def run_start(self) -> int:
-        """When the last register write was taken."""
+        """Cycle in which the last register write was accepted."""
         return int(self._functions.vta_start(self._machine))
 
     @property
     def silent_cycles(self) -> int:
-        """Cycles since anything moved on the memory bus, or since the last register write."""
+        """Cycles since the last transfer on the memory bus or the last register write."""
         moved: int = self._functions.vta_last_moved(self._machine)
         return self.cycle - max(moved, int(self._functions.vta_start(self._machine)))
 
     @property
     def quiet(self) -> bool:
-        """Whether no access to memory is in flight."""
+        """Whether no memory access is in flight."""
         return bool(self._functions.vta_quiet(self._machine))
 
     def take_moments(self) -> np.ndarray:
-        """Events since the last call, as `MOMENT`; of a watched machine."""
+        """Events since the last call, as `MOMENT`; only if watched."""
         first = ctypes.c_void_p()
         count = self._functions.vta_moments(self._machine, ctypes.byref(first))
         size = count * MOMENT.itemsize
@@ -167,29 +167,29 @@ class CompiledMachine:
         return moments
 
     def await_writes(self, addresses: Sequence[int]) -> None:
-        """Notes from now on in which cycles the bytes at ``addresses`` are written, in this
-        order."""
+        """Record from now on when the bytes at ``addresses`` are written, in this order."""
         array = (ctypes.c_uint64 * len(addresses))(*addresses)
         self._functions.vta_await_writes(self._machine, array, len(addresses))
 
     def writes_reached(self) -> list[int]:
-        """The cycles in which memory answered the awaited writes, as far as it has."""
+        """Cycles in which memory answered the awaited writes so far."""
         first = ctypes.POINTER(ctypes.c_uint64)()
         count = self._functions.vta_writes_reached(self._machine, ctypes.byref(first))
         return first[:count] if count else []
 
     def leave_out(self, addresses: range) -> None:
-        """Memory answers accesses to the bus words at ``addresses`` with errors; an empty range
-        undoes that."""
+        """Make memory answer accesses to the bus words at ``addresses`` with errors; an empty range
+        restores all.
+        """
         self._functions.vta_leave_out(self._machine, addresses.start, addresses.stop)
 
     @property
     def errors(self) -> int:
-        """Read words, and writes, that memory has answered with an error."""
+        """Number of read words, and of writes, that memory has answered with an error."""
         return int(self._functions.vta_errors(self._machine))
 
     def close(self) -> None:
-        """Ends the simulation and completes its wave file."""
+        """End the simulation and complete its wave file."""
         if self._machine is not None:
             self._functions.vta_close(self._machine)
             self._machine = None

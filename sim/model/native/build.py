@@ -1,8 +1,8 @@
-"""Compiles the C++ of the functional model into one library for all configurations, once.
+"""Compiles the C++ of the functional model to one library for all configurations.
 
-The part that executes instructions is compiled once for each vector extension of the host that
-multiplies bytes faster; which of them the processor has is found out when the library is used. So
-one library serves all computers that share a cache folder.
+The code that executes instructions is compiled once per vector extension of the host that
+multiplies bytes faster, and selected when the library is loaded. So one library serves all
+computers that share a cache folder.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _COMMON = ("machine", "instruction", "library")
 _ENGINE = "engine"
 _FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-psabi"),
-    "-fwrapv",  # the machine's sums wrap
+    "-fwrapv",  # sums wrap around like the machine's
     "-fno-strict-aliasing",  # inputs are written as scalars and read in groups
     "-ffp-contract=off",
 )
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
-# The compiler's options for each engine, by the engine's namespace.
+# Compiler options per engine, keyed by the engine's namespace.
 _ENGINES: dict[str, tuple[str, ...]] = {"portable": ()}
 if _X86:
     _ENGINES["avx2"] = ("-mavx2",)
@@ -42,9 +42,9 @@ if _X86:
 
 
 def native_library(progress: Progress | None = None) -> Path:
-    """The shared library; raises `ToolchainError` if it cannot be built here.
+    """Path of the shared library; raises `ToolchainError` if it cannot be built here.
 
-    ``progress`` is told when it is being built.
+    ``progress`` is called when the library is built.
     """
     if sys.byteorder != "little":
         raise ToolchainError("the compiled functional model needs a little-endian processor")

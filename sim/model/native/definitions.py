@@ -1,5 +1,6 @@
-"""What Python and C++ share: the parameters of a machine, the report of a run, and the numbers of
-the instruction set. Here each is defined as a structure of ctypes, and as a C++ header."""
+"""Definitions shared by Python and C++, as ctypes structures and a C++ header: parameters of a
+machine, the report of a run, and the numbers of the instruction set.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from amaranth_vta.hw.registers import COUNTERS
 
 COUNTED = tuple(counter.name for counter in COUNTERS if not counter.time)
 OPCODES = 8
-# Every field of any instruction; extensions add some.
+# All fields of all instructions, including those of extensions.
 FIELDS = tuple(
     dict.fromkeys(
         name
@@ -39,10 +40,10 @@ _CONSTANTS = {
 
 
 class Rule(ctypes.Structure):
-    """One field of an `isa.Rule`: an instruction of ``opcode`` has one of ``values`` in ``field``.
+    """An `isa.Rule` for one field: in instructions of ``opcode``, ``field`` has one of ``values``.
 
-    The rule holds only if it has one of ``when_values`` in ``when_field``. Values are bits of a
-    mask.
+    The rule applies only if ``when_field`` has one of ``when_values``. Sets of values are bit
+    masks.
     """
 
     _fields_ = [
@@ -55,7 +56,7 @@ def _rules(extensions: frozenset[str]) -> list[Rule]:
     rules = []
     for opcode in isa.Opcode:
         for rule in isa.rules(opcode, extensions):
-            # A rule without a condition is one for instructions of this very opcode.
+            # A rule without a condition gets one that always holds: its own opcode.
             when_field, when_values = rule.when or ("opcode", (opcode,))
             when = FIELDS.index(when_field), _mask(rule.values), _mask(when_values)
             rules += [Rule(opcode, FIELDS.index(field), *when) for field in rule.fields]
@@ -69,9 +70,9 @@ def _mask(values: Iterable[int]) -> int:
 class Parameters(ctypes.Structure):
     """Sizes and depths of a machine, field positions of its instructions, and their `Rule`s.
 
-    ``offset`` and ``width`` are by opcode and field; ``covered`` are, by opcode, the bits within
-    fields, of both words; ``known`` has one bit per opcode of the instruction set. The rules of an
-    opcode begin at its ``first_rule`` and end at that of the next.
+    ``offset`` and ``width`` are indexed by opcode and field. ``covered``, indexed by opcode, is the
+    mask of bits within fields, for both words; ``known`` is the mask of defined opcodes. Rules of
+    an opcode go from its ``first_rule`` up to that of the next opcode.
     """
 
     _fields_ = [
@@ -91,7 +92,7 @@ class Parameters(ctypes.Structure):
 
 
 class Report(ctypes.Structure):
-    """How a run ended: counters, tokens left over, and the fault, whose ``cause`` may be 0."""
+    """Outcome of a run: counters, tokens left, and the fault; ``cause`` is 0 without a fault."""
 
     _fields_ = [
         ("counters", ctypes.c_uint64 * len(COUNTED)),

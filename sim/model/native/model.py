@@ -20,13 +20,14 @@ from amaranth_vta.sw.runtime.device import Fault, Limits, limit_of
 from .build import Progress, native_library
 from .definitions import COUNTED, Parameters, Report, parameters_of
 
-# Python can be interrupted between two calls of the library.
+# Python can handle interrupts between two calls of the library.
 _SECONDS_PER_CALL = 0.2
 
 
 class Vectors(IntEnum):
-    """The vector extensions of the host that the library was compiled for, as library.cpp has
-    them; the fastest last."""
+    """Vector extensions for which the library has code, numbered as in library.cpp; the fastest
+    last.
+    """
 
     PORTABLE = 0
     AVX2 = 1
@@ -34,12 +35,12 @@ class Vectors(IntEnum):
 
 
 class NativeModel:
-    """Runs programs in C++, in program order; the same as `machine.ClearModel` in every byte and
-    every report.
+    """Runs programs in C++, in program order, with the same memory contents and reports as
+    `machine.ClearModel`.
 
-    ``memory`` is a 1-D uint8 array, shared with the host, and ``origin`` the address of its first
-    byte. ``vectors`` is the fastest that the processor has if not given. Raises `ToolchainError`
-    where the library cannot be built.
+    ``memory`` is a 1-D uint8 array, shared with the host, that begins at address ``origin``.
+    ``vectors`` defaults to the fastest that the processor has. Raises `ToolchainError` if the
+    library cannot be built.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class NativeModel:
             vectors = available_vectors()[-1]
         self.config = config
         self._library = library
-        self._memory = memory  # kept alive: the library has its address
+        self._memory = memory  # keeps it alive: the library has its address
         self._origin = origin
         parameters = parameters_of(config)
         self._model = library.vta_open(
@@ -72,9 +73,9 @@ class NativeModel:
         self._library.vta_limit(self._model, (ctypes.c_uint32 * len(values))(*values))
 
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None) -> Outcome:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; the limit is in seconds."""
+        """Run ``insn_count`` instructions from byte ``insn_addr``; the limit is in seconds."""
         deadline = None if time_limit is None else time.monotonic() + time_limit
-        # Beyond the memory, all addresses and all lengths of a stream are equivalent.
+        # Clamped: all addresses beyond the memory are equivalent, and so are all lengths beyond it.
         most = self._memory.size // isa.INSTRUCTION_BYTES + 1
         end = self._origin + self._memory.size
         address = min(insn_addr, end + insn_addr % isa.INSTRUCTION_BYTES)
@@ -105,7 +106,7 @@ class NativeModel:
 
 
 def available_vectors() -> list[Vectors]:
-    """The `Vectors` that the processor has; raises `ToolchainError` without a library to ask."""
+    """`Vectors` that the processor supports; raises `ToolchainError` without the library."""
     library = library_or_reason()
     if isinstance(library, str):
         raise ToolchainError(library)
@@ -113,7 +114,7 @@ def available_vectors() -> list[Vectors]:
 
 
 def library_or_reason(progress: Progress | None = None) -> ctypes.CDLL | str:
-    """The library, built if need be, or why there is none here, which is also logged once."""
+    """The library, built if needed, or the reason why there is none, which is logged once."""
     if not _loaded:
         try:
             _loaded.append(_load(str(native_library(progress))))
@@ -125,7 +126,7 @@ def library_or_reason(progress: Progress | None = None) -> ctypes.CDLL | str:
     return _loaded[0]
 
 
-# What `library_or_reason` found, once it was asked.
+# The result of `library_or_reason`, once it was called.
 _loaded: list[ctypes.CDLL | str] = []
 
 

@@ -1,4 +1,4 @@
-"""False claims: instructions marked independent of compute's other unit that are not."""
+"""False claims: instructions marked independent that conflict with compute's other unit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .observer import Elements, Observer
 
 @dataclass(frozen=True)
 class FalseClaim:
-    """Instruction ``second`` is marked independent while GEMM, or the ALU, may still execute
-    instruction ``first``, and both touch ACC[``element``], which one of them writes.
+    """Instruction ``second`` is marked independent, but the other unit, GEMM or ALU, may still
+    execute instruction ``first``; both access ACC[``element``], and at least one of them writes it.
 
-    If the two are equal: a REQUANTIZE that writes one of its own parameters, a LOOKUP that writes
-    its own table, or a MULTIPLY_ADD that writes its own factor.
+    If the two are equal, the instruction writes its own parameters (REQUANTIZE), table (LOOKUP) or
+    factor (MULTIPLY_ADD).
     """
 
     first: int
@@ -42,8 +42,8 @@ class FalseClaim:
 class FalseClaims(Observer):
     """Collects the false claims of a run in ``found``.
 
-    A run without any proves that a machine which overlaps independent instructions has the same
-    result as one that executes sequentially.
+    If there are none, overlapping independent instructions gives the same result as sequential
+    execution.
     """
 
     def __init__(self, config: Config) -> None:
@@ -55,7 +55,7 @@ class FalseClaims(Observer):
         self.found = []
         self._claims.wait()
         self._unit: Unit | None = None
-        # Of the current instruction.
+        # Elements kept and written by the current instruction.
         self._kept: list[Elements] = []
         self._written: list[Elements] = []
         self._seen: set[FalseClaim] = set()
@@ -81,14 +81,14 @@ class FalseClaims(Observer):
         self._compare(index, self._written, elements)
 
     def _compare(self, index: int, earlier: list[Elements], elements: Elements) -> None:
-        """Find elements that one instruction both keeps and writes."""
+        """Record a claim if one instruction both keeps and writes an element."""
         for others in earlier:
             own = np.intersect1d(others, elements)
             if own.size:
                 self._find(FalseClaim(index, index, int(own[0])))
 
     def _see(self, index: int, memory: str, elements: Elements, writes: bool) -> None:
-        # Loads and stores are ordered by tokens, which are not given before an instruction is done.
+        # Tokens order loads and stores, and are pushed only when an instruction is done.
         if memory != "ACC" or self._unit is None:
             return
         last = self._claims.met(self._unit, elements, writes)
@@ -121,8 +121,9 @@ def unit_of(instruction: isa.Instruction) -> Unit | None:
 
 
 class Claims:
-    """For each unit of compute, the last instruction that read, and that wrote, each accumulator
-    and may still be in flight; -1 where there is none."""
+    """For each unit of compute and each accumulator, the last instruction in flight that read it,
+    and the last that wrote it; -1 for none.
+    """
 
     def __init__(self, config: Config) -> None:
         self._last = {
@@ -132,12 +133,12 @@ class Claims:
         }
 
     def wait(self) -> None:
-        """Everything so far has ended."""
+        """Mark all instructions as retired."""
         for last in self._last.values():
             last[:] = -1
 
     def start(self, instruction: isa.Instruction) -> None:
-        """Forget instructions that have ended when ``instruction`` starts."""
+        """Forget the instructions that must have retired before ``instruction`` starts."""
         if isa.module_of(instruction) is not isa.Module.COMPUTE:
             return
         unit = unit_of(instruction)
@@ -149,8 +150,9 @@ class Claims:
                     last[:] = -1
 
     def met(self, unit: Unit, elements: Elements, writes: bool) -> Elements:
-        """The last instruction of the other unit, for each of ``elements``, that an access of
-        ``unit`` to it must be ordered with."""
+        """For each of ``elements``, the last instruction of the other unit that conflicts with an
+        access of ``unit``; -1 for none.
+        """
         last = np.full(elements.shape, -1)
         for (other, other_writes), instructions in self._last.items():
             if other is not unit and (writes or other_writes):

@@ -13,22 +13,22 @@ Elements = npt.NDArray[np.int64]
 
 
 class Observer:
-    """Base of all observers: sees each step of a run; its own callbacks do nothing.
+    """Base class of observers, which see each step of a run; its callbacks do nothing.
 
-    Memories are ``UOP``, ``INP``, ``WGT``, ``ACC``, counted in elements, and ``DRAM``, in bytes.
-    Elements may repeat. Of one instruction, reads are shown before the writes that they precede.
+    Memories are ``UOP``, ``INP``, ``WGT``, ``ACC``, indexed by element, and ``DRAM``, by byte.
+    Elements may repeat. An instruction's reads are reported before the writes that follow them.
     """
 
     def begin(self) -> None:
         """A run begins."""
 
     def fetch(self, instructions: range) -> None:
-        """The stream of the run lies in these bytes of DRAM, and is read while it runs."""
+        """The stream occupies these bytes of DRAM, and is read during the run."""
 
     def start(
         self, index: int, instruction: isa.Instruction, pops: Sequence[isa.TokenQueue]
     ) -> None:
-        """Instruction ``index`` has taken its tokens."""
+        """Instruction ``index`` has popped its tokens."""
 
     def read(self, index: int, memory: str, elements: Elements) -> None:
         """Instruction ``index`` reads ``elements``."""
@@ -37,7 +37,7 @@ class Observer:
         """Instruction ``index`` writes ``elements``."""
 
     def keep(self, index: int, elements: Elements) -> None:
-        """Instruction ``index`` may keep its reads of these accumulators until it ends."""
+        """Instruction ``index`` may use its reads of these accumulators until it ends."""
 
     def finish(self, index: int, module: isa.Module, pushes: Sequence[isa.TokenQueue]) -> None:
-        """Instruction ``index`` has given its tokens."""
+        """Instruction ``index`` has pushed its tokens."""

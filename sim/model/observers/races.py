@@ -1,5 +1,6 @@
-"""Races: accesses of different modules to one element that no token orders, and stores over the
-stream that is running, which no token orders with fetch."""
+"""Races: conflicting accesses of different modules to an element without a token that orders them,
+and STOREs over the running stream that no token orders with fetch.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from .observer import Elements, Observer
 
 @dataclass(frozen=True)
 class Race:
-    """Two instructions of different modules that no token orders, one of which writes an element
-    that the other reads or writes too. ``element`` is the first of these elements.
+    """Instructions of two modules that no token orders, although both access an element and at
+    least one of them writes it. ``element`` is the first such element.
 
-    If ``over_stream``: a STORE, ``second``, over instruction ``first`` of its own stream, which
+    If ``over_stream``: ``second`` is a STORE over instruction ``first`` of its own stream, which
     fetch may read at any time.
     """
 
@@ -45,8 +46,8 @@ class Race:
 class Races(Observer):
     """Collects the races of a run in ``found``.
 
-    A run without any proves that every order has the same result, since tokens order everything
-    that two modules share. (The order enforced by full queues does not count.)
+    If there are none, the result is the same in every order, since tokens order all conflicting
+    accesses. (The order enforced by full queues does not count.)
     """
 
     def __init__(self, config: Config, memory_bytes: int) -> None:
@@ -102,11 +103,11 @@ class Races(Observer):
 
 
 class Clocks:
-    """Vector clocks: how far each module knows the others to be, by its tokens.
+    """Vector clocks: what each module knows about the progress of the others, from its tokens.
 
     ``known[a][b]`` is the last instruction of module ``b`` that is complete whenever ``a`` starts
-    its next one; -1 for none. ``tokens`` are those in the queues, oldest first, each with what its
-    giver knew.
+    its next one; -1 for none. ``tokens`` holds, per queue and oldest first, what the producer of
+    each token knew when it pushed it.
     """
 
     def __init__(self) -> None:
@@ -129,21 +130,22 @@ class Clocks:
 
 
 class Accesses:
-    """The last instruction of each module that read, and that wrote, each element."""
+    """Per element, the last instruction of each module that read it, and the last that wrote it."""
 
     def __init__(self, config: Config, memory_bytes: int) -> None:
         self._sizes = {
             memory.name: memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc)
         }
         self._sizes["DRAM"] = memory_bytes
-        # Counted from 1, so that memory that is never accessed is never touched here either.
+        # Indices are stored plus 1, so that zero pages of unaccessed memory are never touched.
         self._last: dict[tuple[str, isa.Module, bool], Elements] = {}
 
     def met(
         self, module: isa.Module, memory: str, elements: Elements, writes: bool
     ) -> Iterator[tuple[isa.Module, Elements]]:
-        """For each other module, its last access to each of ``elements`` that an access of
-        ``module`` to them must be ordered with; -1 where there is none."""
+        """For each other module, its last instruction that conflicts with an access of ``module``,
+        per element of ``elements``; -1 for none.
+        """
         for (where, other, other_writes), last in self._last.items():
             if where == memory and other is not module and (writes or other_writes):
                 yield other, last[elements] - 1

@@ -1,4 +1,4 @@
-"""Reads of scratchpad elements that nothing was ever written to."""
+"""Reads of scratchpad elements that were never written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .observer import Elements, Observer
 
 @dataclass(frozen=True)
 class UninitializedRead:
-    """A read of a scratchpad element that nothing was ever written to."""
+    """A read of a scratchpad element that was never written."""
 
     instruction: int
     memory: str
@@ -24,9 +24,9 @@ class UninitializedRead:
 
 
 class UninitializedReads(Observer):
-    """Collects the reads of a run that found an element unwritten, in ``found``.
+    """Collects the reads of unwritten elements of a run in ``found``.
 
-    What earlier runs wrote counts as written.
+    Elements written in earlier runs count as written.
     """
 
     def __init__(self, config: Config) -> None:

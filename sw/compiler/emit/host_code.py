@@ -1,6 +1,6 @@
-"""The host code of a lowered loop nest: Python that calls the runtime.
+"""Generates the host code of a lowered loop nest: Python that calls the runtime.
 
-Loops, sizes and indices are computed as the code runs; each GEMM or ALU instruction is a kernel.
+Loops, sizes and indices are evaluated when the code runs; each GEMM or ALU instruction is a kernel.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ from .uop_kernel import RuntimeCalls, UopKernel
 class HostCode:
     """The host code of a loop nest: ``source`` as text, and the kernels that it issues.
 
-    Raises `LoweringError` for a nest that has not been through all passes.
+    Raises `LoweringError` for a nest that is not fully lowered.
     """
 
     def __init__(self, nest: LoopNest, marks: bool = False) -> None:
         self.nest = nest
-        # With marks, `at` is called with the number of each machine statement before it.
+        # If set, the code calls `at` with the number of each machine statement before the
+        # statement.
         self.marks = marks
         self.kernels: list[UopKernel] = []
-        # The machine statements, and the loops around each.
+        # The machine statements, each with the loops around it.
         self.statements: list[tuple[Dma | Kernel, tuple[For, ...]]] = []
         self._name = Names(
             ["rt", "min", "max", "range", *Memory.__members__, *Module.__members__]
@@ -71,8 +72,10 @@ class HostCode:
         self.source = "\n".join(self._lines) + "\n"
 
     def compile(self, issue: Callable[[UopKernel], Any]) -> Callable[..., None]:
-        """A Python function of a runtime and the arguments' buffers. For each instruction it calls
-        ``issue(kernel)`` with the runtime and the elements at which dst, src and wgt begin."""
+        """Compile to a Python function of a runtime and the arguments' buffers. For each
+        instruction it calls ``issue(kernel)`` with the runtime and the first elements of dst, src
+        and wgt.
+        """
         names: dict[str, Any] = {**Memory.__members__, **Module.__members__}
         for kernel in self.kernels:
             names[self._name(kernel, "")] = issue(kernel)
@@ -206,15 +209,16 @@ class HostCode:
 
 
 def _divided(form: Affine, by: int) -> tuple[Affine, Affine]:
-    """The turn, and the element within the copy, of the element ``form`` of a rolling buffer whose
-    copies have ``by`` elements: loops over turns step by whole copies."""
+    """Split element ``form`` of a rolling buffer, whose copies have ``by`` elements, into the turn
+    and the element within the copy. Loops over turns step by whole copies.
+    """
     whole = {var: factor // by for var, factor in form.terms.items() if not factor % by}
     turn = Affine(whole, form.const // by)
     return turn, form.plus(turn, -by)
 
 
 class KernelLoader:
-    """Loads the micro-ops of all kernels that the host code issues before the first is used."""
+    """Loads the micro-ops of all kernels that the host code issues, before the first is used."""
 
     def __init__(self, code: HostCode) -> None:
         kernels = iter(code.kernels)
@@ -233,11 +237,11 @@ class KernelLoader:
 
 
 def issued(kernel: UopKernel) -> Callable[..., None]:
-    """The ``issue`` of `HostCode.compile` that issues kernels to the runtime."""
+    """The ``issue`` argument of `HostCode.compile` that issues kernels to the runtime."""
     return kernel.issue
 
 
 def argument_bytes(shape: Sequence[int], dtype: str) -> int:
-    """Bytes of a buffer with an argument's elements; four-bit ones are packed two per byte."""
+    """Bytes of an argument's buffer; four-bit elements are packed two per byte."""
     bits = {"int4": 4, "uint4": 4}.get(dtype) or np.dtype(dtype).itemsize * 8
     return -(-prod(shape) * bits // 8)

@@ -1,4 +1,4 @@
-"""All instructions that a loop nest issues, as arrays; host code issues them call by call."""
+"""Enumerates all instructions of a loop nest as arrays, where host code issues them one by one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from amaranth_vta.sw.compiler.te.evaluation import evaluate_index
 from amaranth_vta.sw.compiler.te.expr import Affine, Expr, Var
 
 Numbers = npt.NDArray[np.int64]
-# The loops around the allocation of each buffer, whose iterations rotate through its copies.
+# Loops around the allocation of each buffer; their iterations rotate through its copies.
 Places = Mapping[NestBuffer, tuple[For, ...]]
 
 
 class Issued:
     """The instructions of a statement, one per iteration of the ``loops`` around it, in order.
 
-    ``numbers``, int64 (instructions,), are their places among all instructions of the nest.
+    ``numbers``, int64 (instructions,), are their positions among all instructions of the nest.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Issued:
         self.numbers = self.values(numbers)
 
     def values(self, value: Expr) -> Numbers:
-        """``value`` in each of the instructions: int64 (instructions,)."""
+        """``value`` at each of the instructions: int64 (instructions,)."""
         found = evaluate_index(value, self._iterations)
         return np.broadcast_to(found, self._shape).reshape(-1)
 
     def elements(self, buffer: NestBuffer, index: Expr) -> Numbers:
-        """Where element ``index`` of a buffer is in its scratchpad: int64 (instructions,)."""
+        """Scratchpad index of element ``index`` of a buffer: int64 (instructions,)."""
         assert buffer.base is not None
         place = self.values(index)
         if buffer.rolling:
@@ -67,8 +67,9 @@ class Issued:
         return place + buffer.copy_begins(self.values(iteration(self._places[buffer])))
 
     def starts(self, kernel: Kernel) -> tuple[Numbers, Numbers, Numbers]:
-        """The elements at which dst, src and wgt of a kernel begin: int64 (instructions,) each, 0
-        for an operand that it lacks."""
+        """First elements of dst, src and wgt of a kernel: int64 (instructions,) each, 0 for an
+        absent operand.
+        """
         inner = {loop.var: Affine({}) for loop in kernel.unrolled}
         operands = kernel.uop.operands()
         dst, src, wgt = (
@@ -81,9 +82,9 @@ class Issued:
 
 
 def issued_by(nest: LoopNest) -> list[Issued]:
-    """The instructions of each statement, in the order of the statements.
+    """The instructions of each statement, in statement order.
 
-    Raises `LoweringError` if a statement is not an instruction of the machine.
+    Raises `LoweringError` if a statement is not a machine instruction.
     """
     return list(_issued(nest.body, (), {}, Affine({})))
 

@@ -10,12 +10,12 @@ from amaranth_vta.sw.runtime.program import Recorder
 
 from .host_code import HostCode, KernelLoader, argument_bytes, issued
 
-# Where the labels begin; longer lines push theirs further right.
+# Column of the labels; longer lines push theirs to the right.
 _COLUMN = 100
 
 
 class _Marked(Recorder):
-    """A recorder that notes which statement each instruction comes from."""
+    """A recorder that notes the statement of each instruction."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -26,9 +26,9 @@ class _Marked(Recorder):
 
 
 def listing(nest: LoopNest, config: Config) -> str:
-    """One line per instruction with its stage and source line, its micro-ops below it.
+    """One line per instruction with its stage and source line, followed by its micro-ops.
 
-    ``nest`` has been through all passes. Its arguments lie in memory in order, from address 0.
+    ``nest`` must be fully lowered. Its arguments are placed in memory in order, from address 0.
     """
     code = HostCode(nest, marks=True)
     recorder = _Marked(config)

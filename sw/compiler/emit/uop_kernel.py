@@ -1,7 +1,7 @@
 """The runtime calls of host code, and the kernel of one GEMM or ALU instruction.
 
-The micro-ops of a kernel depend only on three numbers, the elements at which its operands begin;
-the runtime caches compiled kernels by these.
+The micro-ops of a kernel depend only on the first elements of its three operands; the runtime
+caches compiled kernels by these.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Indices = npt.NDArray[np.int64]
 
 
 class RuntimeCalls(Protocol):
-    """The runtime as host code calls it; `amaranth_vta.sw.runtime.runtime.Runtime` implements
-    it."""
+    """The runtime interface used by host code; implemented by
+    `amaranth_vta.sw.runtime.runtime.Runtime`.
+    """
 
     def load_buffer_2d(
         self,
@@ -85,7 +86,7 @@ class RuntimeCalls(Protocol):
 
 
 class UopKernel:
-    """The micro-ops of one instruction, relative to the elements at which its operands begin."""
+    """The micro-ops of one instruction, relative to the first elements of its operands."""
 
     def __init__(self, kernel: Kernel) -> None:
         uop = kernel.uop
@@ -98,7 +99,9 @@ class UopKernel:
         )
 
     def issue(self, runtime: RuntimeCalls, dst: int, src: int, wgt: int) -> None:
-        """Issues the instruction on the elements from ``dst``, ``src`` and ``wgt`` on."""
+        """Issue the instruction with its operands starting at elements ``dst``, ``src`` and
+        ``wgt``.
+        """
         push = runtime.push_gemm if self.mode is UopMode.GEMM else runtime.push_alu
         push(*self.call(runtime, dst, src, wgt))
 
@@ -129,15 +132,15 @@ class UopKernel:
             runtime.uop_loop_end()
 
     def span(self, operand: str) -> tuple[int, int]:
-        """The least and the greatest element that ``operand`` (dst, src or wgt) reaches."""
+        """The least and the greatest element that ``operand`` (dst, src or wgt) accesses."""
         offsets: Indices = getattr(self, operand)
         reach = sum((loop.extent - 1) * getattr(loop, operand) for loop in self.loops)
         return int(offsets.min()), int(offsets.max()) + reach
 
 
 def _unrolled(kernel: Kernel, operand: Element | None) -> Indices:
-    """int64 (micro-ops,): increments of the operand's index by the unrolled loops, outermost loop
-    slowest.
+    """int64 (micro-ops,): increments of the operand's index by the unrolled loops, with the
+    outermost loop varying slowest.
     """
     result = np.zeros(1, np.int64)
     for loop in kernel.unrolled:

@@ -1,10 +1,10 @@
-"""Which operators on floats are element-wise."""
+"""Classify float operators as element-wise."""
 
 from __future__ import annotations
 
 from .nodes import Node
 
-# Operators whose results depend on the elements at the same place alone.
+# Operators that compute each element from the operands' elements at the same position only.
 _ELEMENTWISE = frozenset(
     {
         *("Abs", "Add", "BatchNormalization", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu", "Erf"),
@@ -19,9 +19,9 @@ _CONTRIBUTED = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})
 
 
 def is_elementwise(node: Node) -> bool:
-    """Whether each element of the result depends on the elements at its place alone."""
+    """Whether each element of the result depends only on the operands' elements at its position."""
     known = _CONTRIBUTED if node.domain == "com.microsoft" else _ELEMENTWISE
     if node.operator not in known or node.domain not in ("", "com.microsoft"):
         return False
-    # In training, BatchNormalization uses the mean of its input.
+    # In training mode, BatchNormalization uses the mean of its input.
     return not node.attributes.get("training_mode")

@@ -1,7 +1,7 @@
-"""Index maps of operators that only move elements.
+"""Derive index maps of operators that only move elements.
 
-The map of a chain of such operators is derived by running them, with ONNX Runtime, on element
-indices in place of values, one byte at a time. No attribute of an operator is interpreted here.
+ONNX Runtime runs a chain of such operators on element indices in place of values, one byte at a
+time. This way no attribute of an operator has to be interpreted here.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ _MOVERS = frozenset(
     | {"Identity", "Pad", "Reshape", "Resize", "ReverseSequence", "Slice", "SpaceToDepth"}
     | {"Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample"}
 )
-# Limits of the chains and tensors for which a map is derived.
+# Size limits of chains and tensors for which a map is derived.
 _MOST_NODES, _MOST_SOURCES, _MOST_ELEMENTS = 200, 100, 1 << 25
 _BYTES = {np.dtype(np.int8): TensorProto.INT8, np.dtype(np.uint8): TensorProto.UINT8}
 
 
 class NoIndexMap(Exception):
-    """No index map can be derived; the message is the reason."""
+    """No index map can be derived; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class IndexMap:
     """The map of ``nodes``, which compute ``result`` from ``sources``.
 
-    Each element of the result is a copy of element ``numbers`` of tensor ``source``; these arrays
-    have the shape of the result. Where both are -1 the elements are ``constants``, in order.
+    Each element of the result is a copy of the element with index ``numbers`` of the source with
+    index ``source``; both arrays have the shape of the result. Where both are -1, the element is
+    constant; ``constants`` has these elements in order.
     """
 
     nodes: tuple[Node, ...]
@@ -52,7 +53,7 @@ class IndexMap:
 
 
 def is_mover(network: Network, node: Node | None) -> bool:
-    """Whether ``node`` only moves elements, to places known at compile time."""
+    """Whether ``node`` only moves elements, in a way known at compile time."""
     if node is None or node.domain or node.operator not in _MOVERS or len(node.outputs) != 1:
         return False
     if node.operator == "Resize" and node.attributes.get("mode", "nearest") != "nearest":
@@ -64,8 +65,8 @@ def is_mover(network: Network, node: Node | None) -> bool:
 def movers_before(
     network: Network, node: Node, taken: AbstractSet[str] = frozenset()
 ) -> tuple[Node, ...]:
-    """``node`` and the movers before it whose results only operators among these read, in order;
-    nodes whose names are ``taken`` are left out."""
+    """``node`` and the movers before it whose results are read only within this group, in order.
+    Nodes with names in ``taken`` are excluded."""
     found = {id(node): node}
     queue = [node]
     while queue and len(found) < _MOST_NODES:
@@ -79,13 +80,13 @@ def movers_before(
             if name not in network.outputs and all(id(reader) in found for reader in readers):
                 found[id(maker)] = maker
                 queue.append(maker)
-            # Else it comes again with the last of its readers, if at all.
+            # Otherwise it is queued again by its last reader, if at all.
     return tuple(sorted(found.values(), key=network.nodes.place))
 
 
 def index_map(network: Network, nodes: Sequence[Node]) -> IndexMap:
-    """The map of ``nodes``, movers in topological order, the last of which computes the result.
-    Raises `NoIndexMap`."""
+    """Derive the map of ``nodes``, movers in topological order, the last of which computes the
+    result. Raises `NoIndexMap`."""
     made = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.reads)
     sources = tuple(name for name in read if name not in made and name not in network.constants)
@@ -108,7 +109,7 @@ def index_map(network: Network, nodes: Sequence[Node]) -> IndexMap:
         )
     begins = np.cumsum([0, *sizes])
     probe = _Probe(network, nodes, sources, result)
-    # An element that stays the same when all source bits are inverted is constant.
+    # Elements that stay the same when all source bits are inverted are constant.
     whole = np.arange(begins[-1], dtype=np.int32)
     first = probe.run(whole)
     moved = probe.run(~whole) != first
@@ -141,7 +142,8 @@ class _Probe:
         return exact_session(part.SerializeToString())
 
     def run(self, values: Array) -> Array:
-        """The result, as uint8, of the low bytes of ``values``, through all sources."""
+        """Run the chain on the low bytes of ``values``, which are split among the sources; returns
+        uint8."""
         feeds, begin = {}, 0
         for name in self.sources:
             info = self.network.types[name]

@@ -1,4 +1,4 @@
-"""Multiplications (MACs) of the operators of a network, on machine or host."""
+"""Count the multiply-accumulates (MACs) of a network's operators, on machine or host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 from .network import Network
 from .nodes import Node
 
-# The input that is an operator's second factor.
+# Input position of the second factor, by operator.
 _CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "FusedConv": 1, "QLinearConv": 3}
 _PRODUCTS = {
     **{"Gemm": 1, "MatMul": 1, "MatMulInteger": 1, "QLinearMatMul": 3, "QGemm": 3},
@@ -16,7 +16,7 @@ _PRODUCTS = {
 
 
 def macs(network: Network, node: Node) -> int:
-    """The MACs of ``node``; 0 for operators other than products, and where shapes are not known."""
+    """The MACs of ``node``; 0 for operators other than products, and if shapes are unknown."""
 
     def shape(name: str) -> tuple[int, ...]:
         info = network.types.get(name)
@@ -25,7 +25,7 @@ def macs(network: Network, node: Node) -> int:
     if not node.outputs:
         return 0
     if node.operator in _CONVOLUTIONS:
-        # An average counts only as the convolution that the canonical form makes of it.
+        # An average counts only if the canonical form has turned it into a convolution.
         return prod(shape(node.outputs[0])) * prod(
             shape(node.input(_CONVOLUTIONS[node.operator]))[1:]
         )
@@ -39,6 +39,6 @@ def macs(network: Network, node: Node) -> int:
 
 
 def _summed(node: Node, first: tuple[int, ...]) -> int:
-    """The terms of each sum of a matrix product whose first factor has this shape."""
+    """Number of terms per sum of a matrix product whose first factor has the shape ``first``."""
     transposed = node.attributes.get("transA", 0) and len(first) == 2
     return 0 if not first else first[0] if transposed else first[-1]

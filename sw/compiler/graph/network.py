@@ -1,4 +1,4 @@
-"""A network: operators on named tensors, read from ONNX and written to it."""
+"""A network of operators on named tensors, converted from and to ONNX."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .nodes import Node, Nodes, renamed
 
 Array = npt.NDArray[Any]
 
-# The bound of `Rounding`, in steps of a result.
+# Rounding of constants may move a result by at most this many of its steps.
 MOST_MOVED = 0.5
-# The type of results of operators that neither ONNX nor ONNX Runtime defines.
+# Type of the results of operators that neither ONNX nor ONNX Runtime defines.
 _UNKNOWN = TensorType(np.dtype(np.void), None)
 
 
 @dataclass
 class Rounding:
-    """Bounds on how far the rounding of constants moves the results of products, by product name,
-    in steps of the result before it is rounded.
+    """Bounds on how far rounding of constants moves the results of products, by product name, in
+    steps of the result before it is rounded.
 
     ``bounds`` has the products in integer form. ``refused`` has the products that stay in float
-    because their bound exceeds half a step; empty where rounding is ``allowed``.
+    because their bound exceeds half a step; it is empty if rounding is ``allowed``.
     """
 
     allowed: bool = False
@@ -38,7 +38,7 @@ class Rounding:
     refused: dict[str, float] = field(default_factory=dict)
 
     def takes(self, name: str, bound: float) -> bool:
-        """Notes the ``bound`` of a product; whether it may have its integer form."""
+        """Record the ``bound`` of a product, and return whether its integer form is acceptable."""
         if bound > MOST_MOVED and not self.allowed:
             self.refused[name] = bound
             return False
@@ -49,10 +49,10 @@ class Rounding:
 
 @dataclass
 class Network:
-    """Operators in an order in which each comes after those whose results it reads.
+    """Operators in topological order.
 
-    ``types`` has all tensors, constants included, as far as their types are known. ``opsets`` are
-    the versions by domain.
+    ``types`` has all tensors, including constants, as far as their types are known. ``opsets`` has
+    the version of each domain.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Network:
 
     @classmethod
     def from_onnx(cls, model: onnx.ModelProto) -> Network:
-        """From a checked model whose shapes are inferred."""
+        """Convert a checked model with inferred shapes."""
         graph = model.graph
         constants = {item.name: _value(item) for item in graph.initializer}
         types = {
@@ -92,7 +92,7 @@ class Network:
                 "" if item.domain == "ai.onnx" else item.domain: item.version
                 for item in model.opset_import
             },
-            # In format 3 constants would have to be inputs as well.
+            # IR version 3 would require constants to be inputs too.
             ir_version=max(model.ir_version, 4),
         )
 
@@ -102,7 +102,7 @@ class Network:
     def part(
         self, nodes: Iterable[Node], inputs: Sequence[str], outputs: Sequence[str]
     ) -> onnx.ModelProto:
-        """A model of some of the nodes, with the constants that they need."""
+        """A model of some of the nodes, with the constants that they read."""
         nodes = list(nodes)
         needed = dict.fromkeys([*(name for node in nodes for name in node.reads), *outputs])
         graph = helper.make_graph(
@@ -129,30 +129,31 @@ class Network:
         )
 
     def maker(self, name: str) -> Node | None:
-        """The node that makes a tensor; None for inputs and constants."""
+        """The node that produces a tensor; None for inputs and constants."""
         return self.nodes.maker(name)
 
     def only_reader(self, name: str) -> Node | None:
-        """The node that reads a tensor; None if several do, none does, or it is an output."""
+        """The only node that reads a tensor; None if there are several or none, or if it is an
+        output."""
         readers = self.nodes.readers(name)
         return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
     def add_constant(self, name: str, value: Array) -> str:
-        """Adds a constant, named ``name`` if that is unused, and returns its name."""
+        """Add a constant, named ``name`` if that is unused, and return its name."""
         unused = self.unused_name(name)
         self.constants[unused] = value
         self.types[unused] = _type_of(value)
         return unused
 
     def unused_name(self, name: str) -> str:
-        """``name`` if no tensor has it, else that name with a number appended."""
+        """``name`` if no tensor has it, else ``name`` with a number appended."""
         candidate, number = name, 2
         while candidate in self.types or self.maker(candidate) is not None:
             candidate, number = f"{name}_{number}", number + 1
         return candidate
 
     def drop_unused(self) -> None:
-        """Removes operators and constants that no output needs."""
+        """Remove dead nodes and unused constants."""
         needed = set(self.outputs)
         for node in reversed(list(self.nodes)):
             if needed.intersection(node.outputs):
@@ -162,12 +163,12 @@ class Network:
         self.constants = {name: v for name, v in self.constants.items() if name in needed}
 
     def rename(self, old: str, new: str) -> None:
-        """Replaces the input ``old`` by ``new`` in every node."""
+        """Replace the input ``old`` by ``new`` in every node."""
         for node in self.nodes.readers(old):
             self.nodes.replace(node, [renamed(node, old, new)])
 
     def sort(self) -> None:
-        """Puts the nodes in an order in which each comes after those whose results it reads.
+        """Sort the nodes topologically.
 
         Raises `ModelError` if the nodes form a cycle.
         """
@@ -182,10 +183,9 @@ def _value(constant: onnx.TensorProto) -> Array:
 
 
 def _in_order(nodes: Nodes) -> list[Node]:
-    """The nodes in topological order, by passes over the list that take every node whose inputs are
-    available: a node's pass is that of its last producer, or the next one if the producer follows
-    it in the list.
-    """
+    """Sort the nodes topologically, as repeated passes over the list would that take every node
+    whose inputs are available: a node's pass is that of its last producer, or the next one if the
+    producer follows it in the list."""
     listed = list(nodes)
     position = {id(node): number for number, node in enumerate(listed)}
     rounds: dict[int, int] = {}
@@ -223,7 +223,8 @@ def _type_of(value: Array) -> TensorType:
 
 
 def _unique_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
-    """Names for messages and tables: the node's own, else its operator and first output."""
+    """Unique names for messages and tables: the node's own name, or else its operator and first
+    output."""
     names: list[str] = []
     taken: set[str] = set()
     for node in nodes:

@@ -1,4 +1,4 @@
-"""The operators of a network, in order, with maps from tensors to their makers and readers."""
+"""The ordered operators of a network, with maps from tensors to their producers and readers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import onnx
 from onnx import helper
 
-# The place of a node in the order: places compare, and there is room between any two.
+# The position of a node in the order. Positions are comparable, and new ones fit between any two.
 Place = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operator. An optional input that is absent has the empty name, as in ONNX."""
+    """One operator. An omitted optional input has an empty name, as in ONNX."""
 
     operator: str
     name: str
@@ -23,7 +23,7 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     domain: str = ""
-    # Tensors that subgraphs in the attributes (of If, Loop, Scan) read from outside.
+    # Tensors of the enclosing graph that subgraphs in the attributes (of If, Loop, Scan) read.
     captured: tuple[str, ...] = ()
 
     @property
@@ -31,7 +31,7 @@ class Node:
         return tuple(name for name in (*self.inputs, *self.captured) if name)
 
     def input(self, index: int) -> str:
-        """The name of an input, empty if it is left out."""
+        """The name of an input, empty if it is omitted."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
     @classmethod
@@ -58,11 +58,11 @@ class Node:
 
 
 class Nodes:
-    """Nodes in order, with the maker and the readers of each tensor.
+    """Ordered nodes, with the producer and the readers of each tensor.
 
-    The cost of a change is in proportion to the nodes that it touches. A node is identified by the
-    object, not by its contents. ``added`` has the nodes that were added, and ``unread`` the tensors
-    that lost a reader, since they were last cleared.
+    The cost of a change is proportional to the number of nodes it touches. Nodes are identified by
+    object identity, not by their contents. ``added`` has the nodes that were added, and ``unread``
+    the tensors that lost a reader, since they were last cleared.
     """
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
@@ -89,22 +89,22 @@ class Nodes:
         return id(node) in self._places
 
     def maker(self, name: str) -> Node | None:
-        """The node that makes a tensor; None for inputs and constants of the network."""
+        """The node that produces a tensor; None for inputs and constants of the network."""
         return self._makers.get(name)
 
     def readers(self, name: str) -> list[Node]:
-        """The nodes that read a tensor, each once."""
+        """The nodes that read a tensor, each listed once."""
         return list(self._readers.get(name, {}).values())
 
     def place(self, node: Node) -> Place:
         return self._places[id(node)]
 
     def at(self, place: Place) -> Node | None:
-        """The node at a place; None if it has been removed."""
+        """The node at a position; None if it has been removed."""
         return self._at.get(place)
 
     def replace(self, old: Node, new: Sequence[Node]) -> None:
-        """Puts ``new``, in this order, where ``old`` was."""
+        """Replace ``old`` by the nodes ``new``, in this order."""
         place = self._places[id(old)]
         self.remove(old)
         if len(new) == 1:
@@ -117,7 +117,7 @@ class Nodes:
     def remove(self, node: Node) -> None:
         del self._at[self._places.pop(id(node))]
         for name in node.outputs:
-            # The node that replaces it may have been added already.
+            # A replacement for the node may already be registered as the producer.
             if name and self._makers.get(name) is node:
                 del self._makers[name]
         for name in node.reads:

@@ -1,7 +1,7 @@
-"""An interpreter of loop nests after any pass, element by element.
+"""Interprets loop nests after any pass, element by element, to check the passes.
 
-It checks passes: each must leave a nest that computes the same. It is written to be clear; only
-expressions, of which each is evaluated many times, become functions first.
+Each pass must preserve the results of a nest. The interpreter is written for clarity; only
+expressions, which are evaluated often, are compiled to closures.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ALU = {
     AluOp.SHR: ">>",
     AluOp.MIN: "min",
     AluOp.MAX: "max",
-    # The second of the two operations that this one does.
+    # Only the addition; the multiplication comes first.
     AluOp.MULTIPLY_ADD: "+",
 }
 
@@ -71,16 +71,16 @@ _COMPARE = {
 }
 
 
-# The scalars of a buffer, and the index of one of them.
+# The scalars of a buffer, and an index into them.
 _Place = tuple[list[Any], int]
 
 
 class InterpretError(ValueError):
-    """A statement reads uninitialized elements, or beyond its buffer."""
+    """A statement reads uninitialized elements or out of bounds."""
 
 
 def interpret(nest: LoopNest, config: Config, arrays: Sequence[npt.NDArray[Any]]) -> None:
-    """Runs ``nest`` on ``arrays``, one per argument, and writes the outputs into them.
+    """Run ``nest`` on ``arrays``, one per argument, and write the outputs into them.
 
     Raises `InterpretError`.
     """
@@ -91,10 +91,11 @@ class _Interpreter:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.vars: dict[Var, int] = {}
-        # The scalars of each buffer, None where never written, and its first index in them.
+        # Per buffer, the list that holds its scalars (None where never written) and its first index
+        # there.
         self.places: dict[NestBuffer, _Place] = {}
         self.scratchpads: dict[str, list[Any]] = {}
-        # How often each allocation has been entered: this selects its copy.
+        # How often each allocation has been entered, which selects its copy.
         self.turns: dict[Allocate, int] = {}
         self.functions: dict[Expr, Callable[[], int]] = {}
         self.targets: dict[Assign, Callable[[], _Place]] = {}
@@ -156,7 +157,7 @@ class _Interpreter:
         return self.function(value)()
 
     def function(self, value: Expr) -> Callable[[], int]:
-        """What gives ``value`` for the variables and the contents at the time of a call."""
+        """A callable that evaluates ``value`` with the current variables and buffer contents."""
         if value not in self.functions:
             self.functions[value] = self.evaluator(value)
         return self.functions[value]
@@ -240,7 +241,7 @@ class _Interpreter:
         return place
 
     def table(self, value: Lookup) -> Callable[[], npt.NDArray[Any]]:
-        """A callable that returns the table of ``value``, as the scalars of its tiles."""
+        """A callable that returns the scalars of the table tiles of ``value``."""
         size = tile_scalars(self.config, "acc")
         elements = []
         for part in value.parameters:
@@ -345,7 +346,7 @@ class _Interpreter:
         shape = (self.config.batch, self.config.block_in)
         inp = np.array(self.read(uop.src, added.get("src", 0))).reshape(shape)
         wgt = np.array(self.read(uop.wgt, added.get("wgt", 0))).reshape(-1, shape[1])
-        # (outputs, inputs, rows): the inputs that each output takes.
+        # (outputs, inputs, rows): the inputs that each output reads.
         taken = np.repeat(inp.T[np.newaxis], wgt.shape[0], axis=0)
         for tap in range(self.config.taps if uop.taps else 0):
             tile = self.read(uop.src, added.get("src", 0) + tap)

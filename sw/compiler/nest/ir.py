@@ -36,16 +36,16 @@ class LoweringError(ValueError):
 
 @dataclass(eq=False)
 class NestBuffer:
-    """Dense storage of ``shape`` scalars, row-major, in DRAM or in a scratchpad.
+    """Dense, row-major storage of ``shape`` scalars, in DRAM or in a scratchpad.
 
     Its ``copies`` rotate. After allocation, ``base`` is its first element in the scratchpad and
-    ``pitch`` the distance between copies in elements. Where pairs of copies are in two banks,
-    ``pair`` is the distance between pairs, otherwise 0. With ``bank``, all copies are there. A
-    buffer with ``ahead`` is computed that many iterations before it is read.
+    ``pitch`` the distance between copies, in elements. Where copies alternate between two banks,
+    ``pair`` is the distance between pairs of copies, otherwise 0. With ``bank``, all copies are in
+    that bank. A buffer with ``ahead`` is computed that many iterations before it is read.
 
     A turn is an iteration of the loops around the allocation. A ``rolling`` buffer outlives the
     iterations that fill it: its first dimension is the turn, and elements are counted over all
-    turns, of which the latest ``copies`` exist.
+    turns, but only the latest ``copies`` turns exist.
     """
 
     name: str
@@ -63,12 +63,11 @@ class NestBuffer:
 
     @property
     def copy_elements(self) -> int:
-        """Elements of a copy of a rolling buffer that has been allocated."""
+        """Elements of one copy of a rolling buffer after allocation."""
         return self.pair or self.pitch
 
     def copy_begins(self, turn: Turn) -> Turn:
-        """The first element of the copy that is used in a ``turn``: a number, or an array of
-        them."""
+        """First element of the copy used in ``turn``, a number or an array."""
         assert self.base is not None
         copy = turn % self.copies
         if not self.pair:
@@ -88,7 +87,7 @@ class NestBuffer:
         return prod(self.shape)
 
     def flat(self, indices: Sequence[Expr]) -> Affine | None:
-        """The position of the scalar that ``indices`` select; None if an index is not affine."""
+        """The row-major position of the scalar at ``indices``; None if an index is not affine."""
         result = Affine({})
         for index, stride in zip(indices, self.strides, strict=True):
             form = Affine.of(index)
@@ -100,7 +99,7 @@ class NestBuffer:
 
 @dataclass(frozen=True)
 class Label:
-    """The origin of a line: a stage, one of its axes where it matters, and their source line."""
+    """The origin of a line: a stage, one of its axes where relevant, and their source line."""
 
     stage: str
     axis: str = ""
@@ -137,7 +136,9 @@ class Allocate:
 
 @dataclass(eq=False)
 class Region:
-    """``body``, all of one stage, becomes instructions of ``kind``: dma_copy, alu or gemm."""
+    """The ``body``, which belongs to one stage, becomes instructions of ``kind``: dma_copy, alu or
+    gemm.
+    """
 
     kind: str
     body: Stmt
@@ -162,9 +163,9 @@ class Assign:
 class Dma:
     """A LOAD or a STORE; sizes, stride, pads, ``offset`` and ``index`` count elements.
 
-    It moves ``y_size`` rows of ``x_size`` elements, ``x_stride`` apart in ``dram`` from element
-    ``offset``, and contiguous in ``sram`` from element ``index``, padding included. A load with a
-    size of zero is padding only. Every scalar of padding is ``pad_value``.
+    It moves ``y_size`` rows of ``x_size`` elements. In ``dram`` they begin at element ``offset``,
+    ``x_stride`` apart; in ``sram`` they are contiguous from element ``index``, including padding. A
+    load with a size of zero is only padding. Every scalar of padding is ``pad_value``.
 
     If ``dram`` is a buffer of accumulators, it is a STORE that forwards results to the input
     scratchpad; the transfer is then like a LOAD of inputs, with accumulators in place of DRAM.
@@ -202,10 +203,11 @@ class Element:
 
 @dataclass(eq=False)
 class NestUop:
-    """One micro-op: GEMM (``alu`` is None) or an ALU operation of ``dst`` and either ``src`` or
-    ``immediate``; MULTIPLY_ADD multiplies by ``wgt``, which is in acc too. With ``reset`` GEMM
-    clears ``dst``; with ``overwrite`` it does not add to it; with ``taps`` it is DEPTHWISE, and
-    ``src`` the first of several elements."""
+    """One micro-op: GEMM (``alu`` is None), or an ALU operation on ``dst`` and either ``src`` or
+    ``immediate``. MULTIPLY_ADD multiplies by ``wgt``, which is in acc too. With ``reset`` GEMM
+    clears ``dst``; with ``overwrite`` it overwrites ``dst`` instead of accumulating; with ``taps``
+    it is DEPTHWISE, and ``src`` is the first of several elements.
+    """
 
     dst: Element
     label: Label
@@ -235,9 +237,10 @@ class UopLoop:
 
 @dataclass(eq=False)
 class Kernel:
-    """One GEMM or ALU instruction: up to two loops around its micro-ops, which are ``uop`` repeated
-    by the ``unrolled`` loops, outermost first. ``independent`` claims that it touches no
-    accumulator that an instruction of the other unit uses while in flight."""
+    """One GEMM or ALU instruction: up to two loops around its micro-ops. The micro-ops are ``uop``
+    repeated by the ``unrolled`` loops, outermost first. ``independent`` claims that it touches no
+    accumulator that an instruction of the other unit uses while in flight.
+    """
 
     loops: tuple[UopLoop, ...]
     unrolled: tuple[For, ...]
@@ -247,7 +250,7 @@ class Kernel:
 
 @dataclass(eq=False)
 class WaitForAlu:
-    """Later GEMM instructions, independent or not, wait for all earlier ALU instructions."""
+    """Makes later GEMM instructions, independent or not, wait for all earlier ALU instructions."""
 
     label: Label | None = None
 
@@ -304,7 +307,7 @@ def rebuild(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
 
 
 def _around(body: Stmt, stmt: For | Allocate | Region) -> Stmt:
-    """``stmt`` with another ``body``; passes make so many that `replace` takes too long."""
+    """``stmt`` with another ``body``; faster than `replace`, as passes do this often."""
     match stmt:
         case For():
             return For(stmt.var, stmt.extent, body, stmt.label, stmt.kind)
@@ -337,8 +340,9 @@ def copied(
     values: Mapping[Var, Affine],
     buffers: Mapping[NestBuffer, Callable[[Access], Access]],
 ) -> Stmt:
-    """A copy of ``stmt``, which must have no instructions yet, with new loops and allocations,
-    variables replaced by ``values``, and reads and writes of ``buffers`` changed."""
+    """A copy of ``stmt`` with new loops and allocations, variables replaced by ``values``, and
+    accesses to ``buffers`` rewritten. ``stmt`` must not contain instructions yet.
+    """
     names, targets = dict(values), dict(buffers)
 
     def expression(value: Expr) -> Expr:

@@ -11,11 +11,11 @@ class Names:
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._taken = set(reserved)
-        # By identity; objects are kept alive, so that no two have the same id.
+        # Keyed by id; keeps the objects alive, so that ids stay unique.
         self._names: dict[int, tuple[str, object]] = {}
 
     def of(self, thing: object, wish: str) -> str:
-        """The name of ``thing``: ``wish``, made an identifier and numbered if it is taken."""
+        """The name of ``thing``: ``wish`` as an identifier, numbered if it is taken."""
         if id(thing) not in self._names:
             base = "".join(c if c.isalnum() or c == "_" else "_" for c in wish)
             if not base.isidentifier() or iskeyword(base):

@@ -1,4 +1,4 @@
-"""Parses a loop nest from its text, as `amaranth_vta.sw.compiler.nest.printer` writes it."""
+"""Parses a loop nest from text written by `amaranth_vta.sw.compiler.nest.printer`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["ParseError", "parse"]
 _SCOPES = ("dram", "inp", "wgt", "acc")
 _REGIONS = ("dma_copy", "alu", "gemm")
 _LOOPS = {"range": "serial", "unroll": "unroll", "cthread": "cthread"}
-# The scope that each memory of a transfer loads or stores.
+# Scope that a transfer of each memory loads or stores.
 _TRANSFERRED = {
     Memory.INP: "inp",
     Memory.WGT: "wgt",
@@ -44,7 +44,7 @@ _TRANSFERRED = {
     Memory.ACC_8BIT: "acc",
     Memory.OUT: "acc",
 }
-# By call of the runtime that moves data, its arguments without a name.
+# Number of positional arguments of each runtime call that moves data.
 _TRANSFERS = {"load_buffer_2d": 2, "store_buffer_2d": 3, "forward_buffer_2d": 1}
 _SIZES = ("x_size", "y_size", "x_stride")
 _PADS = tuple(f"{axis}_pad_{side}" for axis in "xy" for side in ("before", "after"))
@@ -54,9 +54,9 @@ _Member = TypeVar("_Member", bound=Enum)
 
 
 def parse(text: str) -> LoopNest:
-    """The loop nest that ``text`` shows; comments are ignored.
+    """Parse a loop nest; comments are ignored.
 
-    Raises `ParseError`, with the number of the line.
+    Raises `ParseError`, with the line number.
     """
     before, zero, _ = text.partition("\0")
     if zero:
@@ -93,7 +93,7 @@ class _Parser(ExpressionParser):
         return LoopNest(definition.name, args, self.block(definition.body))
 
     def block(self, nodes: Sequence[ast.stmt]) -> Stmt:
-        """Statements in sequence; the names that they define end with the block."""
+        """Parse statements in sequence; names defined in the block go out of scope at its end."""
         outside = dict(self.usable)
         parts: list[Stmt] = []
         for position, node in enumerate(nodes):
@@ -158,7 +158,7 @@ class _Parser(ExpressionParser):
         if len(node.iter.args) != 1:
             raise self.error(node, "a loop begins at 0: its one argument is its extent")
         extent = self.extent(node.iter.args[0])
-        # A pass that splits a loop in two leaves two loops of the same name and extent.
+        # A pass that splits a loop in two produces two loops with the same name and extent.
         before = self.given.get(name)
         again = isinstance(before, Var) and self.extents.get(before) == extent
         var = before if again and isinstance(before, Var) else Var(self.unnumbered(name))

@@ -1,4 +1,4 @@
-"""Expressions of the loop-nest form from Python's syntax tree, and the names in scope."""
+"""Parses expressions of loop nests from Python's syntax tree, and tracks the names in scope."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ExpressionParser:
         self.given[name] = self.usable[name] = thing
 
     def unnumbered(self, name: str) -> str:
-        """``name`` without the number that the printer appended: printing appends it again."""
+        """``name`` without the number that the printer appended; printing appends it again."""
         base, _, number = name.rpartition("_")
         if not base or not number.isdecimal() or number[0] == "0":
             return name
@@ -156,7 +156,7 @@ class ExpressionParser:
         return Access(buffer, [self.expr(part) for part in parts])
 
     def pair(self, left: ast.expr, right: ast.expr, dtype: str) -> tuple[Expr, Expr]:
-        """Both sides with one dtype; an integer constant takes that of the other side."""
+        """Both sides with one dtype; an integer constant takes the dtype of the other side."""
         for side in (left, right):
             if not _is_constant(side):
                 dtype = self.expr(side, dtype).dtype
@@ -219,7 +219,7 @@ def called(node: ast.AST) -> str:
 
 
 def as_const(value: Expr) -> Expr:
-    """``value`` as a `Const` of its dtype instead of an `Affine` index, if it is constant."""
+    """``value`` as a `Const` of its dtype if it is constant, instead of an `Affine` index."""
     if isinstance(value, Affine) and not value.terms:
         return Const(value.const, value.dtype)
     return value
@@ -234,7 +234,7 @@ def _binary(op: str, left: Expr, right: Expr) -> Expr:
         case "*":
             return left * right
         case "//" | "%":
-            # These operators check the divisor.
+            # Keep the divisor a `Const`: these operators check it.
             return left // as_const(right) if op == "//" else left % as_const(right)
     return Binary(op, left, as_const(right))
 

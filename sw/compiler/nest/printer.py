@@ -1,4 +1,4 @@
-"""The loop-nest form as text: a subset of Python's grammar, which `parse` reads back."""
+"""Prints loop nests as text in a subset of Python's grammar, which `parse` reads back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .names import Names
 
 
 def to_text(nest: LoopNest, labels: bool = False) -> str:
-    """``nest`` as text; with ``labels`` each line has its stage, axis and source line."""
+    """``nest`` as text; with ``labels`` each line shows its stage, axis and source line."""
     printer = _Printer(labels)
     args = ", ".join(
         f"{printer.name(arg, arg.name)}: {arg.dtype}{list(arg.shape)}" for arg in nest.args

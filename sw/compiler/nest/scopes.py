@@ -1,4 +1,4 @@
-"""The memory of the machine behind each scope of a loop nest."""
+"""Maps the scopes of loop nests to memories of the machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ def scratchpad(config: Config, scope: str) -> TileMemory:
 
 
 def scope_name(scope: str) -> str:
-    """``scope`` as schedules write it: ``inp_scope``, an attribute of the environment; or
-    ``dram``."""
+    """``scope`` as written in schedules: ``inp_scope``, an attribute of the environment; or
+    ``dram``.
+    """
     return scope if scope == "dram" else f"{scope}_scope"
 
 
@@ -25,7 +26,7 @@ def tile_scalars(config: Config, scope: str) -> int:
 
 
 def copy_elements(buffer: NestBuffer, config: Config) -> int:
-    """Tiles that one copy of ``buffer`` takes."""
+    """Number of tiles in one copy of ``buffer``."""
     scalars = buffer.scalars // (buffer.shape[0] if buffer.rolling else 1)
     return -(-scalars // tile_scalars(config, buffer.scope))
 
@@ -35,8 +36,9 @@ def scope_dtype(config: Config, scope: str) -> str:
 
 
 def require_scope(stage: str, buffer: NestBuffer, config: Config, scope: str, what: str) -> None:
-    """Raises `LoweringError` unless ``buffer``, which is ``what`` of ``stage``, is in ``scope``
-    with the dtype of that scratchpad."""
+    """Raises `LoweringError` unless ``buffer``, the ``what`` of ``stage``, is in ``scope`` and has
+    the dtype of that scratchpad.
+    """
     name = scope_name(scope)
     if buffer.scope != scope:
         raise LoweringError(

@@ -23,13 +23,14 @@ from .parts.window import SlidingWindow, padded
 
 @dataclass(frozen=True)
 class AveragePool2d(SlidingWindow):
-    """Sizes of a pooling, as of a `MaxPool2d`. Every window counts kernel height · kernel width
-    pixels, including padding, which has ``pad_value``. ``constants`` turn sums into results;
-    `parts.exact.average_constants` finds them. In a global pooling the kernel is as large as the
+    """Sizes of an average pooling; fields as in `MaxPool2d`. Every window counts kernel height ·
+    kernel width pixels, including padding, whose pixels are ``pad_value``. ``constants`` requantize
+    the sums; `parts.exact.average_constants` finds them. For global pooling the kernel is the whole
     image.
 
-    With ``by_result`` each result of an image has its own parameters of REQUANTIZE, for windows
-    that count fewer pixels at the border; padding then has the value that stands for zero."""
+    With ``by_result`` each output pixel has its own REQUANTIZE parameters, for windows at the
+    border that count fewer pixels; ``pad_value`` is then the zero point.
+    """
 
     batch: int
     channels: int
@@ -51,8 +52,9 @@ class AveragePool2d(SlidingWindow):
 
 @dataclass(frozen=True)
 class AveragePool2dKnobs:
-    """The tile of the output that is computed at a time, and the part of the kernel whose pixels
-    are loaded and added at a time."""
+    """The output tile that is computed at a time, and the part of the kernel whose pixels are
+    loaded and added at a time.
+    """
 
     channels: int
     rows: int
@@ -67,20 +69,20 @@ def average_pool2d(
     knobs: AveragePool2dKnobs | None = None,
     name: str = "average_pool2d",
 ) -> Function:
-    """A function of input, parameters if the constants have any, and output.
+    """Build a function of input, parameters if the constants have any, and output.
 
     Input is (batch, channels, height, width, BATCH, BLOCK_OUT), output is (batch, channels, output
-    height, output width, BATCH, BLOCK_OUT), both out_dtype; parameters are `FixedPoint.parameters`,
-    or with ``by_result`` (output height, output width, 4, BATCH, BLOCK_OUT) acc_dtype, those of
-    REQUANTIZE.
+    height, output width, BATCH, BLOCK_OUT), both out_dtype. Parameters are `FixedPoint.parameters`
+    or, with ``by_result``, REQUANTIZE parameters (output height, output width, 4, BATCH, BLOCK_OUT)
+    acc_dtype.
 
-    Knobs and errors are those of `tuned`.
+    Default knobs and exceptions: see `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
 
 def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> Scheduled:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    """The schedule for ``knobs``, and the arguments of the function."""
     tail = (env.BATCH, env.BLOCK_OUT)
     x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
     image = padded(x, p.pads, p.pad_value, "padded")
@@ -132,7 +134,7 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
     n, c, h, w, b, k = s[pool].op.axis
     dyo, dyi = s[pool].split(dy, knobs.kernel_rows)
     dxo, dxi = s[pool].split(dx, knobs.kernel_columns)
-    # Pixels innermost: consecutive additions then go to different accumulators, without a hazard.
+    # Pixels innermost: consecutive additions use different accumulators, which avoids hazards.
     s[pool].reorder(dyo, dxo, dyi, dxi, n, c, h, w, b, k)
     s[pool].pragma(dyi, env.alu)
     s[x_buf].set_scope(env.acc_scope)
@@ -144,7 +146,7 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
 def candidates(
     workload: AveragePool2d, config: Config
 ) -> Iterator[tuple[float, AveragePool2dKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
+    """Knobs whose tiles fit the scratchpads, with estimated cycles."""
     p = workload
     accumulators = 1 + (p.constants.to_even > 0)
     room = config.acc.depth - (0 if p.by_result else p.constants.parameter_count)
@@ -157,7 +159,8 @@ def candidates(
     ):
         height = p.input_rows(rows, kernel_rows)
         width = p.input_columns(columns, kernel_columns)
-        # The second accumulator of a result takes the place of its pixels, which are dead by then.
+        # The second accumulator of a result reuses the storage of its pixels, which are dead by
+        # then.
         taken = rows * columns + max(height * width, (accumulators - 1) * rows * columns)
         held = REQUANTIZE_PARAMETERS * rows * columns if p.by_result else 0
         if channels * taken + held > room:

@@ -1,6 +1,6 @@
-"""Concatenation along channels of sources that fill their tiles, which are copied.
+"""Concatenation along channels of sources that fill their tiles, by copying tiles.
 
-Other channels change their position within tiles: `select_channels` moves these.
+Sources with partial tiles would shift channels within tiles: `select_channels` does this.
 
 With one tile of images the operator is not needed: memory can be planned such that the sources are
 stored consecutively.
@@ -30,8 +30,9 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Concatenate(Moving):
-    """``channels`` of each source and ``pixels`` of all, in ``batch`` tiles of BATCH images. All
-    sources have the same scale and zero point; others must be requantized before."""
+    """Concatenation of sources with these ``channels`` each; all have ``pixels`` pixels and
+    ``batch`` tiles of BATCH images. All sources must have the same scale and zero point.
+    """
 
     batch: int
     channels: tuple[int, ...]
@@ -42,7 +43,7 @@ class Concatenate(Moving):
         return all(channels % config.block_out == 0 for channels in self.channels[:-1])
 
     def tiles(self, config: Config) -> list[int]:
-        """Tiles of channels of each source."""
+        """Channel tiles of each source."""
         return [parts(channels, config.block_out) for channels in self.channels]
 
     def move(self, env: Environment) -> Move:
@@ -65,10 +66,10 @@ def concatenate(
     knobs: MoveKnobs | None = None,
     name: str = "concatenate",
 ) -> Function:
-    """A function of the sources and output.
+    """Build a function of the sources and output.
 
-    All tensors are (batch, tiles of channels, pixels, BATCH, BLOCK_OUT) out_dtype. The knobs have
-    the first three axes of the output. Knobs and errors are those of `tuned`. Raises `ValueError`
+    All tensors are (batch, channel tiles, pixels, BATCH, BLOCK_OUT) out_dtype. The knobs tile the
+    first three axes of the output. Default knobs and exceptions: see `tuned`. Raises `ValueError`
     for sources that do not fill their tiles.
     """
     if not workload.fills_tiles(env.config):
@@ -79,7 +80,7 @@ def concatenate(
 
 
 def _joined(sources: Sequence[Tensor], n: Expr, tile: Expr, i: Sequence[Expr]) -> Expr:
-    """The scalar at ``i`` in a ``tile`` of channels, numbered through all ``sources``."""
+    """The scalar at ``i`` in channel ``tile``, counted across all ``sources``."""
     first, *others = sources
     here = first(n, tile, *i)
     if not others:

@@ -34,8 +34,9 @@ from .parts.row_sums import RowSums
 class Dense:
     """Sizes of a matrix product, in tiles of BATCH rows, BLOCK_IN inputs and BLOCK_OUT outputs.
     Each weight is the sum of ``terms`` values of wgt_dtype. ``groups`` is the number of independent
-    products of these sizes. With ``row_sums`` each result also has the sum of its row's inputs
-    times weights that are the same for all outputs, as `RowSums` says."""
+    products of these sizes. With ``row_sums`` a weighted sum of the row's inputs is added to each
+    result, with the same weights for all outputs (see `RowSums`).
+    """
 
     rows: int
     inputs: int
@@ -57,9 +58,10 @@ class Dense:
 
 @dataclass(frozen=True)
 class DenseKnobs:
-    """The ``rows`` and ``outputs`` that accumulate at a time, and the ``inputs`` that are loaded at
-    a time. With ``ahead`` the next ones are loaded while the machine computes, and with ``in_turn``
-    the next tile accumulates while one is requantized and stored."""
+    """The ``rows`` and ``outputs`` of the tile that accumulates at a time, and the ``inputs``
+    loaded at a time. With ``ahead`` the next operands are prefetched, and with ``in_turn`` the next
+    tile accumulates while its predecessor is requantized and stored.
+    """
 
     rows: int
     outputs: int
@@ -69,30 +71,30 @@ class DenseKnobs:
 
     @property
     def copies(self) -> int:
-        """Tiles of each operand that are held at a time."""
+        """Tiles of each operand held at a time."""
         return 2 if self.ahead else 1
 
     def is_whole(self, d: Dense) -> bool:
-        """Whether all inputs are loaded at once; weights then are loaded once for all rows."""
+        """Whether all inputs are loaded at once; weights are then loaded once for all rows."""
         return self.inputs == d.inputs
 
 
 def dense(
     workload: Dense, env: Environment, knobs: DenseKnobs | None = None, name: str = "dense"
 ) -> Function:
-    """A function of input, weights, bias and output.
+    """Build a function of input, weights, bias and output.
 
     Input is (rows, inputs, BATCH, BLOCK_IN) inp_dtype, weights are (outputs, inputs · terms,
-    BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype or parameters, as
-    `epilogue` says, output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. With several ``groups``
-    all four have them as a first dimension. The weights of ``row_sums``, (inputs, BLOCK_OUT,
-    BLOCK_IN), come before the output. Knobs and errors are those of `tuned`.
+    BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype or requantization
+    parameters (see `epilogue`), output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. With several
+    ``groups`` all four have a leading axis of groups. The weights of ``row_sums``, (inputs,
+    BLOCK_OUT, BLOCK_IN), come before the output. Default knobs and exceptions: see `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
 
 def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    """The schedule for ``knobs``, and the arguments of the function."""
     product, rows = expression(d, env)
     y, matmul = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
@@ -122,7 +124,7 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     step, ko = s[matmul].split(ko, knobs.inputs)
     s[matmul].reorder(*g, step, ko, *term, n, o, b, k, ki)
     s[matmul].tensorize(b, env.gemm)
-    # If all inputs are loaded at once, weights stay on chip while the rows pass.
+    # If all inputs are loaded at once, weights are stationary while the rows pass.
     whole = None if knobs.is_whole(d) else step
     product.place_operands(s, no, oo, whole, (knobs.copies, knobs.copies), env)
     *args, y = product.args
@@ -163,7 +165,7 @@ def expression(d: Dense, env: Environment) -> tuple[Product, RowSums | None]:
 
 
 def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with a rough estimate of their cycles."""
+    """Knobs whose tiles fit the scratchpads, with rough estimates of their cycles."""
     d = workload
     for rows, outputs, inputs, ahead in product(
         even_tiles(d.rows),
@@ -187,7 +189,7 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
 
 
 def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
-    """A rough estimate, as if all tiles were alike."""
+    """A rough estimate that assumes equal tiles."""
     tiles = parts(d.rows, knobs.rows) * parts(d.outputs, knobs.outputs)
     steps = parts(d.inputs, knobs.inputs)
     vectors = d.rows * d.outputs / tiles
@@ -203,8 +205,9 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
 
 
 def _early_copies(d: Dense, config: Config, knobs: DenseKnobs) -> int:
-    """How many of its first tiles of weights a layer can load while the layer before it computes,
-    which leaves it half of their scratchpad. Weights of several ``groups`` are results of that."""
+    """Number of leading weight tiles that can be prefetched while the preceding layer computes, in
+    half of the scratchpad. None with several ``groups``: their weights are results of that layer.
+    """
     tile = knobs.outputs * knobs.inputs * d.terms
     return min(knobs.copies, config.wgt.depth // 2 // tile) if d.groups == 1 else 0
 
@@ -212,9 +215,10 @@ def _early_copies(d: Dense, config: Config, knobs: DenseKnobs) -> int:
 def estimated(
     d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf, is_first: bool = False
 ) -> Estimate:
-    """The estimate of a schedule by walking all its tiles through the cost model; the walk stops
-    once ``limit`` cycles are certain to be reached. A layer that ``is_first`` in its launch has
-    none before it while which its first weights are loaded."""
+    """Estimate a schedule by walking all its tiles through the cost model; the walk stops once the
+    schedule is certain to take at least ``limit`` cycles. If the layer ``is_first`` in its launch,
+    no preceding layer hides the load of its first weights.
+    """
     pipeline = Pipeline(config)
     x, w = BufferCopies(pipeline, knobs.copies), BufferCopies(pipeline, knobs.copies)
     steps = cut(d.inputs, knobs.inputs)

@@ -34,20 +34,20 @@ _OPERATIONS: dict[str, tuple[Callable[[Expr, Expr | int], Expr], Callable[..., A
     "multiply": (lambda x, y: x * y, np.multiply),
     "minimum": (lambda x, y: te.min(x, y), np.minimum),
     "maximum": (lambda x, y: te.max(x, y), np.maximum),
-    # To the right, and by a negative amount to the left.
+    # Shifts right; a negative amount shifts left.
     "shift": (lambda x, y: x >> y, _shift),
 }
 
 
 @dataclass(frozen=True)
 class Elementwise(Pointwise):
-    """``operation`` of two operands, or of one and a ``constant`` of 16 bits, then clipping to
-    ``low`` and ``high`` where these are given; without an operation, clipping alone.
+    """``operation`` on two operands, or on one and a 16-bit ``constant``, then clipping to ``low``
+    and ``high`` where given; without an operation, only clipping.
 
-    Each operand has ``vectors`` tiles of BATCH rows and BLOCK_OUT channels; operands in ``wide``
-    are acc_dtype, the others out_dtype. Results wrap to acc_dtype before they are clipped, and
-    their low bits are stored. Operations are add, multiply, minimum, maximum and shift: right, or
-    left by a negative amount.
+    Each operand has ``vectors`` tiles of BATCH rows and BLOCK_OUT channels; operands listed in
+    ``wide`` are acc_dtype, the others out_dtype. Results wrap around to acc_dtype before clipping,
+    and their low bits are stored. Operations are add, multiply, minimum, maximum and shift (right;
+    left by a negative amount).
     """
 
     vectors: int
@@ -115,6 +115,7 @@ def elementwise(
     knobs: PointwiseKnobs | None = None,
     name: str = "elementwise",
 ) -> Function:
-    """A function of one or two operands and output, as `Pointwise` says. Knobs and errors are those
-    of `tuned`; no schedule fits a constant of more than 16 bits."""
+    """Build a function of one or two operands and output; for layouts see `Pointwise`. Default
+    knobs and exceptions: see `tuned`; no schedule fits a constant of more than 16 bits.
+    """
     return tuned(workload, env, knobs, name)

@@ -2,7 +2,7 @@
 
 Each tile of the output is a copy of a source tile, or ``fill``. The index of the source tile is a
 sum of one term per axis of the output, and each term is piecewise affine: a strided slice has one
-piece per axis, reflection padding three. Each piece is a LOAD, or several.
+piece per axis, reflection padding three. Each piece takes one or more LOADs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from .parts.tile_moves import Move, MoveKnobs, Moving
 
 @dataclass(frozen=True)
 class AffinePiece:
-    """A range of an axis, from the end of the previous piece to ``end`` - 1, in which index i adds
-    ``start`` + ``step`` · i to the index of the source tile."""
+    """Indices i of an axis from the end of the previous piece to ``end`` - 1, each of which adds
+    ``start`` + ``step`` · i to the index of the source tile.
+    """
 
     end: int
     start: int
@@ -34,8 +35,9 @@ class AffinePiece:
 
 @dataclass(frozen=True)
 class SourcePart:
-    """A range of one axis, from the end of the previous part to ``end`` - 1, gathered from one
-    ``source``; ``axes`` has the pieces of each axis."""
+    """Indices of one axis, from the end of the previous part to ``end`` - 1, that are gathered from
+    one ``source``; ``axes`` holds the pieces of each axis.
+    """
 
     end: int
     source: int
@@ -44,10 +46,10 @@ class SourcePart:
 
 @dataclass(frozen=True)
 class GatherTiles(Moving):
-    """Gathers an output of ``shape``, in tiles, from sources of ``sizes`` tiles.
+    """Gathers an output of ``shape``, in tiles, from sources with ``sizes`` tiles each.
 
-    ``parts`` partition axis ``cut`` of the output. Tiles whose index on any axis d is outside of
-    ``inside[d]``, a half-open range, are constant: all their scalars are ``fill``.
+    ``parts`` partition axis ``cut`` of the output. Tiles whose index on any axis d is outside the
+    half-open range ``inside[d]`` are constant: all their scalars are ``fill``.
     """
 
     sizes: tuple[int, ...]
@@ -103,8 +105,9 @@ class GatherTiles(Moving):
         return Move(sources, [x_buf], y, copied=[flipped])
 
     def _order(self) -> list[int]:
-        """Axis order in the accumulators: that of the output, or that of the source if this needs
-        fewer LOADs and STOREs."""
+        """Axis order in the accumulators: the order of the output, or the order of the source if
+        that needs fewer LOADs and STOREs.
+        """
         axes = list(range(len(self.shape)))
         steps = [pieces[0].step for pieces in self.parts[0].axes]
         pieces = sum(prod(map(len, part.axes)) for part in self.parts)
@@ -171,7 +174,8 @@ def gather_tiles(
     knobs: MoveKnobs | None = None,
     name: str = "gather_tiles",
 ) -> Function:
-    """A function of the sources, (tiles, BATCH, BLOCK_OUT), and output (*shape, BATCH, BLOCK_OUT),
-    all out_dtype. The knobs have the axes of the output. Knobs and errors are those of `tuned`; no
-    schedule fits a value that the machine cannot pad with."""
+    """Build a function of the sources, (tiles, BATCH, BLOCK_OUT), and output (*shape, BATCH,
+    BLOCK_OUT), all out_dtype. The knobs tile the axes of the output. Default knobs and exceptions:
+    see `tuned`; no schedule fits a ``fill`` that the machine cannot pad with.
+    """
     return tuned(workload, env, knobs, name)

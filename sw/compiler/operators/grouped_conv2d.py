@@ -1,10 +1,10 @@
 """Grouped and depthwise convolution with bias and requantization.
 
-Groups that are smaller than a tile share one: its weights are zero where input and output belong to
-different groups, which leaves a diagonal for a depthwise convolution. GEMM then takes one cycle per
-vector and tap of the kernel, and most of its products are with zero; the ALU would take four
-cycles: two to copy the input, one for the product with the weights, one for the sum. A machine with
-DEPTHWISE takes several taps of a row of the kernel per cycle where groups have one or two channels.
+Groups smaller than a tile share one, with zero weights between different groups: for a depthwise
+convolution only a diagonal is nonzero. GEMM then takes one cycle per vector and kernel tap, mostly
+for products with zero; the ALU would take four: two to copy the input, one to multiply by the
+weights, one to add. On a machine with DEPTHWISE, GEMM computes several taps of a kernel row per
+cycle if groups have one or two channels.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class GroupedConv2d:
-    """A convolution ``group`` for each of ``groups`` groups; its inputs and outputs are whole
-    tiles. With ``taps``, more than one, each product takes that many of a row of the kernel. Groups
-    that are ``alike`` have the weights and the bias or parameters of one."""
+    """``groups`` convolutions, each of size ``group``, whose inputs and outputs are whole tiles.
+    With ``taps`` > 1, each product covers that many taps of a kernel row. If the groups are
+    ``alike``, all share the weights and the bias or parameters of one.
+    """
 
     groups: int
     group: Conv2dSizes
@@ -50,12 +51,12 @@ class GroupedConv2d:
 
     @property
     def row_taps(self) -> RowTaps:
-        """The taps of the products of a row of the kernel."""
+        """The products that cover a row of the kernel."""
         return RowTaps.of(self.group.kernel[1], self.taps)
 
     @property
     def weights_per_row(self) -> int:
-        """Tiles of weights in a row of the kernel, per tile of inputs and tile of outputs."""
+        """Weight tiles in a row of the kernel, per input tile and output tile."""
         return self.row_taps.products * self.group.terms
 
     @property
@@ -77,15 +78,18 @@ class GroupedConv2d:
 
 @dataclass(frozen=True)
 class RowTaps:
-    """The ``products`` of a row of the kernel begin ``step`` taps apart. Two may have taps in
-    common, of which only the first counts: so none reaches beyond the row."""
+    """The ``products`` that cover a kernel row start ``step`` taps apart. They may overlap, so that
+    none reaches beyond the row; a tap that two products cover has zero weights in the second.
+    """
 
     products: int
     step: int
 
     @staticmethod
     def of(columns: int, taps: int) -> RowTaps:
-        """The fewest products of ``taps`` each for a row of ``columns``, at least ``taps``."""
+        """Cover a row of ``columns`` taps with the fewest products of ``taps`` each; ``columns``
+        must be at least ``taps``.
+        """
         rest, products = columns - taps, 1
         while rest > taps * (products - 1) or rest % max(products - 1, 1):
             products += 1
@@ -94,12 +98,12 @@ class RowTaps:
 
 @dataclass(frozen=True)
 class GroupedConv2dKnobs:
-    """How a grouped convolution is cut into tiles.
+    """Tiling of a grouped convolution.
 
-    ``groups``, ``outputs``, ``rows`` and ``columns`` are the tile of the output that accumulates
-    at a time; ``inputs`` channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With
-    ``ahead`` the next ones are loaded while the machine computes, and with ``in_turn`` the next
-    tile accumulates while one is requantized and stored.
+    ``groups``, ``outputs``, ``rows`` and ``columns`` are the tile that accumulates at a time;
+    ``inputs`` channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With ``ahead``
+    the next operands are prefetched, and with ``in_turn`` the next tile accumulates while its
+    predecessor is requantized and stored.
     """
 
     groups: int
@@ -113,7 +117,7 @@ class GroupedConv2dKnobs:
 
     @property
     def copies(self) -> int:
-        """Tiles of each operand that are held at a time."""
+        """Tiles of each operand held at a time."""
         return 2 if self.ahead else 1
 
     def is_whole(self, c: Conv2dSizes) -> bool:
@@ -123,8 +127,9 @@ class GroupedConv2dKnobs:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Every ``merged`` groups of channels share tiles, which leaves ``groups`` larger ones of
-    ``inputs`` and ``outputs`` tiles each."""
+    """Merges every ``merged`` groups of channels so that they share tiles; the result is ``groups``
+    larger groups of ``inputs`` and ``outputs`` tiles each.
+    """
 
     merged: int
     groups: int
@@ -133,9 +138,9 @@ class Grouping:
 
 
 def grouping(channels: int, outputs: int, groups: int, config: Config) -> Grouping:
-    """Merge the fewest groups with which all tiles are whole, in the order of channels.
+    """Merge the fewest groups for which all tiles are full and channels keep their order.
 
-    ``channels`` and ``outputs`` are those of all ``groups``.
+    ``channels`` and ``outputs`` count the channels of all ``groups`` together.
     """
     inputs_each, outputs_each = channels // groups, outputs // groups
     least = lcm(
@@ -160,8 +165,9 @@ def taps_at_once(
     dilations: tuple[int, int],
     config: Config,
 ) -> int:
-    """How many taps of a row of the kernel a product takes: several with DEPTHWISE, if each group
-    is one channel, or two, of inputs and of outputs."""
+    """Number of taps of a kernel row per product: several with DEPTHWISE if each group has one or
+    two input channels and as many output channels.
+    """
     way, each = grouping(channels, outputs, groups, config), channels // groups
     square = config.block_in == config.block_out
     pairs = channels == outputs and each <= 2 and square and (way.inputs, way.outputs) == (1, 1)
@@ -172,8 +178,9 @@ def taps_at_once(
 def grouped_weights(
     weights: Array, groups: int, config: Config, taps: int = 1, terms: int = 1
 ) -> Array:
-    """``weights`` (outputs, channels / groups, height, width · terms) in the layout of
-    `grouped_conv2d`, with zeros between different groups; ``taps`` as in `GroupedConv2d`."""
+    """Arrange ``weights`` (outputs, channels / groups, height, width · terms) in the layout of
+    `grouped_conv2d`, with zeros between different groups; ``taps`` as in `GroupedConv2d`.
+    """
     outputs, inputs_each, height, width = weights.shape
     outputs_each = outputs // groups
     way = grouping(inputs_each * groups, outputs, groups, config)
@@ -193,9 +200,10 @@ def grouped_weights(
 
 
 def _tapped(whole: Array, taps: int, terms: int) -> Array:
-    """The tiles ``whole`` (groups, 1, 1, height, width · terms, BLOCK, BLOCK) with several taps in
-    each: column 2t + i of row k is the weight that output k has for channel i of its pair in tap t
-    of the product."""
+    """Pack several taps into each tile of ``whole`` (groups, 1, 1, height, width · terms, BLOCK,
+    BLOCK): column 2t + i of row k is output k's weight for channel i of its pair in tap t of the
+    product.
+    """
     *outer, width, block, _ = whole.shape
     row = RowTaps.of(width // terms, taps)
     split = whole.reshape(*outer, width // terms, terms, block, block)
@@ -219,19 +227,19 @@ def grouped_conv2d(
     knobs: GroupedConv2dKnobs | None = None,
     name: str = "grouped_conv2d",
 ) -> Function:
-    """A function of input, weights, bias and output, as of `conv2d`, with an axis of groups.
+    """Build a function of input, weights, bias and output: `conv2d` with an axis of groups.
 
     Input is (batch, groups, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (groups,
-    outputs, inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype as
-    `grouped_weights` makes them, bias is (groups, outputs, BATCH, BLOCK_OUT) acc_dtype or
-    parameters, as `epilogue` says, output is (batch, groups, outputs, output height, output width,
-    BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
+    outputs, inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype from
+    `grouped_weights`, bias is (groups, outputs, BATCH, BLOCK_OUT) acc_dtype or requantization
+    parameters (see `epilogue`), output is (batch, groups, outputs, output height, output width,
+    BATCH, BLOCK_OUT) out_dtype. Default knobs and exceptions: see `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
 
 def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKnobs) -> Scheduled:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    """The schedule for ``knobs``, and the arguments of the function."""
     product = expression(workload, env)
     y = product.epilogue.y
     s = te.create_schedule(y.op)
@@ -256,18 +264,19 @@ def tensorize(
     step: tuple[int, int],
     env: Environment,
 ) -> te.IterVar:
-    """Makes the sum products of GEMM, in steps of so many tiles of inputs and rows of the kernel;
-    returns the axis of the steps."""
+    """Tensorize the sum for GEMM, in steps of ``step`` = (input tiles, kernel rows); return the
+    outer axis over kernel rows.
+    """
     conv = product.total
     n, g, o, h, w, b, k = s[conv].op.axis
-    # What runs within tiles: a column of weights, or the taps and channels that make one.
+    # Number of axes within a weight tile: its column, or the tap and channel that make up a column.
     within = 1 if workload.taps == 1 else 2
     (ci, dy, dx, *term), inner = product.axes[:-within], product.axes[-within:]
     (co, ci), (do, dy) = (s[conv].split(*item) for item in zip((ci, dy), step, strict=True))
     lanes = [k] if workload.taps == 1 else s[conv].split(k, 2)
     s[conv].reorder(co, do, n, g, o, ci, dy, dx, *term, h, w, b, *lanes, *inner)
     s[conv].tensorize(b, env.gemm)
-    # Also the columns of a tile that are not taps.
+    # Load whole tiles, including columns that hold no taps.
     s[product.w_buf].compute_whole(s[product.w_buf].op.axis[-1])
     return do
 
@@ -284,7 +293,7 @@ def expression(workload: GroupedConv2d, env: Environment) -> Product:
 
 
 def sums(workload: GroupedConv2d, env: Environment, x: Tensor, x_buf: Tensor) -> Product:
-    """The same for an input ``x_buf`` that is padded."""
+    """Like `expression`, for an input that is already padded in ``x_buf``."""
     c, groups, acc = workload.group, workload.groups, env.acc_dtype
     row, per_row = workload.row_taps, workload.weights_per_row
     w = te.placeholder(
@@ -310,7 +319,7 @@ def sums(workload: GroupedConv2d, env: Environment, x: Tensor, x_buf: Tensor) ->
     size = (c.output_height, c.output_width)
 
     def at(w: Expr, k: Expr) -> tuple[Expr, Expr, Expr]:
-        """The column and the channel of the input, and the column of the weights."""
+        """Column and channel of the input, and column of the weight tile."""
         if workload.taps == 1:
             return w * c.strides[1] + dx * c.dilations[1], inner[0], inner[0]
         tap, channel = inner
@@ -339,7 +348,7 @@ def sums(workload: GroupedConv2d, env: Environment, x: Tensor, x_buf: Tensor) ->
 def candidates(
     workload: GroupedConv2d, config: Config
 ) -> Iterator[tuple[float, GroupedConv2dKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
+    """Knobs whose tiles fit the scratchpads, with estimated cycles."""
     c = workload.group
     for groups, outputs, rows, inputs, kernel, ahead in product(
         even_tiles(workload.groups),
@@ -373,7 +382,7 @@ def candidates(
 
 
 def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) -> float:
-    """An estimate in which the rows of a load do not overlap."""
+    """Estimated cycles; assumes that the rows of a load do not overlap."""
     c = workload.group
     weight_tiles = parts(workload.groups, knobs.groups) * parts(c.outputs, knobs.outputs)
     images = c.batch * parts(c.output_height, knobs.rows) * parts(c.output_width, knobs.columns)
@@ -390,7 +399,7 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
     resets = 0 if config.overwrite and knobs.is_whole(c) else 1
     compute = vectors * (workload.products + operations + resets)
     stored = c.requantize.parts * config.out.element_bytes / config.bus_bytes
-    # Tiles of another size are computed by another loop nest, which waits for its predecessor.
+    # Each tile size has its own loop nest, which waits for its predecessor.
     results = knobs.groups * knobs.outputs * knobs.rows * knobs.columns
     alone = region + results * (c.requantize.operations + stored)
     return _changes(c, knobs) * weight_tiles * alone + overlapped(
@@ -402,8 +411,7 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
 
 
 def _changes(c: Conv2dSizes, knobs: GroupedConv2dKnobs) -> int:
-    """How often a tile of the image, in the order of the schedule, has another size than the one
-    before it."""
+    """How often the size of the image tile changes from one tile to the next, in schedule order."""
     down, across = parts(c.output_height, knobs.rows), parts(c.output_width, knobs.columns)
     changes = 0
     if across > 1 and c.output_width % knobs.columns:

@@ -1,4 +1,4 @@
-"""Any element-wise function of an int8 tensor, by a table."""
+"""Arbitrary element-wise functions of int8 tensors, by table lookup."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from .parts.pointwise import Pointwise, PointwiseKnobs
 
 @dataclass(frozen=True)
 class PointwiseLookup(Pointwise):
-    """Replaces each scalar of ``vectors`` tiles by its entry in a table of ``table_elements``
-    tiles, which must be `Config.table_elements`."""
+    """Replaces each scalar of ``vectors`` tiles by its table entry. The table takes
+    ``table_elements`` tiles, which must equal `Config.table_elements`.
+    """
 
     vectors: int
     table_elements: int
@@ -56,6 +57,7 @@ def lookup(
     knobs: PointwiseKnobs | None = None,
     name: str = "lookup",
 ) -> Function:
-    """A function of the operand, the tiles of the table as `te.table_tiles` gives them, and output,
-    as `Pointwise` says. Knobs and errors are those of `tuned`."""
+    """Build a function of the operand, the table (`te.table_tiles`), and output; for layouts see
+    `Pointwise`. Default knobs and exceptions: see `tuned`.
+    """
     return tuned(workload, env, knobs, name)

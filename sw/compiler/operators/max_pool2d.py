@@ -23,10 +23,11 @@ from .parts.window import SlidingWindow, padded
 
 @dataclass(frozen=True)
 class MaxPool2d(SlidingWindow):
-    """Sizes of a pooling. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
-    channels; ``height`` and ``width`` are those of the input, in pixels; ``pads`` are rows and
-    columns of ``pad_value`` at the top, left, bottom and right, which count as values: they have no
-    effect if no input is less than ``pad_value``."""
+    """Sizes of a max pooling. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
+    channels; ``height`` and ``width`` of the input are in pixels; ``pads`` are rows and columns of
+    ``pad_value`` at the top, left, bottom and right. Padding takes part in the maximum: it has no
+    effect if no input is less than ``pad_value``.
+    """
 
     batch: int
     channels: int
@@ -47,9 +48,10 @@ class MaxPool2d(SlidingWindow):
 
 @dataclass(frozen=True)
 class MaxPool2dKnobs:
-    """The tile of the output that is computed at a time; with ``in_turn`` the next one is computed
-    while one is stored, and where GEMM and ALU overlap, GEMM brings the pixels of the next one
-    while the ALU compares."""
+    """The output tile that is computed at a time. With ``in_turn`` the next tile is computed while
+    one is stored; where GEMM and ALU overlap, GEMM copies the next tile's pixels to accumulators
+    while the ALU compares.
+    """
 
     channels: int
     rows: int
@@ -63,16 +65,18 @@ def max_pool2d(
     knobs: MaxPool2dKnobs | None = None,
     name: str = "max_pool2d",
 ) -> Function:
-    """A function of input, `identity_weights` if input and output tiles are the same, and output.
+    """Build a function of input, `identity_weights` if input and output tiles are the same, and
+    output.
 
     Input is (batch, channels, height, width, BATCH, BLOCK_OUT), output is (batch, channels, output
-    height, output width, BATCH, BLOCK_OUT), both out_dtype. Knobs and errors are those of `tuned`.
+    height, output width, BATCH, BLOCK_OUT), both out_dtype. Default knobs and exceptions: see
+    `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
 
 def scheduled(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    """The schedule for ``knobs``, and the arguments of the function."""
     if reads_what_it_stores(env):
         return _by_gemm(p, env, knobs)
     tail = (env.BATCH, env.BLOCK_OUT)
@@ -93,8 +97,9 @@ def scheduled(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Schedule
 
 
 def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
-    """The schedule with loads ahead, through GEMM. GEMM also produces the first value of each
-    comparison, so that no least value is needed to start from."""
+    """The schedule that prefetches inputs and moves them to accumulators by GEMM. GEMM also
+    produces the first operand of each comparison, so that no initial minimum is needed.
+    """
     tail = (env.BATCH, env.BLOCK_OUT)
     x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
     image = padded(x, p.pads, p.pad_value, "padded")
@@ -114,8 +119,8 @@ def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled
         else:
             s[tensor].pragma(tensor.op.axis[0], env.alu)
     if knobs.in_turn and env.config.overlap:
-        # The ALU reads an image in one bank for results in the other, and GEMM, which reads nothing
-        # while it overwrites, makes the next image meanwhile.
+        # The ALU reads an image in one bank and writes results to the other, while GEMM, which only
+        # overwrites and reads no accumulators, produces the next image.
         for tensor in (first, pool):
             s[tensor].double_buffer(2, 0)
         if pool is not first:
@@ -157,7 +162,7 @@ def _maximum(p: MaxPool2d, x_buf: Tensor, first: Tensor, env: Environment) -> tu
 
 
 def _tiles(y: Tensor, knobs: MaxPool2dKnobs, env: Environment) -> tuple[te.Schedule, te.IterVar]:
-    """A schedule of the output by tiles, and the axis of the tiles."""
+    """A schedule that tiles the output, and the axis over tiles."""
     s = te.create_schedule(y.op)
     n, c, h, w, b, k = s[y].op.axis
     tile = ((c, knobs.channels), (h, knobs.rows), (w, knobs.columns))
@@ -168,7 +173,7 @@ def _tiles(y: Tensor, knobs: MaxPool2dKnobs, env: Environment) -> tuple[te.Sched
 
 
 def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, MaxPool2dKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
+    """Knobs whose tiles fit the scratchpads, with estimated cycles."""
     p, by_gemm = workload, reads_what_it_stores(Environment(config))
     resets = 1 if config.overwrite else 2
     for channels, rows, columns, in_turn in product(
@@ -197,12 +202,13 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
         compute = results * (p.kernel[0] * p.kernel[1] + 1)
         if by_gemm:
             alu, gemm = results * (p.kernel[0] * p.kernel[1] - 1), resets * (pixels + results)
-            # Tiles of different sizes have separate loop nests, which wait for one another.
+            # Each tile size has its own loop nest, and loop nests do not overlap.
             alike = not (p.output_height % rows or p.output_width % columns)
             compute = alu + gemm
             if overlap and alike:
                 compute = resets * results + max(alu, resets * pixels)
-        # Loads of inputs run ahead, and stores overlap with the next tile if it has another bank.
+        # Input loads are prefetched, and a store overlaps with the next tile if that is in another
+        # bank.
         tile = max(load + store, compute) if by_gemm else load + max(compute, store)
         if not in_turn:
             tile = max(load, compute) + store if by_gemm else load + compute + store

@@ -1,4 +1,4 @@
-"""Copies between layouts: permutes the axes outside of tiles."""
+"""Permutes the axes outside of tiles, by copying."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .parts.tile_moves import Move, MoveKnobs, Moving
 
 @dataclass(frozen=True)
 class Permute(Moving):
-    """Axis d of the output is axis ``order[d]`` of the input, which has ``shape``; the axes within
-    a tile come after both. Scalars keep their position in a tile.
+    """Permutes an input of ``shape``: axis d of the output is axis ``order[d]`` of the input. The
+    axes within a tile stay last, and scalars keep their position within tiles.
 
-    Where BATCH is 1 and BLOCK_IN = r · BLOCK_OUT, (channels / r, r, pixels) in the order 0, 2, 1
-    makes tiles of BLOCK_IN from tiles of BLOCK_OUT.
+    Where BATCH is 1 and BLOCK_IN = r · BLOCK_OUT, shape (channels / r, r, pixels) with order 0, 2,
+    1 turns tiles of BLOCK_OUT into tiles of BLOCK_IN.
     """
 
     shape: tuple[int, ...]
@@ -42,6 +42,7 @@ class Permute(Moving):
 def permute(
     workload: Permute, env: Environment, knobs: MoveKnobs | None = None, name: str = "permute"
 ) -> Function:
-    """A function of input (*shape, BATCH, BLOCK_OUT) and output, whose axes are in the new order,
-    both out_dtype. The knobs have the axes of the output. Knobs and errors are those of `tuned`."""
+    """Build a function of input (*shape, BATCH, BLOCK_OUT) and output, with permuted axes, both
+    out_dtype. The knobs tile the axes of the output. Default knobs and exceptions: see `tuned`.
+    """
     return tuned(workload, env, knobs, name)

@@ -19,9 +19,10 @@ from .parts.pointwise import Pointwise, PointwiseKnobs
 
 @dataclass(frozen=True)
 class ScaledProduct(Pointwise):
-    """The product of two operands, each less its zero point, scaled by ``constants``, which
-    `parts.exact.product_constants` finds. Each operand has ``vectors`` tiles of BATCH rows and
-    BLOCK_OUT channels, out_dtype."""
+    """The product of two operands, each less its zero point, scaled by ``constants`` (see
+    `parts.exact.product_constants`). Each operand has ``vectors`` tiles of BATCH rows and BLOCK_OUT
+    channels, out_dtype.
+    """
 
     vectors: int
     zero_points: tuple[int, int]
@@ -72,7 +73,8 @@ def scaled_product(
     knobs: PointwiseKnobs | None = None,
     name: str = "scaled_product",
 ) -> Function:
-    """A function of both operands, `identity_weights` where GEMM loads them, parameters if the
-    constants have any, and output, as `Pointwise` says. The parameters are
-    `FixedPoint.parameters`. Knobs and errors are those of `tuned`."""
+    """Build a function of both operands, `identity_weights` where GEMM loads them, parameters
+    (`FixedPoint.parameters`) if the constants have any, and output; for layouts see `Pointwise`.
+    Default knobs and exceptions: see `tuned`.
+    """
     return tuned(workload, env, knobs, name)

@@ -1,9 +1,9 @@
 """Channels of one or several tensors in any order: shuffles, concatenations that do not fill tiles.
 
-Channels change their position within tiles, which GEMM does with weights of 0 and 1. A tile of
-results takes channels of a few tiles of the sources. With these sorted by the results that they
-give, the tiles that result tile t needs lie within a band, from ``first`` + ``step`` · t on: a
-shuffle of two halves takes three or four products per tile, not one per tile of the sources.
+GEMM moves channels within tiles by a product with 0/1 weights. A result tile takes channels from a
+few source tiles. With source tiles sorted by the results they contribute to, result tile t needs
+only a band of them, which begins at ``first`` + ``step`` · t: shuffling two halves takes three or
+four products per tile, instead of one per source tile.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from .parts.identity import reads_what_it_stores
 from .parts.tile_moves import MoveKnobs, candidates, channel_sources
 
 Array = npt.NDArray[Any]
-# A source, and one of its tiles of channels.
+# Index of a source, and of one of its channel tiles.
 Tile = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class SelectChannels:
-    """``channels`` of each source and ``pixels`` of all, in ``batch`` tiles of BATCH images. Result
-    channel n is the one with number ``chosen[n]``, counted through all sources. All have the same
-    scale and zero point. With a ``table``, which takes that many accumulators
-    (`Config.table_elements`), a LOOKUP of the result follows."""
+    """Gathers channels from sources with these numbers of ``channels``, each of ``pixels`` pixels
+    and ``batch`` tiles of BATCH images. Result channel n is channel ``chosen[n]``, counted across
+    all sources, which have the same scale and zero point. With a ``table``, which takes that many
+    accumulators (`Config.table_elements`), a LOOKUP of the result follows.
+    """
 
     batch: int
     channels: tuple[int, ...]
@@ -63,7 +64,7 @@ class SelectChannels:
             fits &= extents[2] == band.outputs
             return prod(extents) + self.table if fits else config.acc.depth + 1
 
-        # With channels as the last axis, a part of the pixels can have all channels.
+        # With channels as the last axis, a part of the pixels can include all channels.
         choices = candidates((self.batch, self.pixels, band.outputs), taken, config)
         return Choice.by_formula(
             (cycles, replace(knobs, extents=(batch, channels, pixels)))
@@ -73,9 +74,9 @@ class SelectChannels:
 
 
 class Band:
-    """The source ``tiles`` of a selection, in order, and those that result tiles multiply:
-    ``outputs`` times ``width`` of them, for tile t from ``first`` + ``step`` · t on. Tiles outside
-    are zeros.
+    """The source ``tiles`` of a selection in sorted order, and the band each result tile
+    multiplies: result tile t < ``outputs`` uses ``width`` tiles from index ``first`` + ``step`` ·
+    t. Indices outside of ``tiles`` are zero tiles.
     """
 
     def __init__(self, selection: SelectChannels, block: int) -> None:
@@ -101,13 +102,14 @@ class Band:
 
     @property
     def reach(self) -> int:
-        """Tiles from the first to the last one that is multiplied."""
+        """Number of tiles from the first to the last one multiplied."""
         return self.step * (self.outputs - 1) + self.width
 
     @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
-        """Successive ``tiles`` of one source: the end of the run, the source, and by how much the
-        number of a tile of that is greater than its place in ``tiles``."""
+        """Runs of consecutive ``tiles`` of one source: end of the run, source, and offset from an
+        index in ``tiles`` to the tile number within the source.
+        """
         return list(self._runs())
 
     def _runs(self) -> Iterator[tuple[int, int, int]]:
@@ -127,8 +129,9 @@ class Band:
 
 
 def _band(least: Array, most: Array, step: int) -> tuple[int, int, int]:
-    """The width, the step and the first tile of the narrowest band with a given step: result tile t
-    needs tiles from ``least[t]`` to ``most[t]``."""
+    """Width, step and first tile of the narrowest band with a given step, if result tile t needs
+    tiles from ``least[t]`` to ``most[t]``.
+    """
     moved = step * np.arange(len(least))
     first = int((least - moved).min())
     return int((most - moved).max()) - first + 1, step, first
@@ -140,12 +143,12 @@ def select_channels(
     knobs: MoveKnobs | None = None,
     name: str = "select_channels",
 ) -> Function:
-    """A function of the sources, `selection_weights`, the tiles of the table as `te.table_tiles`
-    gives them if there is one, and output.
+    """Build a function of the sources, `selection_weights`, the table (`te.table_tiles`) if there
+    is one, and output.
 
-    All tensors are (batch, tiles of channels, pixels, BATCH, BLOCK_OUT) out_dtype. The knobs have
-    the first three axes of the output, with all channels at a time. Knobs and errors are those of
-    `tuned`. Raises `ValueError` on a machine whose input tiles differ from its output tiles.
+    All tensors are (batch, channel tiles, pixels, BATCH, BLOCK_OUT) out_dtype. The knobs tile
+    the first three axes of the output, with all channels at a time. Default knobs and exceptions:
+    see `tuned`. Raises `ValueError` on a machine whose input tiles differ from its output tiles.
     """
     if not reads_what_it_stores(env):
         raise ValueError(
@@ -156,7 +159,7 @@ def select_channels(
 
 
 def selection_weights(workload: SelectChannels, config: Config) -> Array:
-    """int8 (tiles of results, products, BLOCK_OUT, BLOCK_IN) of 0 and 1."""
+    """int8 (result tiles, band width, BLOCK_OUT, BLOCK_IN) of 0 and 1."""
     return Band(workload, config.block_out).weights()
 
 
@@ -216,7 +219,7 @@ def _scheduled(workload: SelectChannels, env: Environment, knobs: MoveKnobs) -> 
 
 
 def _joined(sources: Sequence[Tensor], band: Band, n: Expr, place: Expr, i: Sequence[Expr]) -> Expr:
-    """The scalar at ``i`` in the tile at a ``place`` of the band."""
+    """The scalar at ``i`` in the tile at index ``place`` of the sorted tiles."""
     *others, (_, source, shift) = band.runs
     value = sources[source](n, place + shift, *i)
     for end, source, shift in reversed(others):

@@ -30,10 +30,11 @@ from .parts.window import padded
 @dataclass(frozen=True)
 class TransposedConv2d:
     """Sizes of a transposed convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH
-    images, BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in
-    pixels; ``pads`` are rows and columns cropped from the result at the top, left, bottom and
-    right, and ``output_padding`` those added at the bottom and the right. Inputs that a result
-    would read outside of the image are ``pad_value``."""
+    images, BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` of the input are in pixels;
+    ``pads`` are rows and columns cropped from the result at the top, left, bottom and right, and
+    ``output_padding`` rows and columns added at the bottom and the right. Inputs outside the image
+    read as ``pad_value``.
+    """
 
     batch: int
     inputs: int
@@ -66,7 +67,7 @@ class TransposedConv2d:
 
 @dataclass(frozen=True)
 class Axis:
-    """One of the two axes: ``before`` and ``after`` results are cropped.
+    """One of the two axes; ``before`` and ``after`` are the numbers of results cropped at its ends.
 
     Result h = ``stride`` · q + p, of phase p, is the sum over t of input q + ``ahead`` - t times
     tap ``stride`` · t + p - ``back``, where both exist.
@@ -84,7 +85,7 @@ class Axis:
 
     @property
     def steps(self) -> int:
-        """Results per phase; the last one may lie beyond the output."""
+        """Results per phase; the last one may lie outside the output."""
         return parts(self.results, self.stride)
 
     @property
@@ -97,7 +98,7 @@ class Axis:
 
     @property
     def taps(self) -> int:
-        """Number of taps that a result sums over, including nonexistent ones."""
+        """Number of taps summed per result, including nonexistent ones."""
         return (self.kernel - 1 + self.back) // self.stride + 1
 
     @property
@@ -109,9 +110,9 @@ class Axis:
 @dataclass(frozen=True)
 class TransposedConv2dKnobs:
     """The output tile that accumulates at a time: ``outputs`` channel tiles and, of each phase,
-    ``rows`` and ``columns``; and what is loaded at a time: ``inputs`` channel tiles and, of each
-    phase, rows of ``taps``. With ``ahead`` the next ones are prefetched, and with ``in_turn`` the
-    next tile accumulates while one is requantized and stored.
+    ``rows`` and ``columns``. Loaded at a time: ``inputs`` channel tiles and, of each phase, rows of
+    ``taps``. With ``ahead`` the next operands are prefetched, and with ``in_turn`` the next tile
+    accumulates while its predecessor is requantized and stored.
     """
 
     outputs: int
@@ -124,7 +125,7 @@ class TransposedConv2dKnobs:
 
     @property
     def copies(self) -> int:
-        """Tiles of each operand that are held at a time."""
+        """Tiles of each operand held at a time."""
         return 2 if self.ahead else 1
 
     def is_whole(self, c: TransposedConv2d) -> bool:
@@ -138,19 +139,20 @@ def transposed_conv2d(
     knobs: TransposedConv2dKnobs | None = None,
     name: str = "transposed_conv2d",
 ) -> Function:
-    """A function of input, weights, bias and output.
+    """Build a function of input, weights, bias and output.
 
     Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
-    inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, vertical
-    stride, horizontal stride, BATCH, BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, for
-    each phase of the results, since each sums over other taps, output is (batch, outputs, output
-    height, output width, BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
+    inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, output is (batch, outputs,
+    output height, output width, BATCH, BLOCK_OUT) out_dtype. Bias is (outputs, vertical stride,
+    horizontal stride, BATCH, BLOCK_OUT) acc_dtype or requantization parameters (see `epilogue`):
+    one per phase, since each phase sums over different taps. Default knobs and exceptions: see
+    `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
 
 def scheduled(c: TransposedConv2d, env: Environment, knobs: TransposedConv2dKnobs) -> Scheduled:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    """The schedule for ``knobs``, and the arguments of the function."""
     v, u, product = c.vertical, c.horizontal, expression(c, env)
     y, conv = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
@@ -224,7 +226,7 @@ def expression(c: TransposedConv2d, env: Environment) -> Product:
 def candidates(
     workload: TransposedConv2d, config: Config
 ) -> Iterator[tuple[float, TransposedConv2dKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
+    """Knobs whose tiles fit the scratchpads, with estimated cycles."""
     c, v, u = workload, workload.vertical, workload.horizontal
     for outputs, rows, inputs, taps, ahead in product(
         even_tiles(c.outputs),
@@ -258,7 +260,7 @@ def candidates(
 
 
 def _cycles(c: TransposedConv2d, config: Config, knobs: TransposedConv2dKnobs) -> float:
-    """An estimate in which the rows of a load do not overlap."""
+    """Estimated cycles; assumes that the rows of a load do not overlap."""
     v, u = c.vertical, c.horizontal
     output_tiles = parts(c.outputs, knobs.outputs)
     images = c.batch * parts(v.steps, knobs.rows) * parts(u.steps, knobs.columns)

@@ -1,8 +1,8 @@
 """Nearest-neighbour upsampling of images by integer factors.
 
-A row of results is computed once, by copies within the accumulators, and stored as often as it is
-repeated. Loading every pixel several times, with stride 0, would take an instruction and a memory
-request per pixel.
+A result row is computed once, by copies within the accumulators, and stored once per repetition.
+Loading every pixel repeatedly, with stride 0, would take an instruction and a memory request per
+pixel.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from .parts.tile_moves import Move, MoveKnobs, Moving
 @dataclass(frozen=True)
 class Upsample2d(Moving):
     """Sizes of an upsampling. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
-    channels; ``height`` and ``width`` are those of the input, in pixels, each of which becomes
-    ``factors`` rows and columns."""
+    channels; ``height`` and ``width`` of the input are in pixels; each pixel becomes ``factors``
+    (rows, columns) pixels.
+    """
 
     batch: int
     channels: int
@@ -67,8 +68,8 @@ def upsample2d(
     knobs: MoveKnobs | None = None,
     name: str = "upsample2d",
 ) -> Function:
-    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT) and output (batch,
-    channels, height · factor, width · factor, BATCH, BLOCK_OUT), both out_dtype. The axes of the
-    knobs are batch, channels, height and width of the input. Knobs and errors are those of `tuned`.
+    """Build a function of input (batch, channels, height, width, BATCH, BLOCK_OUT) and output
+    (batch, channels, height · factor, width · factor, BATCH, BLOCK_OUT), both out_dtype. The knobs
+    tile batch, channels, height and width of the input. Default knobs and exceptions: see `tuned`.
     """
     return tuned(workload, env, knobs, name)

@@ -18,9 +18,11 @@ from .parts.pointwise import Pointwise, PointwiseKnobs
 
 @dataclass(frozen=True)
 class WeightedSum(Pointwise):
-    """``constants`` have one factor per operand: two factors add tensors of different scales, one
-    changes the scale of a tensor. Each operand has ``vectors`` tiles of BATCH rows and BLOCK_OUT
-    channels, acc_dtype if ``wide``, else out_dtype. `parts.exact` finds constants."""
+    """A sum with one factor of ``constants`` per operand: two factors add tensors of different
+    scales, a single one changes the scale of a tensor. Each operand has ``vectors`` tiles of BATCH
+    rows and BLOCK_OUT channels, acc_dtype if ``wide``, else out_dtype. `parts.exact` finds
+    constants.
+    """
 
     vectors: int
     constants: FixedPoint
@@ -59,7 +61,8 @@ def weighted_sum(
     knobs: PointwiseKnobs | None = None,
     name: str = "weighted_sum",
 ) -> Function:
-    """A function of the operands, `identity_weights` where GEMM loads them, parameters if the
-    constants have any, and output, as `Pointwise` says. The parameters are
-    `FixedPoint.parameters`. Knobs and errors are those of `tuned`."""
+    """Build a function of the operands, `identity_weights` where GEMM loads them, parameters
+    (`FixedPoint.parameters`) if the constants have any, and output; for layouts see `Pointwise`.
+    Default knobs and exceptions: see `tuned`.
+    """
     return tuned(workload, env, knobs, name)

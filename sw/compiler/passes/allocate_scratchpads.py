@@ -1,8 +1,9 @@
-"""Assign a scratchpad address to every buffer, behind the buffers live at its allocation.
+"""Assign a scratchpad address to every buffer, after the buffers live at its allocation.
 
 Where GEMM and ALU can overlap, copies of accumulator buffers alternate between the two banks, the
-lower and upper half of their scratchpad, so that the units do not compete for a port. A buffer
-whose bank the schedule sets has all copies there."""
+lower and upper half of their scratchpad, so that the units do not compete for a port. If the
+schedule selects a bank for a buffer, all its copies are in that bank.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from amaranth_vta.sw.compiler.nest.scopes import copy_elements, scratchpad
 
 
 def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with a base for each buffer.
+    """Assign a base to each buffer of ``nest``.
 
     Raises `LoweringError` when a scratchpad is too small, with the size of each buffer in it and
     the size that would fit.
@@ -33,12 +34,12 @@ def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
         try:
             return replace(nest, body=_Allocator(config, True).visit(nest.body, ()))
         except LoweringError:
-            pass  # too large for the banks; it may fit without them
+            pass  # too large for the banks; it may fit without banks
     return replace(nest, body=_Allocator(config, False).visit(nest.body, ()))
 
 
 def elements_used(nest: LoopNest, scope: str, config: Config) -> int:
-    """The end of the last buffer of ``scope``, in elements, in a nest that has been allocated."""
+    """End of the last buffer of ``scope``, in elements, in an allocated nest."""
     buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]
     ends = (
         buffer.base + buffer.copies * copy_elements(buffer, config)
@@ -49,8 +50,9 @@ def elements_used(nest: LoopNest, scope: str, config: Config) -> int:
 
 
 def _alternates(nest: LoopNest) -> bool:
-    """Whether accumulators have several copies, an even number of them unless all are in one
-    bank."""
+    """Whether some accumulators have several copies, and all such buffers have an even number of
+    copies or a fixed bank.
+    """
     buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]
     several = [buffer for buffer in buffers if buffer.scope == "acc" and not _alone(buffer)]
     return bool(several) and all(
@@ -64,8 +66,8 @@ def _alone(buffer: NestBuffer) -> bool:
 
 class _Allocator:
     """Assigns base addresses. With ``banked``, accumulators with a single copy and no bank are
-    placed at the end of the upper bank: other layers' buffers then start at equal elements, so that
-    layers share micro-ops.
+    placed at the end of the upper bank: other buffers then start at the same elements in all
+    layers, so that layers share micro-ops.
     """
 
     def __init__(self, config: Config, banked: bool) -> None:
@@ -73,15 +75,15 @@ class _Allocator:
         self.banked = banked
 
     def taken(self, buffer: NestBuffer) -> int:
-        """Elements that ``buffer`` occupies from its base on; in banks, those of one copy."""
+        """Elements that ``buffer`` occupies from its base on; with banks, elements of one copy."""
         size = copy_elements(buffer, self.config)
         if self.banked and buffer.scope == "acc" and buffer.bank is None:
             return -(-buffer.copies // 2) * size
         return buffer.copies * size
 
     def end(self, buffers: Sequence[NestBuffer], bank: int, depth: int) -> int:
-        """End of ``buffers`` in a bank, relative to the bank's start, without those placed at its
-        end.
+        """End of ``buffers`` in a bank, relative to the bank's start; excludes buffers that are
+        placed at the end of the bank.
         """
         ends = (
             (other.base or 0) % (depth // 2) + self.taken(other)
@@ -91,7 +93,9 @@ class _Allocator:
         return max(ends, default=0)
 
     def visit(self, stmt: Stmt, live: tuple[NestBuffer, ...]) -> Stmt:
-        """``live`` are the buffers that exist around ``stmt``, in the order of their bases."""
+        """Allocate within ``stmt``; ``live`` are the buffers live around it, in order of their
+        bases.
+        """
         if not isinstance(stmt, Allocate):
             return rebuild(stmt, lambda child: self.visit(child, live))
         buffer = stmt.buffer
@@ -102,7 +106,7 @@ class _Allocator:
         same = [other for other in live if other.scope == buffer.scope]
         depth = scratchpad(self.config, buffer.scope).depth
         in_banks = self.banked and buffer.scope == "acc"
-        # Many statements refer to the buffer, so it is changed in place.
+        # Updated in place: many statements refer to the buffer.
         single = sum(self.taken(other) for other in (*same, buffer) if _alone(other))
         if not in_banks:
             buffer.base = sum(map(self.taken, same))

@@ -37,22 +37,22 @@ from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
 
 from .support.assignments import read_buffers, written_buffers
 
-# By buffer, how to access the rolling buffer in its place.
+# Per buffer, a function that rewrites an access to the rolling buffer that replaces it.
 _Renamed = dict[NestBuffer, Callable[[Access], Access]]
-# By the name of a buffer, the turns of the rolling buffer before a statement.
+# Per buffer name, the turn of the rolling buffer at a statement.
 _Turns = Mapping[str, Affine]
 
 
 def compute_ahead(nest: LoopNest, _: Config) -> LoopNest:
-    """``nest`` with the buffers that are ``ahead`` filled so many iterations earlier.
+    """Software-pipeline ``nest``: fill each buffer that is ``ahead`` that many iterations earlier.
 
-    Raises `LoweringError` if one of them has too few copies.
+    Raises `LoweringError` if a buffer has too few copies.
     """
     return replace(nest, body=_visit(nest.body))
 
 
 def _visit(stmt: Stmt) -> Stmt:
-    """``stmt`` with the outermost loop, or sequence of loops, around pipelined stages rewritten."""
+    """Rewrite the outermost loop, or sequence of loops, around pipelined stages in ``stmt``."""
     parts = [part for part in children(stmt) if _has_ahead(part)]
     if parts and (isinstance(stmt, For) or len(parts) > 1):
         return _Iterations().moved(stmt)
@@ -63,31 +63,29 @@ def _has_ahead(stmt: Stmt) -> bool:
     return any(isinstance(part, Allocate) and part.buffer.ahead > 0 for part in walk(stmt))
 
 
-# Statements by how many iterations ahead they are.
+# Statements by lead: the number of iterations by which they run ahead.
 _Leads = Mapping[int, Stmt]
 
 
 @dataclass
 class _Iteration:
-    """The statements of an iteration, in the order of the program for each lead."""
+    """The statements of one iteration, per lead in program order."""
 
     leads: _Leads
 
     def first(self, lead: int) -> _Leads:
-        """The prologue: the first iteration's statements that are at least ``lead`` iterations
-        ahead.
-        """
+        """The prologue: statements of the first iteration with a lead of at least ``lead``."""
         return {at: part for at, part in self.leads.items() if at >= lead}
 
     def shifted(self, lead: int, following: _Leads) -> _Tree:
-        """All iterations, with statements at least ``lead`` ahead taken from the next iteration;
-        the last iteration takes them from ``following``.
+        """All iterations, where statements with a lead of at least ``lead`` come from the next
+        iteration, and in the last iteration from ``following``.
         """
         own = {at: part for at, part in self.leads.items() if at < lead}
         return _Iteration({**own, **following})
 
     def replaced(self, values: Mapping[Var, Affine]) -> _Tree:
-        """A copy with the variables ``values`` replaced."""
+        """A copy with variables replaced by ``values``."""
         return _Iteration({at: copied(part, values, {}) for at, part in self.leads.items()})
 
     def in_order(self, order: _Order) -> Stmt:
@@ -124,8 +122,9 @@ class _Loop:
 
 @dataclass
 class _Row:
-    """``parts`` in sequence. Before the first iteration of each come the statements of ``before``,
-    if there are any; ``rest`` comes after all parts."""
+    """``parts`` in sequence, then ``rest``. The statements ``before[n]``, if given, precede the
+    first iteration of part n.
+    """
 
     parts: list[_Tree]
     before: list[Stmt] = field(default_factory=list)
@@ -162,17 +161,17 @@ class _Row:
 _Tree = _Iteration | _Loop | _Row
 
 
-# The order of instructions in an iteration: loads, products, ALU operations, and STOREs.
+# Order of instructions in an iteration.
 _LOADS, _PRODUCTS, _OPERATIONS, _STORES = range(4)
 
 
 class _Order:
-    """Order of the statements of an iteration. ``leads`` has, per rolling buffer, the number of
+    """Orders the statements of an iteration. ``leads`` has, per rolling buffer, the number of
     iterations by which it is written ahead.
 
     With a distance of one iteration, statements that are ahead come first. With more, statements
-    of one kind are grouped, oldest operands first, so that each unit has the work of a whole
-    iteration without waiting for the others.
+    are grouped by kind, oldest operands first, so that each unit has the work of a whole iteration
+    without waiting for the others.
     """
 
     def __init__(self, leads: Mapping[NestBuffer, int]) -> None:
@@ -180,7 +179,7 @@ class _Order:
 
     @property
     def most(self) -> int:
-        """The most iterations that anything is ahead."""
+        """The maximum lead."""
         return max(self._leads.values())
 
     def of(self, leads: _Leads) -> Stmt:
@@ -201,14 +200,14 @@ class _Order:
         return seq(*(part for _, part in parts))
 
     def _age(self, lead: int, part: Stmt) -> int:
-        """How many iterations ago the latest of what ``part`` reads has been written."""
+        """Iterations since the most recent operand of ``part`` was written."""
         ages = [
             self._leads[source] - lead for source in read_buffers(part) if source in self._leads
         ]
         return min(ages, default=0)
 
     def require_copies(self, leads: _Leads) -> None:
-        """Raises `LoweringError` if a buffer is written again before all of it is read."""
+        """Raises `LoweringError` if a buffer's copy would be overwritten before its last read."""
         order = list(walk(self.of(leads)))
         for buffer, lead in self._leads.items():
             writes, reads = [], [(lead, -1)]
@@ -233,7 +232,7 @@ def _parts(stmt: Stmt) -> list[Stmt]:
 
 
 def _kind(stmt: Stmt) -> int | None:
-    """The place of ``stmt`` in the order of kinds; None if it is of several."""
+    """The kind of ``stmt``, as a number in issue order; None if it has several."""
     kinds = {_kind_of(part) for part in walk(stmt) if isinstance(part, Region)}
     return kinds.pop() if len(kinds) == 1 else None
 
@@ -251,7 +250,7 @@ class _Iterations:
     def __init__(self) -> None:
         self._rolling: dict[str, NestBuffer] = {}
         self._scalars: Counter[str] = Counter()
-        # By rolling buffer, how many iterations ahead it is written.
+        # Per rolling buffer, the number of iterations by which it is written ahead.
         self._leads: dict[NestBuffer, int] = {}
         self._found: list[_Iteration] = []
 
@@ -296,7 +295,9 @@ class _Iterations:
         return row
 
     def _flat(self, stmt: Stmt, renamed: _Renamed, turns: _Turns) -> list[Stmt]:
-        """The statements of ``stmt``, whose allocations outside of its loops become rolling."""
+        """The statements of ``stmt``, with allocations outside of its loops turned into rolling
+        buffers.
+        """
         match stmt:
             case Allocate():
                 return self._flat(stmt.body, self._renaming(stmt.buffer, renamed, turns), turns)
@@ -308,7 +309,7 @@ class _Iterations:
         parts, leads = self._flat(stmt, renamed, turns), dict[int, list[Stmt]]()
         buffers = [part.buffer for part in _same_iteration(stmt)]
         ahead = {self._rolling[buffer.name]: buffer.ahead for buffer in buffers}
-        # Each buffer is written as far ahead of the earliest that reads it as it says.
+        # Each buffer is written its own distance ahead of its earliest reader.
         written = dict(ahead)
         for part in reversed(parts):
             own = written_buffers(part) & written.keys()
@@ -323,7 +324,7 @@ class _Iterations:
         return found
 
     def _renaming(self, old: NestBuffer, renamed: _Renamed, turns: _Turns) -> _Renamed:
-        """``renamed`` with the rolling buffer in the place of ``old``, in its present turn."""
+        """``renamed``, extended to replace ``old`` by the rolling buffer in its current turn."""
         new = self._rolling.setdefault(old.name, replace(old, rolling=True, ahead=0))
         new.copies = max(new.copies, old.copies)
         self._scalars[old.name] = max(self._scalars[old.name], old.scalars)
@@ -331,7 +332,7 @@ class _Iterations:
 
 
 def _in_turn(old: NestBuffer, new: NestBuffer, turn: Affine, access: Access) -> Access:
-    """``access`` to ``old`` as one to ``new``, whose turns are flat."""
+    """``access`` to ``old`` rewritten to ``new``, whose turns are flattened."""
     place = old.flat(access.indices)
     if place is None:
         raise LoweringError(f"{access} is read ahead at an index that is not affine")
@@ -339,14 +340,14 @@ def _in_turn(old: NestBuffer, new: NestBuffer, turn: Affine, access: Access) -> 
 
 
 def _later(by: int, access: Access) -> Access:
-    """``access`` to a rolling buffer, so many turns later."""
+    """``access`` to a rolling buffer, shifted ``by`` turns later."""
     turn = Affine.of(access.indices[0])
     assert turn is not None
     return Access(access.source, (turn.plus(Affine({}, by)), *access.indices[1:]))
 
 
 def _in_iteration(stmt: Stmt) -> bool:
-    """Whether pipelined buffers are allocated in ``stmt`` once, outside of its loops."""
+    """Whether ``stmt`` allocates pipelined buffers exactly once, outside of its loops."""
     match stmt:
         case Allocate():
             return bool(stmt.buffer.ahead) or _in_iteration(stmt.body)
@@ -365,7 +366,7 @@ def _same_iteration(stmt: Stmt) -> Iterator[Allocate]:
 
 
 def _after(stmt: Stmt, turns: _Turns) -> _Turns:
-    """The turns after ``stmt``, with ``turns`` before it."""
+    """The turns after ``stmt``, given the turns before it."""
     counts = _allocations(stmt)
     return dict(turns) | {
         name: turns.get(name, Affine({})).plus(Affine({}, count)) for name, count in counts.items()
@@ -373,7 +374,7 @@ def _after(stmt: Stmt, turns: _Turns) -> _Turns:
 
 
 def _allocations(stmt: Stmt) -> Counter[str]:
-    """How often each buffer is allocated in ``stmt``, by name."""
+    """Number of allocations of each buffer in ``stmt``, by name."""
     found = Counter[str]()
     for part in children(stmt):
         found += _allocations(part)

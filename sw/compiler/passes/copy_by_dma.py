@@ -1,9 +1,9 @@
 """Lower regions marked dma_copy to LOAD and STORE instructions.
 
-One instruction moves rows of consecutive tiles, one stride apart. A LOAD pads all four sides, with
-zeros or, with the extension PAD_VALUE, with any one value. Copy loops over contiguous memory are
-merged. Of the remaining loops the innermost becomes the row, the next one the number of rows, and
-the others repeat the instruction.
+One instruction moves rows of consecutive tiles with a constant stride. A LOAD can pad all four
+sides, with zeros or, with the extension PAD_VALUE, with any one value. Copy loops over contiguous
+memory are merged. Of the remaining loops the innermost becomes the row, the next one the number of
+rows, and the others repeat the instruction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAD_LIMIT = (1 << PAD_WIDTH) - 1
 
 
 def copy_by_dma(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with LOAD and STORE instructions for its copies.
+    """Lower the copies of ``nest`` to LOAD and STORE instructions.
 
     Raises `LoweringError` for a region that is not a copy, or whose indices or conditions are not
     affine.
@@ -50,7 +50,7 @@ def copy_by_dma(nest: LoopNest, config: Config) -> LoopNest:
 
 
 def _widen(stmt: Stmt) -> Stmt:
-    """Moves loops whose whole body is a copy into its region."""
+    """Move loops whose whole body is a copy into the copy's region."""
     stmt = rebuild(stmt, _widen)
     if isinstance(stmt, For) and isinstance(stmt.body, Region) and stmt.body.kind == "dma_copy":
         return Region("dma_copy", replace(stmt, body=stmt.body.body))
@@ -59,8 +59,9 @@ def _widen(stmt: Stmt) -> Stmt:
 
 @dataclass
 class _Dimension:
-    """A loop of a copy: the elements from one iteration to the next in the scratchpad and in DRAM,
-    and the iterations, from ``low`` to ``high`` - 1, that move data; the others are padding."""
+    """A loop of a copy: its strides in the scratchpad and in DRAM, in elements, and the iterations
+    from ``low`` to ``high`` - 1 that move data; the others are padding.
+    """
 
     var: Var | None
     extent: int
@@ -78,7 +79,7 @@ class _Dimension:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The elements of both sides in terms of a copy's loops, and the loops ``within`` a tile."""
+    """Elements of both sides as functions of a copy's loops, and the loops ``within`` a tile."""
 
     dram: NestBuffer
     offset: Affine
@@ -142,15 +143,15 @@ class _Copies:
                 assign.label,
                 pad_value=copied.pad_value,
             ),
-            # A dimension that stays on the same scratchpad elements repeats the others: it goes
-            # outermost.
+            # A dimension with scratchpad stride 0 repeats the others, so it must be outermost.
             self.joined(sorted(dimensions, key=lambda d: (d.sram != 0, -d.sram))),
             guards,
         )
 
     def with_source(self, assign: Assign) -> Assign:
-        """``assign``, with a constant value replaced by a LOAD of padding alone, nominally from
-        the first suitable argument."""
+        """Turn the assignment of a constant into a copy that is only padding, nominally from the
+        first suitable argument.
+        """
         number, inner = _constant(assign.value, []), assign.value
         while isinstance(inner, Cast):
             inner = inner.value
@@ -166,8 +167,9 @@ class _Copies:
         return replace(assign, value=Cast(padded, assign.buffer.dtype))
 
     def tiles(self, memory: Memory, loops: Sequence[For], assign: Assign, source: Access) -> _Tiles:
-        """The elements that ``loops`` walk through. Raises `LoweringError` unless they are whole
-        tiles on both sides."""
+        """The elements that ``loops`` iterate over. Raises `LoweringError` unless they are whole
+        tiles on both sides.
+        """
         stage = assign.label.stage
         dram, sram = source, Access(assign.buffer, assign.indices)
         if memory is Memory.OUT:
@@ -186,8 +188,9 @@ class _Copies:
         return _Tiles(dram.source, outer, sram.source, inner, within)
 
     def memory(self, stage: str, target: NestBuffer, source: NestBuffer, narrowed: bool) -> Memory:
-        """The memory of a LOAD or STORE between the two. Raises `LoweringError` if there is no such
-        transfer."""
+        """The memory type of the LOAD or STORE from ``source`` to ``target``. Raises
+        `LoweringError` if there is no such transfer.
+        """
         out = f"int{self.config.out_width}"
         if target.scope == "dram" and source.scope == "acc":
             if target.dtype != out:
@@ -216,7 +219,7 @@ class _Copies:
         return {"inp": Memory.INP, "wgt": Memory.WGT, "acc": Memory.ACC}[target.scope]
 
     def misplaced(self, target: NestBuffer, source: NestBuffer) -> str:
-        """Which of the two is in a scope that no transfer has there."""
+        """Which of the two buffers is in a scope that no transfer supports there."""
         if target.scope != "dram":
             also = " or, into inp_scope, acc_scope" if self.config.forward else ""
             here = scope_name(source.scope)
@@ -238,8 +241,9 @@ class _Copies:
         tile: dict[Var, int],
         assign: Assign,
     ) -> list[Affine]:
-        """Narrows ``dimensions`` to the iterations where ``conditions`` hold. Returns forms of the
-        loops around the copy that must not be negative for any data to be moved."""
+        """Narrow ``dimensions`` to the iterations where ``conditions`` hold. Returns guards: affine
+        forms of the loops around the copy, which moves data only if none is negative.
+        """
         guards = []
         for condition in conditions:
             forms = not_negative(condition)
@@ -288,7 +292,9 @@ class _Copies:
     # Shape: which loops are within the instruction.
 
     def joined(self, dimensions: list[_Dimension]) -> list[_Dimension]:
-        """``dimensions``, outermost first, with those merged that are contiguous on both sides."""
+        """``dimensions``, outermost first, with dimensions merged that are contiguous on both
+        sides.
+        """
         result: list[_Dimension] = []
         for dimension in dimensions:
             result.append(dimension)
@@ -355,7 +361,8 @@ class _Copies:
             y_pad = (y_pad[0], (y.extent if y else 1) - y_size - y_pad[0])
         result: Stmt = replace(
             base,
-            # A transfer of padding alone does not use its offset, which still must not be negative.
+            # A transfer that is only padding ignores its offset, but the offset must not be
+            # negative.
             offset=simplify(maximum(offset, 0), self.ranges),
             index=index,
             x_size=simplify(x_size, self.ranges),
@@ -369,7 +376,7 @@ class _Copies:
         return result
 
     def size(self, dimension: _Dimension | None) -> tuple[tuple[Expr, Expr], Expr]:
-        """The extents of padding before and after, and of the data between, in one dimension."""
+        """((padding before, padding after), data) of one dimension."""
         if dimension is None:
             return (Affine({}), Affine({})), Affine({}, 1)
         before = simplify(minimum(dimension.low, dimension.high), self.ranges)

@@ -1,5 +1,6 @@
-"""Folds two loops around micro-ops into the loops of an instruction; the others are unrolled into
-micro-ops, or repeat the instruction where these would exceed the micro-op buffer."""
+"""Folds two loops around micro-ops into the loops of an instruction. The other loops are unrolled
+into micro-ops or, where these would exceed the micro-op buffer, repeat the instruction.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _MAX_ITERATIONS = (1 << ITERATION_WIDTH) - 1
 
 
 def fold_loops(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with its micro-ops gathered into GEMM and ALU instructions."""
+    """Gather the micro-ops of ``nest`` into GEMM and ALU instructions."""
     folder = _LoopFolder(config, loop_ranges(nest.body))
     return replace(nest, body=folder.visit(nest.body))
 
@@ -55,8 +56,7 @@ class _LoopFolder:
         return seq(*(self.instruction(p) if isinstance(p, _UopNest) else p for p in parts))
 
     def gather(self, stmt: Stmt) -> list[_UopNest | Stmt]:
-        """``stmt`` as nests of single micro-ops, as far as its loops can be distributed over
-        them."""
+        """Split ``stmt`` into nests of single micro-ops, as far as its loops can be distributed."""
         match stmt:
             case NestUop():
                 return [_UopNest((), stmt)]
@@ -73,7 +73,9 @@ class _LoopFolder:
         return [rebuild(stmt, self.visit)]
 
     def steps_turns(self, loop: For, uop: NestUop) -> bool:
-        """Whether the loop steps through turns of a rolling buffer, which instructions cannot."""
+        """Whether the loop steps through turns of a rolling buffer, which instruction loops cannot
+        do.
+        """
         return any(
             operand.buffer.rolling
             and operand.index.terms.get(loop.var, 0) >= copy_elements(operand.buffer, self.config)
@@ -81,7 +83,7 @@ class _LoopFolder:
         )
 
     def can_be_distributed(self, loop: For, nests: Sequence[_UopNest]) -> bool:
-        """Whether all iterations of one nest may precede those of the next (loop distribution).
+        """Whether all iterations of one nest may run before those of the next (loop distribution).
 
         This holds if no two iterations of the loop touch the same accumulator.
         """
@@ -107,7 +109,7 @@ class _LoopFolder:
 
     def instruction(self, nest: _UopNest) -> Stmt:
         loops = list(self.joined(nest))
-        # The longest loops become the instruction's; the order of micro-ops does not matter.
+        # The longest loops are folded into the instruction; the order of micro-ops does not matter.
         able = [
             item
             for item in loops
@@ -125,7 +127,7 @@ class _LoopFolder:
             repeated.append(inner.pop(0))
         outside = [item for item in loops if any(item is other for other in chosen)]
         if nest.uop.alu is not None and self.config.overlap:
-            # A source that stays the same is read once.
+            # An unchanged source is read only once.
             outside.sort(key=_keeps_source)
         kernel = Kernel(
             tuple(UopLoop(item.extent, *item.factors, item.loop.label) for item in outside),
@@ -138,7 +140,7 @@ class _LoopFolder:
         return result
 
     def without(self, kernel: Kernel, chosen: Sequence[_Loop]) -> Kernel:
-        """The kernel with the variables of its own loops removed from the indices."""
+        """The kernel with the variables of its own loops removed from its indices."""
         gone = {item.loop.var: Affine({}) for item in chosen}
         changed = {
             name: replace(operand, index=operand.index.replace(gone))
@@ -147,7 +149,7 @@ class _LoopFolder:
         return replace(kernel, uop=replace(kernel.uop, **changed))  # type: ignore[arg-type]
 
     def joined(self, nest: _UopNest) -> Iterator[_Loop]:
-        """The loops of the nest, with those merged that a split separated."""
+        """The loops of the nest, with split loops merged again."""
         loops = [_Loop(loop, loop.extent, _factors(nest.uop, loop.var)) for loop in nest.loops]
         again = True
         while again:
@@ -176,7 +178,7 @@ class _LoopFolder:
 
 @dataclass(eq=False)
 class _Loop:
-    """A loop, with the increments per iteration of the indices of dst, src and wgt."""
+    """A loop, with its increments of the indices of dst, src and wgt per iteration."""
 
     loop: For
     extent: int
@@ -186,7 +188,7 @@ class _Loop:
 def _repeats(loop: _Loop, uop: NestUop) -> bool:
     """Whether an ALU instruction is repeated for a loop instead of folding it: consecutive micro-
     ops on one accumulator would stall, alternating REQUANTIZE parameters would be reloaded for each
-    vector, and a MULTIPLY_ADD instruction has one factor.
+    vector, and a MULTIPLY_ADD instruction has only one factor.
     """
     accumulator, parameters, _ = loop.factors
     reloads = uop.alu is AluOp.REQUANTIZE and parameters != 0
@@ -194,13 +196,13 @@ def _repeats(loop: _Loop, uop: NestUop) -> bool:
 
 
 def _keeps_source(loop: _Loop) -> bool:
-    """Whether the micro-ops of an iteration have other destinations, and the same source."""
+    """Whether iterations have different destinations but the same source."""
     dst, src, _ = loop.factors
     return bool(dst) and not src
 
 
 def _changes_factor(loop: _Loop, uop: NestUop) -> bool:
-    """Whether another iteration is a MULTIPLY_ADD by another factor."""
+    """Whether iterations are MULTIPLY_ADDs with different factors."""
     return uop.alu is AluOp.MULTIPLY_ADD and loop.factors[2] != 0
 
 
@@ -214,7 +216,7 @@ def _factors(uop: NestUop, var: Var) -> tuple[int, int, int]:
 
 
 def _without(uop: NestUop, gone: Var) -> NestUop:
-    """``uop`` without the variable ``gone``, which has been merged into another."""
+    """``uop`` without the variable ``gone``, which was merged into another."""
     changed = {
         name: replace(operand, index=operand.index.replace({gone: Affine({})}))
         for name, operand in uop.operands().items()

@@ -35,8 +35,9 @@ from .support.stage_loops import Bounds, StageLoops, limits_of_attached, stage_l
 
 
 def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> LoopNest:
-    """The loop nest of ``schedule`` as a function of ``args``, placeholders and outputs. Raises
-    `LoweringError` if there is none."""
+    """Lower ``schedule`` to a loop nest with the arguments ``args``, placeholders and outputs.
+    Raises `LoweringError` if that is impossible.
+    """
     _check_arguments(schedule, args)
     _check_attachments(schedule)
     return _Builder(schedule, args).function(name)
@@ -86,7 +87,7 @@ class _Builder:
                 tensor.name, tensor.shape, tensor.dtype, "dram", tensor.op.origin
             )
         self.args = list(args)
-        # The rolling buffers of the stages that are stored at a loop around.
+        # Rolling buffers of the stages that are kept across an enclosing loop (store_at).
         self.rolling: dict[Stage, RollingBuffer] = {}
         # The expression of each stage, with inlined stages substituted.
         self.bodies: dict[Stage, Expr] = {}
@@ -144,11 +145,12 @@ class _Builder:
             "loop"
         )
 
-    # Placing a stage before what reads it.
+    # Placing a stage before its consumers.
 
     def _place(self, stage: Stage, body: Stmt, turn: Affine | None = None) -> Stmt:
-        """``body``, preceded by a nest that computes the region of ``stage`` that it reads; for a
-        rolling buffer in the iterations ``turn``."""
+        """``body``, preceded by a nest that computes the region of ``stage`` that it reads; if that
+        is a rolling buffer, for the iterations ``turn``.
+        """
         reads = [
             (access, ranges)
             for access, ranges in self._reads(body)
@@ -231,7 +233,7 @@ class _Builder:
                 if form is None:
                     begin = None
                     break
-                # The index without the loops around `body`, which are the same for every read.
+                # The index without the loops around `body`, which contribute equally to every read.
                 outer = Affine({v: f for v, f in form.terms.items() if v not in inner})
                 least, most = value_interval(form.plus(outer, -1), inner)
                 if begin is None:
@@ -245,7 +247,7 @@ class _Builder:
                 bounds.append(whole)
                 continue
             if not begin.terms:
-                # Reads beyond the tensor are under a condition that is false there.
+                # Out-of-bounds reads are guarded by a condition that is false there.
                 low, high = max(low, 0), min(high, extent - 1)
             start = begin.plus(Affine({}, low))
             least, most = value_interval(start, self.ranges)
@@ -276,7 +278,7 @@ class _Builder:
         limits: list[Limit],
         initialize: bool = False,
     ) -> Stmt:
-        """The loops from ``depth`` inward; the variables of those further out are ``fixed``."""
+        """The loops from ``depth`` inward; ``fixed`` replaces the variables of outer loops."""
         if depth == len(loops.order):
             return self._assign(loops, fixed, initialize)
         atom, stage = loops.order[depth], loops.stage
@@ -393,7 +395,7 @@ class _Builder:
             whole = substitute(body, values)
             value = simplify(whole, self.ranges)
             if isinstance(value, Const) and _kind(stage) == "dma_copy":
-                # A copy of padding alone keeps its source, which tells the memory.
+                # A copy that is only padding keeps its source, which determines the memory.
                 value = whole
             return Assign(loops.buffer, indices, value, label)
         if initialize:

@@ -1,9 +1,9 @@
-"""Insert dependence tokens between instructions of different modules that conflict.
+"""Insert dependence tokens between conflicting instructions of different modules.
 
 An instruction that conflicts with an earlier one of a neighbouring module on a scratchpad element
-pops a token that the latest such instruction pushes, unless an earlier token implies it. Modules
-execute in order, so tokens are popped in the order of their pushes, and none is redundant. The
-iterations in which a statement pushes or pops become a condition on its loops.
+pops a token, which the latest such instruction pushes, unless an earlier token implies it. Modules
+execute in order, so tokens are popped in the order of their pushes, and none is redundant. A
+statement that pushes or pops only in some iterations gets a condition on its loops.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FILLED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8
 
 
 def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with the required pushes and pops. Raises `LoweringError` if it loads data that it
-    stores.
+    """Insert the required pushes and pops into ``nest``. Raises `LoweringError` if it loads data
+    that it stores.
     """
     transfers = [part for part in walk(nest.body) if isinstance(part, Dma)]
     stored = {part.dram for part in transfers if not (part.is_load or part.forwards)}
@@ -54,7 +54,7 @@ def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
 
 
 def _touches(issued: Sequence[Issued]) -> Iterator[Touches]:
-    """What instructions touch of each scratchpad that two modules share."""
+    """The accesses of instructions to each scratchpad that two modules share."""
     for item in issued:
         if isinstance(item.statement, Kernel):
             yield from _touched_by_kernel(item, item.statement)
@@ -66,7 +66,7 @@ def _touched_by_kernel(issued: Issued, stmt: Kernel) -> Iterator[Touches]:
     kernel, operands = UopKernel(stmt), stmt.uop.operands()
     for name, start in zip(("dst", "src", "wgt"), issued.starts(stmt), strict=True):
         scope, writes = operands[name].buffer.scope if name in operands else "acc", name == "dst"
-        # For accumulators only the writes of a kernel conflict with another module.
+        # For accumulators only a kernel's writes conflict with another module.
         if writes or scope != "acc":
             low, high = kernel.span(name)
             end = start + high + 1
@@ -93,7 +93,9 @@ def _touched_by_transfer(issued: Issued, stmt: Dma) -> Iterator[Touches]:
 
 
 class _Tokens:
-    """Statements that push and pop ``tokens``: by queue, pushing and popping instructions."""
+    """Inserts statements that push and pop ``tokens``, which map each queue to the pushing and the
+    popping instructions.
+    """
 
     def __init__(
         self, issued: Sequence[Issued], tokens: Mapping[TokenQueue, tuple[Numbers, Numbers]]

@@ -1,7 +1,7 @@
 """Interleaves virtual threads: moves the loop over threads inward, around each statement.
 
 Every thread has its own copy of the buffers that are allocated within its loop. Loads of one thread
-then come between computations of another, and tokens let them overlap.
+are then issued between computations of another, and tokens let them overlap.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _is_one_stage(stmt: Stmt) -> bool:
 class _Thread:
     def __init__(self, loop: For) -> None:
         self.loop = loop
-        # By buffer of one thread, the buffer with a copy for each thread.
+        # Per buffer of one thread, the buffer with a copy for each thread.
         self.shared: dict[NestBuffer, NestBuffer] = {}
 
     def sink(self, stmt: Stmt) -> Stmt:
@@ -80,7 +80,7 @@ class _Thread:
         raise LoweringError(f"{type(stmt).__name__} within a virtual thread")
 
     def _around(self, stmt: Stmt) -> Stmt:
-        """The statement once per thread, unrolled so that each thread has its own instructions."""
+        """The statement once per thread, unrolled into separate instructions."""
         return seq(*(self._of_thread(stmt, thread) for thread in range(self.loop.extent)))
 
     def _of_thread(self, stmt: Stmt, thread: int) -> Stmt:

@@ -1,7 +1,7 @@
-"""Turns regions marked alu into ALU micro-ops: one loop nest for each operation of an expression.
+"""Lowers regions marked alu to ALU micro-ops: one loop nest per operation of an expression.
 
-An operation overwrites its first operand. The innermost operand of an expression is therefore first
-copied to the place of the result, unless it is there already.
+An operation overwrites its first operand. Therefore the innermost operand of an expression is first
+copied to the place of the result, unless it is already there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .support.tiled_indices import assignments, element_index, flat_index, tile_
 
 
 def map_to_alu(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with ALU micro-ops for its tensor arithmetic.
+    """Lower the tensor arithmetic of ``nest`` to ALU micro-ops.
 
     Raises `LoweringError` for anything but chains of ALU operations on accumulators.
     """
@@ -86,7 +86,7 @@ class _Arithmetic:
         return seq(*map(self.nest, [*uops, *map(self.uop, self.joined(steps))]))
 
     def joined(self, steps: Sequence[Step]) -> list[Step]:
-        """``steps`` with a product by an accumulator and the sum after it in one."""
+        """``steps`` with each product by an accumulator and the following sum fused into one."""
         result: list[Step] = []
         for step in steps:
             before = result[-1] if result else None
@@ -104,7 +104,9 @@ class _Arithmetic:
         return result
 
     def cleared(self) -> NestUop:
-        """The micro-op that clears the result. Where GEMM and ALU overlap, GEMM has other work."""
+        """The micro-op that clears the result. Uses the ALU where GEMM and ALU overlap: GEMM is
+        busy.
+        """
         if self.config.overlap:
             return NestUop(self.dst, self.assign.label, alu=AluOp.MUL, immediate=0)
         return NestUop(self.dst, self.assign.label, reset=True)

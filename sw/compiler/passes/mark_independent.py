@@ -1,9 +1,9 @@
 """Mark GEMM and ALU instructions that share no accumulator with the other unit's in flight.
 
-The machine overlaps marked instructions; an unmarked one waits until the other unit has no
-instruction in flight. The mark is a claim that must hold in every iteration for any instructions in
+The machine overlaps marked instructions; an unmarked instruction waits until the other unit has no
+instruction in flight. A mark must be true in every iteration, for any instructions that may be in
 flight. Where an ALU instruction follows a GEMM instruction, GEMM first waits for all older ALU
-instructions: later GEMM instructions then only need to be independent of the new ALU instructions.
+instructions: later GEMM instructions then only need to be independent of newer ALU instructions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GEMM, _ALU = UopMode
 
 
 def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with its independent kernels marked, for a machine with the extension OVERLAP."""
+    """Mark the independent kernels of ``nest``, for a machine with the extension OVERLAP."""
     if not config.overlap:
         return nest
     issued = issued_by(nest)
@@ -49,19 +49,19 @@ def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
 
     body = visit(nest.body)
     if claims.first is not None and independent[claims.first]:
-        # Waits for the ALU instructions of the function that ran before.
+        # Waits for ALU instructions of the function that ran before this one.
         body = seq(WaitForAlu(kernels[claims.first].uop.label), body)
     return replace(nest, body=body)
 
 
-# Kernel number, accumulators written, accumulators only read, and factors among these; None for an
-# instruction that waits until nothing is in flight.
+# Kernel number, accumulators written, accumulators only read, and accumulators that are factors;
+# None for an instruction that waits until nothing is in flight.
 _Instruction = tuple[int, slice, slice, slice] | None
 
 
 def _instructions(issued: Sequence[Issued], config: Config) -> list[_Instruction]:
-    """The instructions of compute in order, with the accumulators that they touch. Stores are
-    ordered by tokens, which are pushed after all effects.
+    """The instructions of compute in order, with the accumulators that they touch. Conflicts with
+    stores are ordered by tokens, which are pushed after all effects.
     """
     found: dict[int, _Instruction] = {}
     kernels = count()
@@ -91,7 +91,7 @@ def _touched(issued: Issued, stmt: Kernel, config: Config) -> tuple[Iterator[sli
 
 
 class _Claims:
-    """Which kernels may claim independence; ``units`` has the unit of each kernel."""
+    """Determines which kernels may claim independence; ``units`` has the unit of each kernel."""
 
     def __init__(
         self, instructions: Sequence[_Instruction], units: Sequence[UopMode], depth: int
@@ -100,28 +100,28 @@ class _Claims:
         self.units = units
         self.depth = depth
         kernels = [item[0] for item in instructions if item is not None]
-        # ALU instructions after the latest GEMM instruction.
+        # ALU kernels that directly follow a GEMM kernel.
         self.after_gemm = {
             following
             for number, following in pairwise(kernels)
             if units[number] == _GEMM and units[following] == _ALU
         }
 
-        # The GEMM kernel, if that is the first instruction; else None.
+        # The first instruction's kernel if it is a GEMM; else None.
         begin = instructions[0] if instructions else None
         self.first = begin[0] if begin is not None and units[begin[0]] == _GEMM else None
 
     def true_ones(self) -> list[bool]:
         """For each kernel, whether all of its instructions are independent."""
         claims = [True] * len(self.units)
-        # Dropping a claim only makes the machine wait more, so claims that hold keep holding.
+        # Dropping a claim only makes the machine wait more, so valid claims stay valid.
         while (false := self._first_false(claims)) is not None:
             claims[false] = False
         return claims
 
     def _first_false(self, claims: list[bool]) -> int | None:
-        # Per unit and accumulator: whether an instruction in flight may write, or read, it.
-        # Bytes, since most slices are short and searched in no time.
+        # Per unit and accumulator: whether an instruction in flight may write it, or read it. Uses
+        # bytes, since most slices are short and fast to search.
         all_free, all_touched = bytes(self.depth), b"\1" * self.depth
         written, read = ([bytearray(all_touched) for _ in UopMode] for _ in range(2))
 

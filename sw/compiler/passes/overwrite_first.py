@@ -1,9 +1,9 @@
 """Lets the first products of a sum overwrite the accumulators, which then need no reset.
 
-The first iteration of each loop that accumulates is peeled: it starts from zero, and the others
-add. This needs the extension OVERWRITE. Where data is moved within the loops the reset stays, since
-peeling would duplicate the transfers; but not where some of it is computed ahead: there each
-iteration at the border of a loop is apart anyway.
+The first iteration of each accumulating loop is peeled: it overwrites, and the others add. This
+needs the extension OVERWRITE. Where the loops move data the reset stays, since peeling would
+duplicate the transfers. The exception is data computed ahead: software pipelining peels the first
+iterations of its loops anyway.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .support.assignments import assigns
 
 
 def overwrite_first(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` without the resets that overwriting replaces."""
+    """Remove the resets of ``nest`` that overwriting makes unnecessary."""
     return replace(nest, body=_visit(nest.body)) if config.overwrite else nest
 
 
@@ -61,8 +61,9 @@ def _visit(stmt: Stmt) -> Stmt:
 
 
 def _peeled(reset: Stmt, buffer: NestBuffer, rest: Sequence[Stmt]) -> list[Stmt] | None:
-    """The loop that begins ``rest``, with its first iteration apart, in which the updates of
-    ``buffer`` overwrite it. None if the loop does not sum into it, or computes nothing ahead."""
+    """Peel the first iteration off the loop that begins ``rest``, with updates of ``buffer`` that
+    overwrite it. None if the loop does not sum into the buffer, or computes nothing ahead.
+    """
     loop = rest[0] if rest else None
     if not isinstance(loop, For):
         return None
@@ -78,8 +79,9 @@ def _peeled(reset: Stmt, buffer: NestBuffer, rest: Sequence[Stmt]) -> list[Stmt]
 
 
 def _beginning(reset: Stmt, buffer: NestBuffer, count: int, stmt: Stmt) -> Stmt | None:
-    """``stmt``, the first iteration of a loop, in which all ``count`` updates of ``buffer``
-    overwrite it; None if they cannot, or are not in one place."""
+    """``stmt``, the first iteration of a loop, with all ``count`` updates of ``buffer`` overwriting
+    it; None if they cannot overwrite, or are not adjacent.
+    """
     match stmt:
         case Allocate():
             body = _beginning(reset, buffer, count, stmt.body)
@@ -117,7 +119,7 @@ def _updates_of(buffer: NestBuffer | None, parts: Sequence[Stmt]) -> list[Stmt]:
 
 
 def _overwriting(reset: Stmt, updates: Sequence[Stmt]) -> list[Stmt] | None:
-    """``updates``, in which the first update of each element that ``reset`` clears overwrites it.
+    """``updates``, with the first update of each element that ``reset`` clears overwriting it.
 
     None if the first updates cannot be separated from the others, or take several instructions.
     """
@@ -142,8 +144,9 @@ def _overwriting(reset: Stmt, updates: Sequence[Stmt]) -> list[Stmt] | None:
 
 
 def _elements(stmt: Stmt) -> tuple[set[int], dict[Var, int]] | None:
-    """The elements of its buffer that the one assignment in ``stmt`` sets, and what loops around
-    ``stmt`` add to all of them; None if they are not affine."""
+    """The elements that the only assignment in ``stmt`` sets, and the index terms of the loops
+    around ``stmt``; None if the index is not affine.
+    """
     (assign,) = assigns(stmt)
     form = assign.buffer.flat(assign.indices)
     extents = {part.var: part.extent for part in walk(stmt) if isinstance(part, For)}
@@ -171,7 +174,7 @@ def _first(stmt: Stmt) -> Stmt | None:
 
 
 def _outputs(stmt: Stmt) -> set[Var]:
-    """The variables in the indices that the one assignment in ``stmt`` updates."""
+    """The variables in the index that the only assignment in ``stmt`` updates."""
     (update,) = assigns(stmt)
     form = update.buffer.flat(update.indices)
     return set() if form is None else set(form.terms)
@@ -187,8 +190,9 @@ def _others(loop: For) -> Stmt:
 
 
 def _beginning_at_zero(region: Region, summed: Sequence[For]) -> Region:
-    """``region``, which sums in the loops ``summed``, with its reset inside, so that both become
-    one instruction."""
+    """``region``, which sums over the loops ``summed``, with its reset moved inside, so that both
+    become one instruction.
+    """
     variables = {loop.var for loop in summed}
 
     def cleared(stmt: Stmt) -> Stmt:

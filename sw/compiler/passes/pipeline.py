@@ -1,7 +1,7 @@
-"""The passes in their order, and the places between them for additional ones.
+"""The list of passes in order, and the places at which additional passes can be inserted.
 
 A pass is a function from a loop nest and a configuration to a loop nest. `infer_bounds` is not in
-the list: it makes the first loop nest from a schedule.
+the list: it creates the first loop nest from a schedule.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .tensorize_gemm import tensorize_gemm
 from .unroll_loops import unroll_loops
 
 Pass = Callable[[LoopNest, Config], LoopNest]
-# The place of an additional pass ("before" or "after" and the name of a pass), and the pass.
+# The place of an additional pass ("before" or "after", and the name of a pass), and the pass.
 PlacedPass = tuple[str, Pass]
 
 PASSES: tuple[Pass, ...] = (

@@ -1,9 +1,10 @@
 """Move ALU operations that read carried rows to the start of an iteration.
 
-Copies of a rolling buffer alternate between the banks of accumulators, so data carried over from
-the previous iteration are in the bank in which GEMM computes the next iteration. A bank has one
-read port, which GEMM uses except for its first products, which overwrite. Carried data are ready
-when the iteration starts, while GEMM overwrites, so reading them first avoids a stall."""
+Copies of a rolling buffer alternate between the accumulator banks, so data carried over from the
+previous iteration is in the bank in which GEMM computes the next iteration. GEMM uses the bank's
+only read port, except during its first products, which overwrite. Carried data is ready when the
+iteration starts; reading it first, while GEMM overwrites, avoids a stall.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from .support.assignments import assigns, read_buffers, reads, written_buffers
 
 
 def read_carried_first(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with ALU operations that read only data of the previous iteration moved before
-    independent ALU operations of their own iteration, where GEMM and the ALU overlap.
+    """Where GEMM and the ALU overlap, move ALU operations that read only data of the previous
+    iteration before independent ALU operations of their own iteration.
     """
     return replace(nest, body=_visit(nest.body)) if config.overlap else nest
 
@@ -47,8 +48,7 @@ def _visit(stmt: Stmt) -> Stmt:
 
 
 def _turn(stmt: Stmt) -> Affine | None:
-    """The iteration of which ``stmt`` is an ALU operation that writes rolling buffers; None if it
-    is something else."""
+    """The turn that ``stmt`` writes, if it is an ALU operation on rolling buffers; else None."""
     if not isinstance(stmt, Region) or stmt.kind != "alu":
         return None
     turns = [
@@ -57,14 +57,15 @@ def _turn(stmt: Stmt) -> Affine | None:
     turn, *others = turns or [None]
     if turn is None or not all(other is not None and other.same(turn) for other in others):
         return None
-    # A loop within the operation is not around the iteration.
+    # Loops within the operation do not determine its iteration.
     within = {part.var for part in walk(stmt) if isinstance(part, For)}
     return turn if within.isdisjoint(turn.terms) else None
 
 
 def _reads_only(stmt: Stmt, turn: Affine) -> bool:
-    """Whether ``stmt`` reads rolling buffers that it does not write, all of them in the iteration
-    ``turn``."""
+    """Whether ``stmt`` reads rolling buffers that it does not write, all of them in iteration
+    ``turn``.
+    """
     own = written_buffers(stmt)
     read = [
         Affine.of(access.indices[0])
@@ -75,8 +76,8 @@ def _reads_only(stmt: Stmt, turn: Affine) -> bool:
 
 
 def _commute(first: Stmt, second: Stmt, turn: Affine) -> bool:
-    """Whether ``second`` may precede ``first``. It reads data of the previous iteration, ``turn``,
-    which operations of the same iteration do not write.
+    """Whether ``second`` can be moved before ``first``. It reads data of the previous iteration,
+    ``turn``, which operations of its own iteration do not write.
     """
     own = _turn(first)
     if own is None or not own.same(turn):

@@ -1,4 +1,4 @@
-"""Checks that every statement of a loop nest has become an instruction."""
+"""Checks that every statement of a loop nest has been lowered to instructions."""
 
 from __future__ import annotations
 

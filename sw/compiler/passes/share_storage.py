@@ -1,5 +1,6 @@
-"""Lets a result share the storage of an operand that is read for the last time at the same index:
-the ALU operation then overwrites its operand and not a copy."""
+"""Lets a result share the storage of an operand whose last read is at the same index: the ALU
+operation then overwrites its operand instead of a copy.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from .support.alu_chain import chain
 
 
 def share_storage(nest: LoopNest, _: Config) -> LoopNest:
-    """``nest`` with such pairs of buffers merged."""
+    """Merge pairs of buffers in ``nest`` that can share storage."""
     return replace(nest, body=_visit(nest.body))
 
 
@@ -38,8 +39,9 @@ def _visit(stmt: Stmt) -> Stmt:
 
 
 def _share(stmt: Allocate) -> Allocate | None:
-    """``stmt`` with a buffer that is allocated in the same iteration merged into its own; None if
-    no buffer can be."""
+    """``stmt``, with a buffer allocated in the same iteration merged into its own; None if there is
+    no such buffer.
+    """
     old = stmt.buffer
     for inner in _same_iteration(stmt.body):
         new = inner.buffer
@@ -66,15 +68,16 @@ def _same_iteration(stmt: Stmt) -> Iterator[Allocate]:
 
 
 def _takes_over(old: NestBuffer, new: NestBuffer, stmt: Allocate, inner: Allocate) -> bool:
-    """Whether ``old`` is read, once ``new`` exists, only to compute the element of ``new`` at the
-    same index."""
+    """Whether, after ``new`` is allocated, ``old`` is read only to compute the element of ``new``
+    at the same index.
+    """
     order = list(walk(stmt.body))
     reads, turn = 0, None
     for part in order[order.index(inner) :]:
         if not isinstance(part, Assign):
             continue
         if part.buffer is old:
-            # A rolling buffer is filled within its allocation, one turn after the other.
+            # A rolling buffer is filled within its allocation, turn by turn.
             if not old.rolling or _same(part.indices[0], turn):
                 return False
             continue

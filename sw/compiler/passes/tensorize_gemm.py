@@ -1,4 +1,4 @@
-"""Turns regions marked gemm into GEMM micro-ops, and their initializations into resets."""
+"""Lowers regions marked gemm to GEMM micro-ops, and their initializations to resets."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .support.tiled_indices import assignments, element_index, flat_index, tile_
 
 
 def tensorize_gemm(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with GEMM micro-ops for its matrix products.
+    """Lower the matrix products of ``nest`` to GEMM micro-ops.
 
-    Raises `LoweringError` for a region that is not acc[b, o] += inp[b, i] * wgt[o, i] over one
-    block of the machine, nor, on a machine with DEPTHWISE, acc[b, 2p + q] += inp[t, b, 2p + i] *
+    Raises `LoweringError` for any region other than acc[b, o] += inp[b, i] * wgt[o, i] over one
+    block of the machine or, on a machine with DEPTHWISE, acc[b, 2p + q] += inp[t, b, 2p + i] *
     wgt[2p + q, 2t + i] over a block and its taps t.
     """
 
@@ -130,13 +130,13 @@ def _reduced_loop(loops: Sequence[For], output: Affine, inp: Affine, extent: int
 def _tiles(
     columns: Sequence[Var], reduced: Var | None, taps: Sequence[Var], config: Config
 ) -> tuple[dict[Var, int], dict[Var, int]] | None:
-    """Step of each inner loop, in scalars of a tile of inputs and of weights; None if the loops are
-    not those of a product.
+    """Stride of each inner loop, in scalars of an input tile and of a weight tile; None if the
+    loops are not those of a product.
     """
     row = config.block_in
     if taps:
         tap, channel = taps
-        # The outputs of a pair, and the pairs.
+        # The loop over the outputs of a pair, and the loop over pairs.
         one, pair = columns
         tile = tile_scalars(config, "inp")
         return (
@@ -149,7 +149,7 @@ def _tiles(
 
 
 def _taps(loops: Sequence[For], output: Affine, config: Config) -> list[Var]:
-    """The loops over the taps of DEPTHWISE and the channels of a pair; none if they are others."""
+    """The loops over the taps of DEPTHWISE and the channels of a pair; empty if there are none."""
     summed = [loop for loop in loops if loop.var not in output.terms]
     extents = [loop.extent for loop in summed]
     square = config.block_in == config.block_out
@@ -163,8 +163,9 @@ def _extents(loops: Sequence[For]) -> str:
 
 
 def _factors(assign: Assign, columns: Sequence[Var], config: Config) -> tuple[Access, Access]:
-    """The input and the weight that are multiplied; ``columns`` are the loops over the outputs of a
-    tile. Raises `LoweringError` if one is in another scope or of another dtype."""
+    """The two factors, input and weight; ``columns`` are the loops over the outputs of a tile.
+    Raises `LoweringError` if one has the wrong scope or dtype.
+    """
     value, stage = assign.value, assign.label.stage
     if isinstance(value, Binary) and value.op == "+":
         value = value.right
@@ -184,7 +185,7 @@ def _factors(assign: Assign, columns: Sequence[Var], config: Config) -> tuple[Ac
                 f"{inp.source.name}, in wgt_scope and the other in inp_scope"
             )
     else:
-        # The factor that the loops over outputs walk through has to be the weight.
+        # The weight is the factor whose index depends on the loops over outputs.
         inp, wgt = sorted(accesses, key=lambda item: _reads(item, columns))
     for access, scope in ((inp, "inp"), (wgt, "wgt")):
         require_scope(stage, access.source, config, scope, "a factor of gemm")

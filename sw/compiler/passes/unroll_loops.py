@@ -1,4 +1,4 @@
-"""Unrolls the loops that are marked for it, except within regions, which become instructions."""
+"""Unrolls loops that the schedule marks, except within regions, which become instructions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amaranth_vta.sw.compiler.te.expr import Affine
 
 
 def unroll_loops(nest: LoopNest, _: Config) -> LoopNest:
-    """``nest`` without loops of the kind unroll around instructions."""
+    """Unroll the loops of kind unroll around instructions."""
     return replace(nest, body=_visit(nest.body))
 
 

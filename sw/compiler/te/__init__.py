@@ -1,4 +1,4 @@
-"""The names of the tensor-expression language: ``from amaranth_vta import te``."""
+"""Public names of the tensor-expression language: ``from amaranth_vta import te``."""
 
 from __future__ import annotations
 

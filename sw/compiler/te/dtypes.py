@@ -1,4 +1,4 @@
-"""The integer dtypes: their ranges and their arithmetic."""
+"""Ranges and arithmetic of the integer dtypes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def whole_number(value: object) -> int:
 
 
 def wrap(value: int, dtype: str) -> int:
-    """``value`` modulo the range of ``dtype``."""
+    """``value`` wrapped around to ``dtype``."""
     low, high = dtype_interval(dtype)
     return (value - low) % (high - low + 1) + low
 

@@ -1,4 +1,4 @@
-"""Reference evaluation of tensor expressions, with NumPy alone."""
+"""Reference evaluation of tensor expressions in NumPy."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from .tables import looked_up
 from .tensor import Tensor
 
 Array = npt.NDArray[Any]
-# The most points of an iteration space that are evaluated at once.
+# Maximum number of points of an iteration space evaluated at once.
 _CHUNK = 1 << 22
 _NUMPY = {"int4": "int8", "uint4": "uint8"}
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """The NumPy dtype that holds values of ``dtype``; four-bit ones take one byte each."""
+    """The NumPy dtype that holds values of ``dtype``; four-bit values take one byte each."""
     return np.dtype(_NUMPY.get(dtype, dtype))
 
 
 def wrap_array(values: Array, dtype: str) -> Array:
-    """The low bits of each value, read as ``dtype``."""
+    """The values wrapped around to ``dtype``."""
     if dtype == "int4":
         return (((values.astype(np.int64) + 8) & 15) - 8).astype(np.int8)
     if dtype == "uint4":
@@ -49,13 +49,14 @@ def wrap_array(values: Array, dtype: str) -> Array:
 
 
 def evaluate(tensor: Tensor, inputs: Mapping[Tensor, Array]) -> Array:
-    """The value of ``tensor``, an array of its shape, given the values of its placeholders, which
-    are ``inputs``. Raises `ExpressionError` if one is missing or has another shape."""
+    """Evaluate ``tensor`` to an array of its shape; ``inputs`` are the values of its placeholders.
+    Raises `ExpressionError` if one is missing or has the wrong shape.
+    """
     return _Evaluator(inputs).tensor(tensor)
 
 
 def evaluate_index(value: Expr, variables: Mapping[Var, Array]) -> Array:
-    """``value``, of ``variables`` alone, on the grid that their arrays span."""
+    """Evaluate ``value``, which depends on ``variables`` only, on the grid of their arrays."""
     return _Evaluator({})._value(value, variables)
 
 
@@ -92,8 +93,7 @@ class _Evaluator:
     def _reduce(
         self, body: Reduce, axes: list[IterVar], indices: dict[Var, Array], shape: tuple[int, ...]
     ) -> Array:
-        """Reduces over as many axes at once as `_CHUNK` allows, over the others iteration by
-        iteration."""
+        """Reduce over as many axes at once as `_CHUNK` allows, and loop over the others."""
         points = int(np.prod(shape))
         for axis in axes:
             assert axis.extent is not None
@@ -177,7 +177,7 @@ class _Evaluator:
         raise ExpressionError(f"{value} has no value by itself")
 
     def _tile(self, value: Expr, indices: Mapping[Var, Array], where: Array | None) -> Array:
-        """All scalars of the tile that holds ``value``, along a last dimension."""
+        """All scalars of the tile that contains ``value``, along the last dimension."""
         if not isinstance(value, Access):
             raise ExpressionError(f"{value} is not a tile of a table")
         tiles = self.tensor(value.source)
@@ -195,7 +195,7 @@ class _Evaluator:
         indices: Mapping[Var, Array],
         where: Array | None,
     ) -> list[Array]:
-        """The values of the first indices of ``value``, which are ``of``."""
+        """Evaluate ``of``, the leading indices of ``value``, and check that they are in bounds."""
         source = self.tensor(value.source)
         places = []
         for position, index in enumerate(of):

@@ -1,7 +1,7 @@
-"""Scalar expressions: an element of a tensor, in terms of indices and other elements.
+"""Scalar expressions: a tensor element as a function of indices and other elements.
 
-Operators on expressions and Python integers make larger ones. Dtypes are checked when an expression
-is written; errors are `ExpressionError`, with the expression in the message.
+Operators on expressions and Python integers build larger expressions. Dtypes are checked on
+construction; errors are `ExpressionError`, with the expression in the message.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Scalar = Union["Expr", int]
 
 
 class Expr:
-    """A scalar expression; operators on expressions and Python integers make larger ones."""
+    """A scalar expression; operators on expressions and Python integers build larger ones."""
 
     __slots__ = ("dtype",)
     dtype: str
-    # Makes NumPy scalars leave operators to this class.
+    # Makes NumPy scalars defer to this class's operators.
     __array_ufunc__ = None
 
     def astype(self, dtype: str) -> Expr:
-        """The low bits of the value, read as ``dtype``."""
+        """The value wrapped around to ``dtype``."""
         dtype_interval(dtype)
         if dtype == self.dtype:
             return self
@@ -101,7 +101,7 @@ class Expr:
     def __ne__(self, other: object) -> Expr:  # type: ignore[override]
         return _compare("!=", self, other)  # type: ignore[arg-type]
 
-    # Called far too often for a method in Python.
+    # Called too often to be a method in Python.
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
@@ -124,7 +124,7 @@ class Const(Expr):
 
 
 class Var(Expr):
-    """An integer variable, such as that of a loop."""
+    """An integer variable, such as a loop variable."""
 
     __slots__ = ("name",)
 
@@ -138,8 +138,8 @@ class Var(Expr):
 class IterVar(Var):
     """An axis: a variable that takes the values from ``begin`` to ``begin`` + ``extent`` - 1.
 
-    ``kind`` is spatial, reduce or thread. ``extent`` is None for an axis that a split or a fuse
-    makes: it is known only when the schedule is lowered.
+    ``kind`` is spatial, reduce or thread. ``extent`` is None for an axis created by a split or a
+    fuse: it is known only when the schedule is lowered.
     """
 
     __slots__ = ("begin", "extent", "kind", "origin")
@@ -165,7 +165,7 @@ class Affine(Expr):
 
     @staticmethod
     def of(value: Scalar) -> Affine | None:
-        """``value`` as a sum of variables, or None if it is not affine."""
+        """``value`` as a sum of variables; None if it is not affine."""
         match value:
             case Affine():
                 return value
@@ -220,8 +220,8 @@ class Affine(Expr):
 class Binary(Expr):
     """``op`` of two values of one dtype: + - * // % >> << min max.
 
-    Results wrap to the dtype. Shifts follow the instruction set: a negative amount shifts the other
-    way; an amount of the width or more leaves only sign bits, or zeros for a left shift.
+    Results wrap around to the dtype. Shifts are as in the instruction set: a negative amount shifts
+    the other way; an amount of at least the width leaves only sign bits, or zeros for a left shift.
     """
 
     __slots__ = ("left", "op", "right")
@@ -283,7 +283,7 @@ class Cast(Expr):
 
 
 class Select(Expr):
-    """``true`` where the condition holds, else ``false``; only the chosen one is evaluated."""
+    """``true`` where the condition holds, else ``false``; only the selected branch is evaluated."""
 
     __slots__ = ("condition", "false", "true")
 
@@ -295,8 +295,9 @@ class Select(Expr):
 
 
 class Access(Expr):
-    """An element of ``source``, a tensor or a buffer of the loop-nest IR, which has a name, a
-    shape, a dtype and an interval."""
+    """An element of ``source``: a tensor, or a buffer of the loop-nest IR, with name, shape, dtype
+    and interval.
+    """
 
     __slots__ = ("indices", "source")
 
@@ -340,7 +341,7 @@ def const(value: int, dtype: str = INDEX_DTYPE) -> Const:
 
 
 def agree(op: str, left: Scalar, right: Scalar) -> tuple[Expr, Expr]:
-    """Both operands as expressions of one dtype; Python integers take that of the other side."""
+    """Both operands as expressions of one dtype; Python integers take the other side's dtype."""
     if isinstance(left, Expr) and not isinstance(right, Expr):
         return left, _constant(op, left, right)
     if isinstance(right, Expr) and not isinstance(left, Expr):

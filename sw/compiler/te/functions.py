@@ -13,8 +13,9 @@ from .parametrized import Lookup, Requantize
 
 
 def if_then_else(condition: Expr, true: Scalar, false: Scalar) -> Expr:
-    """``true`` where ``condition`` holds, else ``false``; an index may leave its tensor in the
-    branch that is not taken."""
+    """``true`` where ``condition`` holds, else ``false``; an index may be out of bounds in the
+    branch that is not taken.
+    """
     _check_conditions("if_then_else", condition)
     return Select(condition, *agree("if_then_else", true, false))
 
@@ -84,11 +85,11 @@ def _extreme(
 
 
 def requantize(value: Expr, *parameters: Expr) -> Expr:
-    """``value`` plus a bias, scaled, rounded, plus a zero point and clipped.
+    """Requantize ``value``: add a bias, scale, round, add a zero point and clip.
 
-    All int32; the parameters are, in order, those of
+    All int32; ``parameters`` are, in order, those of
     `amaranth_vta.sw.compiler.te.requantization.requantization_parameters`, and `requantized` there
-    computes the result. Raises `ExpressionError` for other dtypes.
+    defines the result. Raises `ExpressionError` for other dtypes.
     """
     text = str(Requantize(value, *parameters))
     if len(parameters) != REQUANTIZE_PARAMETERS:
@@ -105,8 +106,8 @@ def lookup(value: Expr, *table: Expr) -> Expr:
     """The entry of ``table`` for the low byte of ``value``, an int8 in the dtype of ``value``.
 
     ``table`` are the tiles, in order, of a tensor with the contents of
-    `amaranth_vta.sw.compiler.te.tables.table_tiles`, each accessed at the place of the value within
-    its tile; `looked_up` there computes the result. Raises `ExpressionError` for other operands.
+    `amaranth_vta.sw.compiler.te.tables.table_tiles`, each accessed at the index of the value within
+    its tile; `looked_up` there defines the result. Raises `ExpressionError` for other operands.
     """
     text = str(Lookup(value, *table))
     for part in table:

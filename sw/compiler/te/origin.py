@@ -1,4 +1,4 @@
-"""Where in a user's source a stage or an axis was written."""
+"""Source locations: where a user's code created a stage or an axis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-# This folder, with expressions and schedules, and the one around it, with the compiler's entry
+# Folders skipped when looking for the caller: expressions and schedules, and the compiler's entry
 # points.
 _FOLDERS = (Path(__file__).parent, Path(__file__).parents[1])
 
@@ -24,7 +24,7 @@ class Origin:
 
 
 def _cell(file: str) -> str | None:
-    """The name of a notebook's cell, as in its margin; None if ``file`` is not a cell."""
+    """The name of a notebook cell, as in its margin; None if ``file`` is not a cell."""
     if "IPython" not in sys.modules:
         return None
     shell = sys.modules["IPython"].get_ipython()
@@ -33,7 +33,7 @@ def _cell(file: str) -> str | None:
 
 
 def caller() -> Origin:
-    """The line that called into these folders; operators/ counts as a caller."""
+    """The innermost line outside of these folders; operators/ counts as outside."""
     frame = sys._getframe(1)
     while _is_own(frame.f_code.co_filename) and frame.f_back is not None:
         frame = frame.f_back

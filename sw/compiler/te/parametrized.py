@@ -1,4 +1,4 @@
-"""Operations with more than two operands: requantization and table lookup."""
+"""Operations with parameters: requantization and table lookup."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .expr import Expr
 
 
 class Parametrized(Expr):
-    """An operation whose second operand is a series of consecutive accumulators, its parameters."""
+    """An operation whose second operand is its parameters, in consecutive accumulators."""
 
     __slots__ = ("parameters", "value")
     name: ClassVar[str]
@@ -22,17 +22,18 @@ class Parametrized(Expr):
 
 
 class Requantize(Parametrized):
-    """``value`` plus a bias, scaled, rounded, plus a zero point and clipped, as
-    `amaranth_vta.sw.compiler.te.requantization.requantized` computes it."""
+    """``value`` plus a bias, scaled, rounded, plus a zero point and clipped; defined by
+    `amaranth_vta.sw.compiler.te.requantization.requantized`.
+    """
 
     __slots__ = ()
     name = "requantize"
 
 
 class Lookup(Parametrized):
-    """The table entry for the low byte of ``value``, as
-    `amaranth_vta.sw.compiler.te.tables.looked_up` computes it. The parameters are the tiles of the
-    table, each at the place of the value within its tile.
+    """The table entry for the low byte of ``value``; defined by
+    `amaranth_vta.sw.compiler.te.tables.looked_up`. The parameters are the tiles of the table, each
+    at the index of the value within its tile.
     """
 
     __slots__ = ()

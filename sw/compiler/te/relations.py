@@ -9,8 +9,9 @@ from .expr import IterVar
 
 @dataclass(frozen=True)
 class Split:
-    """``parent`` = ``outer`` * factor + ``inner``; the number of parts is given instead of the
-    factor where ``factor`` is None."""
+    """``parent`` = ``outer`` * factor + ``inner``. If ``factor`` is None, the number of parts is
+    given instead.
+    """
 
     parent: IterVar
     outer: IterVar
@@ -21,7 +22,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Fuse:
-    """``fused`` walks through ``outer`` and, within it, ``inner``."""
+    """``fused`` iterates over ``outer`` and, within it, ``inner``."""
 
     outer: IterVar
     inner: IterVar

@@ -1,5 +1,5 @@
-"""Requantization in NumPy, the layout of its parameters, and the proof that a layer gets the same
-results as float32 arithmetic.
+"""Requantization in NumPy, the layout of its parameters, and a check that a layer's results equal
+float32 arithmetic.
 
 The definition, one scalar at a time, is `amaranth_vta.sim.model.scalar.requantize`, which software
 cannot import; `requantized` is checked against it in tests/sw/compiler/te/test_requantization.py.
@@ -16,10 +16,10 @@ import numpy.typing as npt
 from amaranth_vta.hw.isa import MULTIPLIED_WIDTH, SCALE_FRACTION, SCALE_WIDTH, WIDE_BIT
 
 Array = npt.NDArray[Any]
-# The least sum beyond the width of the multiplier.
+# The least sum that exceeds the width of the multiplier.
 _LIMIT = 1 << MULTIPLIED_WIDTH - 1
 _REST = 32 - MULTIPLIED_WIDTH
-# The least scale that fixed point holds with 24 bits, and the least that is too large for it.
+# The least scale that has 24 significant bits in fixed point, and the least that overflows it.
 _LEAST_EXACT = 2.0 ** (24 - 1 - SCALE_FRACTION)
 SCALE_END = 2.0 ** (SCALE_WIDTH - SCALE_FRACTION)
 
@@ -30,8 +30,8 @@ def requantized(
     """clip(rint(float32((value + bias) · scale)) + zero_point, low, high), int32.
 
     All are int32 and broadcast; the parameters are those of `requantization_parameters`. The sum
-    wraps, the product is exact, and both roundings are half to even. A sum of more than 25 bits
-    saturates; with the flag ``wide`` it is first divided by 2^7, with a sticky last bit.
+    wraps around, the product is exact, and both roundings are half to even. A sum of more than 25
+    bits saturates; with the flag ``wide`` it is first divided by 2^7, with a sticky last bit.
     """
     total = (value + bias).astype(np.int32).astype(np.int64)
     divided = total >> _REST | (total % (1 << _REST) > 0)
@@ -46,17 +46,17 @@ def requantized(
 
 
 def _rounded(factor: Array, scale: Array) -> Array:
-    """rint(float32(factor · scale / 2^43)); where that is beyond ±511, any value beyond ±511."""
-    # The product in two parts: the lower one has 24 bits.
+    """rint(float32(factor · scale / 2^43)); beyond ±511 any value beyond ±511."""
+    # The product in two parts; the lower part has 24 bits.
     lower = factor * (scale & (1 << 24) - 1)
     upper = factor * (scale >> 24) + (lower >> 24)
     lower &= (1 << 24) - 1
     whole = upper >> SCALE_FRACTION - 24
-    # The fraction less one half, and the distance from 0 within which float32 rounds it to one
-    # half.
+    # The fraction minus one half, and the distance from 0 within which float32 rounds the fraction
+    # to one half.
     less_half = (upper - (whole << SCALE_FRACTION - 24) << 24) + lower - (1 << SCALE_FRACTION - 1)
     magnitude = np.abs(2 * whole + 1)
-    # Just below 1/2 the distance is half of that, but either way the result is 0.
+    # Just below 1/2 the distance is half as large, but either way the result is 0.
     binade = np.frexp(magnitude.astype(np.float64))[1] - 2
     reach = np.int64(1) << np.clip(SCALE_FRACTION - 24 + binade, 0, 40)
     up = np.where(np.abs(less_half) <= reach, whole & 1, less_half > 0)
@@ -66,13 +66,14 @@ def _rounded(factor: Array, scale: Array) -> Array:
 def requantization_parameters(
     bias: npt.ArrayLike, scale: npt.ArrayLike, zero_point: int, low: int, high: int
 ) -> Array:
-    """int32 (channels, 4): for each channel bias, the scale in two parts, and the bounds.
+    """Encode parameters as int32 (channels, 4): bias, scale in two words, and bounds of each
+    channel.
 
-    ``bias`` is int32 (channels,); ``scale`` float32 (channels,) or one for all, positive and less
-    than 64, rounded to the nearest multiple of 2^-43; ``zero_point``, ``low`` and ``high`` are
-    int8. The bits are those of `amaranth_vta.hw.isa.REQUANTIZE_PARAMETERS`. For a power of two so
-    small that the results of sums of more than 25 bits are within bounds, the flag ``wide`` is set,
-    which handles these sums exactly. Raises `ValueError` for other arguments.
+    ``bias`` is int32 (channels,); ``scale`` is float32 (channels,) or a scalar, positive and less
+    than 64, and is rounded to the nearest multiple of 2^-43; ``zero_point``, ``low`` and ``high``
+    are int8. The bit layout is `amaranth_vta.hw.isa.REQUANTIZE_PARAMETERS`. If the scale is a power
+    of two so small that sums of more than 25 bits have results within bounds, the flag ``wide`` is
+    set, which handles these sums exactly. Raises `ValueError` for other arguments.
     """
     biases = np.asarray(bias)
     scales = np.broadcast_to(np.asarray(scale, np.float32), biases.shape).astype(np.float64)
@@ -100,13 +101,14 @@ def requantizes_as_float32(
     """Whether REQUANTIZE equals float32 arithmetic for each channel: bool (channels,).
 
     The reference is clip(rint(float32(float32(sum) · scale)) + zero_point, low, high), as in
-    onnxruntime's QLinearConv and QLinearMatMul for scale = s_x · s_w / s_y in float32, for every
-    sum, bias included, from ``least`` to ``most``, both int64 (channels,) or one for all and within
-    32 bits; the other arguments are those of `requantization_parameters`.
+    onnxruntime's QLinearConv and QLinearMatMul for scale = s_x · s_w / s_y in float32. It is
+    compared for every sum, bias included, from ``least`` to ``most``, each int64 (channels,) or a
+    scalar, within 32 bits; for the other arguments see `requantization_parameters`.
 
     For sums of up to 24 bits the products are equal before rounding. Both functions are monotone in
-    the sum, so larger sums agree if float32 arithmetic saturates for them. For other channels each
-    step is compared: the functions are equal if the least sum of every result is the same.
+    the sum, so larger sums agree if float32 arithmetic saturates for them. For the remaining
+    channels each step is compared: the functions are equal if the least sum of every result is the
+    same.
     """
     shape = np.broadcast_shapes((1,), *(np.shape(item) for item in (scale, least, most)))
     scales = np.broadcast_to(np.asarray(scale, np.float32), shape)
@@ -125,8 +127,9 @@ def requantizes_as_float32(
 
 @dataclass(frozen=True)
 class Float32Steps:
-    """A monotone step function of sums: ``lowest`` up to the first of ``begins``, and from each sum
-    in ``begins`` on the result of the same index in ``results``; both int64 (results,)."""
+    """A monotone step function of sums: ``lowest`` below the first of ``begins``; from sum
+    ``begins[i]`` on the result is ``results[i]``. Both arrays are int64 (results,).
+    """
 
     lowest: int
     results: Array
@@ -140,7 +143,7 @@ class Float32Steps:
 def float32_steps(
     scale: np.float32, bounds: tuple[int, int, int], least: int, most: int
 ) -> Float32Steps:
-    """The results of float32 arithmetic for sums from ``least`` to ``most``, found by bisection.
+    """Find by bisection the results of float32 arithmetic for sums from ``least`` to ``most``.
 
     ``bounds`` are the zero point, the least and the greatest result.
     """

@@ -2,8 +2,8 @@
 
 A schedule has one stage per tensor. Its steps (`Stage.split`, `Stage.reorder`, …) rearrange the
 stage's loops, place it within another stage's loops, choose the memory that holds it and mark the
-loops that become instructions. A step that is not possible raises `ScheduleError`, which names the
-axis and the reason.
+loops that become instructions. An illegal step raises `ScheduleError`, which names the axis and the
+reason.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stage:
         self.relations: list[Split | Fuse] = []
         self.scope = "dram"
         self.attach: tuple[Stage, IterVar] | None = None
-        # The axis of the same consumer within which the buffer is kept, if that is further out.
+        # The consumer's axis within which the buffer is kept, if further out than the attach axis.
         self.stored_at: IterVar | None = None
         self.carried: IterVar | None = None
         self.pragmas: dict[IterVar, str] = {}
@@ -56,8 +56,9 @@ class Stage:
     def split(
         self, parent: IterVar, factor: int | None = None, nparts: int | None = None
     ) -> tuple[IterVar, IterVar]:
-        """Splits ``parent`` into an outer and an inner axis: parts of ``factor`` iterations, or
-        ``nparts`` parts. If that does not divide the extent, the last part is smaller."""
+        """Split ``parent`` into an outer and an inner axis: parts of ``factor`` iterations, or
+        ``nparts`` parts. If the extent is not divisible, the last part is smaller.
+        """
         position = self._position(parent, "split")
         if (factor is None) == (nparts is None):
             raise ScheduleError(f"split of {self.name}.{parent}: give factor or nparts")
@@ -99,7 +100,7 @@ class Stage:
         return fused
 
     def reorder(self, *axes: IterVar) -> None:
-        """Puts ``axes`` in this order, in the positions that these axes had."""
+        """Put ``axes`` in this order, in the positions that they occupied."""
         positions = sorted(self._position(axis, "reorder") for axis in axes)
         if len(set(positions)) != len(axes):
             raise ScheduleError(f"reorder of {self.name}: an axis is given twice")
@@ -107,8 +108,9 @@ class Stage:
             self.leaves[position] = axis
 
     def compute_at(self, consumer: Stage, axis: IterVar) -> None:
-        """Computes the stage within the loop ``axis`` of ``consumer``: in each iteration, what that
-        needs."""
+        """Compute the stage within the loop ``axis`` of ``consumer``: in each iteration, the region
+        that the consumer reads.
+        """
         step = f"compute_at of {self.name}"
         if self.body is None:
             raise ScheduleError(f"{step}: a placeholder is not computed")
@@ -126,8 +128,8 @@ class Stage:
 
     def store_at(self, axis: IterVar) -> None:
         """Keep the buffer for all iterations of ``axis``, the consumer's axis directly outside of
-        the stage's `compute_at` axis: iterations of the latter rotate through the copies of the
-        buffer, even where tails and borders are separate loop nests.
+        the stage's `compute_at` axis. Iterations of the `compute_at` axis then rotate through the
+        copies of the buffer, even where tails and borders are separate loop nests.
         """
         if self.attach is None:
             raise ScheduleError(f"store_at of {self.name}: compute_at comes first")
@@ -141,20 +143,21 @@ class Stage:
         self.stored_at = axis
 
     def carry(self, axis: IterVar) -> None:
-        """Compute only what the previous iteration has not computed, where the regions of both
-        overlap along ``axis`` of the tensor; the rest is read from that iteration's copy.
+        """Reuse the previous iteration's results where the regions of both overlap along ``axis``
+        of the tensor: only the rest is computed, and the overlap is read from the previous copy.
         """
         if self.stored_at is None:
             raise ScheduleError(f"carry of {self.name}.{axis}: store_at comes first")
         self.carried = self._own(axis, "carry")
 
     def compute_whole(self, axis: IterVar) -> None:
-        """Computes all of an ``axis`` of the tensor, also where little of it is read."""
+        """Compute the full extent of an ``axis`` of the tensor, even if only part of it is read."""
         self.whole.add(self._own(axis, "compute_whole"))
 
     def after(self, other: Stage) -> None:
-        """Computes the stage after ``other``, if both are computed at the same axis. Without this a
-        stage is computed right before the first one that reads it."""
+        """Compute the stage after ``other``, if both are computed at the same axis. By default a
+        stage is computed right before its first reader.
+        """
         stages = self.schedule.stages
         if other.schedule is not self.schedule:
             raise ScheduleError(f"after: {other.name} is a stage of another schedule")
@@ -168,7 +171,7 @@ class Stage:
             stages.insert(end, stages.pop(begin))
 
     def compute_root(self) -> None:
-        """Computes all of the tensor before the stages that read it: the default."""
+        """Compute the whole tensor before its consumers: the default."""
         self.attach = self.stored_at = self.carried = None
 
     def compute_inline(self) -> None:
@@ -192,8 +195,8 @@ class Stage:
 
     def double_buffer(self, copies: int = 2, bank: int | None = None) -> None:
         """Keep ``copies`` of the buffer and rotate through them, so that one can be filled while
-        another is read. Copies of accumulators alternate between both banks or, if given, are all
-        in ``bank``, 0 or 1.
+        another is read. Copies of accumulators alternate between both banks or, if ``bank`` (0 or
+        1) is given, are all in that bank.
         """
         self.copies = positive(f"double_buffer of {self.name}", copies)
         if bank not in (None, 0, 1):
@@ -201,15 +204,18 @@ class Stage:
         self.bank = bank
 
     def compute_ahead(self, iterations: int = 1) -> None:
-        """Computes the stage, with all that it alone needs, so many iterations ahead of what reads
-        it: the machine computes that while it waits. Needs a copy for each that is read later."""
+        """Compute the stage, and the stages that only it needs, ``iterations`` iterations ahead of
+        its consumers, to fill the time in which the machine would stall. Each iteration in flight
+        needs a copy of the buffer (`double_buffer`).
+        """
         if self.attach is None:
             raise ScheduleError(f"compute_ahead of {self.name}: compute_at comes first")
         self.ahead = positive(f"compute_ahead of {self.name}", iterations)
 
     def pragma(self, axis: IterVar, name: str) -> None:
-        """Makes the loops from ``axis`` inward DMA copies or ALU operations; ``name`` says
-        which."""
+        """Turn the loops from ``axis`` inward into DMA copies or ALU operations, depending on
+        ``name``.
+        """
         if name not in PRAGMAS:
             also = "; env.gemm is for tensorize" if isinstance(name, TensorIntrinsic) else ""
             raise ScheduleError(
@@ -220,7 +226,7 @@ class Stage:
         self.pragmas[axis] = name
 
     def tensorize(self, axis: IterVar, intrinsic: TensorIntrinsic) -> None:
-        """Makes the loops from ``axis`` inward one ``intrinsic``."""
+        """Turn the loops from ``axis`` inward into one ``intrinsic``."""
         self._position(axis, "tensorize")
         if not isinstance(intrinsic, TensorIntrinsic):
             raise ScheduleError(
@@ -256,8 +262,9 @@ class Stage:
             )
 
     def _check_kind(self, axis: IterVar, step: str) -> None:
-        """Raises `ScheduleError` if another axis is marked: a stage becomes one kind of
-        instruction."""
+        """Raises `ScheduleError` if another axis is marked: a stage becomes instructions of one
+        kind.
+        """
         for other, mark in {**self.pragmas, **self.intrinsics}.items():
             if other is not axis:
                 raise ScheduleError(
@@ -292,12 +299,12 @@ class Stage:
         return self.attach is not None and self.attach[1] is axis
 
     def axis_around(self, axis: IterVar) -> IterVar | None:
-        """The axis right outside of ``axis``, None if that is outermost."""
+        """The axis directly outside of ``axis``; None if ``axis`` is outermost."""
         position = self._position(axis, "store_at")
         return self.leaves[position - 1] if position else None
 
     def is_scheduled(self) -> bool:
-        """Whether any step has rearranged or marked its axes."""
+        """Whether any step has rearranged or marked the stage's axes."""
         marks = (self.pragmas, self.intrinsics, self.threads, self.unrolled, self.relations)
         unchanged = [*self.op.axis, *self.reduce_axis]
         return any(marks) or [*map(id, self.leaves)] != [*map(id, unchanged)]
@@ -314,7 +321,7 @@ class Schedule:
 
     def __init__(self, outputs: Sequence[Tensor]) -> None:
         self.outputs = list(outputs)
-        # Producers come before their consumers.
+        # Producers precede their consumers.
         self.stages: list[Stage] = []
         self._by_op: dict[Operation, Stage] = {}
         for output in self.outputs:
@@ -343,7 +350,7 @@ class Schedule:
     def cache_read(
         self, tensor: Tensor, scope: str, readers: Tensor | Iterable[Tensor | Operation]
     ) -> Tensor:
-        """A copy of ``tensor`` in ``scope``, which ``readers`` read instead of it."""
+        """Add a copy of ``tensor`` in ``scope``, which ``readers`` read instead."""
         consumers = [self[item] for item in ([readers] if isinstance(readers, Tensor) else readers)]
         if not consumers:
             raise ScheduleError(f"cache_read of {tensor.name}: no reader is given")
@@ -366,8 +373,7 @@ class Schedule:
         return op.tensor
 
     def cache_write(self, tensor: Tensor, scope: str) -> Tensor:
-        """A new tensor in ``scope`` that computes ``tensor``, whose own stage becomes a copy of
-        it."""
+        """Add a tensor in ``scope`` that computes ``tensor``; ``tensor`` becomes a copy of it."""
         stage = self[tensor]
         if stage.body is None:
             raise ScheduleError(f"cache_write of {tensor.name}: a placeholder is not computed")
@@ -418,7 +424,7 @@ def create_schedule(outputs: Operation | Tensor | Sequence[Operation | Tensor]) 
 
 
 def thread_axis(name: str) -> IterVar:
-    """A thread to bind axes to; the machine has virtual threads, ``cthread``."""
+    """A thread to bind axes to; the machine has virtual threads, named ``cthread``."""
     if name != "cthread":
         raise ScheduleError(f"thread_axis({name!r}): the only kind of thread is 'cthread'")
     return IterVar(name, None, "thread")

@@ -1,4 +1,4 @@
-"""The error of an impossible schedule step."""
+"""The error raised by illegal schedule steps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from .dtypes import ExpressionError, whole_number
 
 
 class ScheduleError(ValueError):
-    """A scheduling step is not possible; the message names the axis and the reason."""
+    """A schedule step is illegal; the message names the axis and the reason."""
 
 
 def positive(step: str, value: object) -> int:
-    """``value``, of a ``step`` that takes a positive number; raises `ScheduleError` for another."""
+    """``value`` as a positive int; raises `ScheduleError`, naming ``step``, otherwise."""
     try:
         number = whole_number(value)
     except ExpressionError as error:

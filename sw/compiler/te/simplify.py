@@ -1,4 +1,4 @@
-"""Bounds of the values of expressions, and simplification."""
+"""Value bounds and simplification of expressions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .traverse import rebuild
 
 
 def value_interval(value: Expr, ranges: Mapping[Var, Interval] | None = None) -> Interval:
-    """Bounds of ``value``, given the ``ranges`` of its variables; at worst those of its dtype."""
+    """Bounds of ``value`` for the ``ranges`` of its variables; at worst those of its dtype."""
     ranges = {} if ranges is None else ranges
     whole = dtype_interval(value.dtype)
     match value:
@@ -53,7 +53,7 @@ def value_interval(value: Expr, ranges: Mapping[Var, Interval] | None = None) ->
 
 
 def identity(reduction: Reduce) -> int:
-    """The identity of ``reduction``: 0 for a sum, else a bound of its values."""
+    """The identity element of ``reduction``: 0 for a sum, else a bound of its values."""
     if reduction.kind == "sum":
         return 0
     low, high = value_interval(reduction.value)
@@ -91,7 +91,7 @@ def _binary_interval(op: str, left: Interval, right: Interval) -> Interval:
 
 
 def simplify(value: Expr, ranges: Mapping[Var, Interval]) -> Expr:
-    """``value`` with conditions decided and divisions carried out where ``ranges`` allow it."""
+    """``value`` with conditions and divisions resolved where ``ranges`` allow."""
     value = rebuild(value, lambda child: simplify(child, ranges))
     match value:
         case Compare():

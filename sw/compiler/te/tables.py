@@ -1,4 +1,4 @@
-"""Tables of 256 bytes, one for each value of a byte, and lookups in them."""
+"""Lookup tables of 256 bytes, one for each value of a byte."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Array = npt.NDArray[Any]
 
 
 def table_tiles(results: npt.ArrayLike, config: Config) -> Array:
-    """Tiles (`Config.table_elements`, BATCH, BLOCK_OUT) of acc_dtype that hold a table.
+    """Arrange a table as tiles (`Config.table_elements`, BATCH, BLOCK_OUT) of acc_dtype.
 
-    ``results`` (256,) are the results for the values from -128 to 127, all int8 or all uint8.
+    ``results`` (256,) are the entries for the values from -128 to 127, all int8 or all uint8.
     Raises `ValueError` for other arguments.
     """
     given = np.asarray(results)
@@ -24,7 +24,7 @@ def table_tiles(results: npt.ArrayLike, config: Config) -> Array:
         raise ValueError(f"a table has {TABLE_BYTES} results, all int8 or all uint8")
     tile = config.acc
     data = np.zeros(config.table_elements * tile.element_bytes, np.uint8)
-    # Entry 0 is for the value 0; negative values have the upper half.
+    # Entry 0 is for the value 0; negative values index the upper half.
     data[:TABLE_BYTES] = np.roll(given, TABLE_BYTES // 2).astype(np.int64) & 0xFF
     return data.view(f"<i{tile.scalar_width // 8}").reshape(-1, tile.rows, tile.columns)
 

@@ -1,4 +1,4 @@
-"""Tensor expressions: the computation, without its schedule.
+"""Tensor expressions: what is computed, independent of the schedule.
 
 A tensor is a placeholder or the result of `compute`, a function from indices to a scalar
 expression. Shapes and index ranges are checked when a tensor is defined; errors are
@@ -27,7 +27,7 @@ from .traverse import children
 
 
 class Operation:
-    """The operation that makes a tensor: a placeholder (without a body) or a compute."""
+    """The operation that defines a tensor: a placeholder (without a body) or a compute."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Tensor:
 
     @cached_property
     def interval(self) -> Interval:
-        """Bounds of the elements, as far as the expression tells."""
+        """Bounds of the elements, as far as the expression determines them."""
         if self.op.body is None:
             return dtype_interval(self.dtype)
         return value_interval(self.op.body, {axis: axis.interval for axis in self.op.axis})
@@ -117,8 +117,9 @@ def _whole_numbers(what: str, values: Iterable[int]) -> tuple[int, ...]:
 
 
 def placeholder(shape: Sequence[int], name: str = "placeholder", dtype: str = "int32") -> Tensor:
-    """An input of ``shape`` and ``dtype``. Raises `ExpressionError`, also for a ``name`` that is a
-    dtype: others have the two in another order."""
+    """An input of ``shape`` and ``dtype``. Raises `ExpressionError` for other arguments, and for a
+    ``name`` that is a dtype, since other libraries take name and dtype in the opposite order.
+    """
     order = "te.placeholder(shape, name, dtype)"
     if isinstance(shape, str):
         raise ExpressionError(f"{order}: {shape!r} is given as its shape")

@@ -1,9 +1,9 @@
-"""Cost model: the cycles of a schedule, by walking its tiles through a model of the machine.
+"""Cost model: estimates the cycles of a schedule by walking its tiles through a machine model.
 
 A schedule adds its tasks to a `Pipeline` in program order, tile by tile: loads, GEMM, the ALU's
-epilogue, stores, and their dependences. `Pipeline.estimate` walks through them in time order: load,
-compute and store overlap, each in order, on one bus. Single cycles between instructions and the
-refresh points of the memory are not modelled.
+epilogue, stores, and their dependences. `Pipeline.estimate` walks the tasks in time order: load,
+compute and store overlap, each runs in order, and they share one bus. Single cycles between
+instructions and memory refresh are not modelled.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ import numpy as np
 from amaranth_vta.hw import timing
 from amaranth_vta.hw.config import Config
 
-# The memory that schedules are chosen for, the `ddr` of the simulators: cycles from a request to
-# its first word, reads in flight at a time, and the share of cycles in which it transfers a word.
+# The memory that schedules are optimized for, `ddr` of the simulators: cycles from a request to its
+# first word, maximum reads in flight, and the fraction of cycles in which a word is transferred.
 READ_LATENCY = 48
 READS_OUTSTANDING = timing.BURSTS_IN_FLIGHT
 BUS_SHARE = 1 - 30 / 780
-# Cycles before the first request for data, to fetch instructions, and after the last response.
+# Cycles to fetch instructions before the first data request, and cycles after the last response.
 _LAUNCH_CYCLES = 60
 _FINISH_CYCLES = 30
-# Cycles from the end of a dependence to the first micro-op or request: within compute, when it
-# waits for the other unit, and in a module that waits for a token.
+# Cycles from the end of a dependence to the first micro-op or request: for a dependence on the
+# other unit of compute, and for one on another module, through a token.
 _RESULT_CYCLES = timing.LATENCIES.issue_to_item + timing.GEMM_LATENCY
 _TOKEN_CYCLES = 15
-# Cycles from the last use of data in a scratchpad to the first use of the data that replace them.
+# Cycles from the last use of data in a scratchpad to the first use of the data that replaces it.
 ROUND_TRIP_CYCLES = READ_LATENCY + 2 * _TOKEN_CYCLES
-# ALU instructions behind which GEMM can issue: the executing one and those in the ALU's queue.
+# ALU instructions that may be outstanding when GEMM issues: one executing, others in the queue.
 OVERLAPPING_PASSES = 1 + timing.ALU_COMMANDS
-# The words after which loads and stores take turns on the bus.
+# Granularity, in words, at which loads and stores take turns on the bus.
 _PIECE_WORDS = timing.BEATS_AHEAD
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cycles of a schedule, and where they go.
+    """Estimated cycles of a schedule, with a breakdown.
 
-    ``gemm``, ``alu`` and ``bus`` are the cycles in which each is busy. ``fill`` are the cycles
-    before the first multiplication, and ``drain`` those after the last one.
+    ``gemm``, ``alu`` and ``bus`` are the busy cycles of each. ``fill`` are the cycles before the
+    first multiplication, and ``drain`` the cycles after the last one.
     """
 
     cycles: float
@@ -56,20 +56,20 @@ class Estimate:
 
     @property
     def waits(self) -> float:
-        """Cycles in between in which GEMM waits: for data, for accumulators, or for the ALU."""
+        """Cycles between fill and drain in which GEMM stalls on data, accumulators or the ALU."""
         return self.cycles - self.fill - self.gemm - self.drain
 
     @property
     def limit(self) -> str:
-        """The part that is busy longest."""
+        """The bottleneck: the part with the most busy cycles."""
         return max(("gemm", "alu", "bus"), key=lambda part: float(getattr(self, part)))
 
 
 class Task:
-    """Work of ``amount`` cycles of a unit, or of ``amount`` words on the bus, which starts once all
+    """Work of ``amount`` cycles of a unit, or ``amount`` words on the bus, that starts once all
     tasks in ``after`` have ended; None is no dependence. The successor of a ``queued`` task need
-    not wait until that task starts. ``end`` is in cycles from the launch, None while unknown;
-    ``retired`` is when its module pushes its tokens, in program order.
+    not wait for it to start. ``end`` is in cycles from the launch, None while unknown; ``retired``
+    is when the task's module pushes its tokens, in program order.
     """
 
     __slots__ = ("after", "amount", "end", "multiplies", "queued", "rate", "retired", "unit")
@@ -94,34 +94,34 @@ class Task:
 
 
 class Pipeline:
-    """The tasks of a schedule, in the order of its program."""
+    """The tasks of a schedule, in program order."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._queues = {name: deque[Task]() for name in ("load", "compute", "store")}
-        # Memoized words and rates of transfers, most of which are alike.
+        # Memoized words and rates of transfers, since most are alike.
         self._transfers: dict[tuple[str, int, int], tuple[int, float]] = {}
 
     def load(self, rows: int, row_bytes: int, after: Sequence[Task | None] = ()) -> Task:
-        """Loads inputs or weights, ``rows`` of ``row_bytes`` bytes; ``after`` are the users of the
-        data that they overwrite."""
+        """Load inputs or weights, ``rows`` of ``row_bytes`` bytes; ``after`` are the last users of
+        the data that is overwritten.
+        """
         return self._transfer("load", rows, row_bytes, after)
 
     def load_for_compute(self, size: int) -> Task:
-        """Loads ``size`` bytes of micro-ops or accumulators, which does not overlap with GEMM or
-        ALU."""
+        """Load ``size`` bytes of micro-ops or accumulators, without overlap with GEMM or ALU."""
         return self._transfer("compute", 1, size, ())
 
     def reset(self, cycles: float, after: Sequence[Task | None]) -> Task:
-        """GEMM that resets accumulators."""
+        """Reset accumulators by GEMM."""
         return self._add("compute", Task("gemm", cycles, after, multiplies=False))
 
     def gemm(self, cycles: float, after: Sequence[Task | None]) -> Task:
         return self._add("compute", Task("gemm", cycles, after))
 
     def alu(self, cycles: float, after: Sequence[Task | None], passes: int = 1) -> Task:
-        """``passes`` ALU instructions of ``cycles`` each. Later compute instructions issue, at the
-        earliest, when the last of them are in the ALU's queue.
+        """Run ``passes`` ALU instructions of ``cycles`` each. Later compute instructions can issue
+        once the last of them are in the ALU's queue.
         """
         last = min(passes, OVERLAPPING_PASSES)
         if passes > last:
@@ -132,18 +132,18 @@ class Pipeline:
         return self._transfer("store", rows, row_bytes, after)
 
     def forward(self, vectors: int, after: Sequence[Task | None]) -> Task:
-        """Stores so many vectors, padding included, to the scratchpad of inputs."""
+        """Forward ``vectors`` vectors, padding included, to the input scratchpad."""
         return self._add("store", Task("inp", vectors, after))
 
     def estimate(
         self, schedule: Iterable[None] = (), limit: float = inf, least: float = 0.0
     ) -> Estimate:
-        """The estimate of all tasks; to be called once.
+        """Walk all tasks and return the estimate; to be called once.
 
-        ``schedule`` may be a generator that adds tasks at each step, as the walk needs them.
-        ``least`` are the cycles of all of GEMM, of the ALU as far as it cannot overlap with GEMM,
-        and of the last store: the walk ends as soon as they make it certain that ``limit`` is
-        reached. The estimate then assumes that the rest waits in proportion.
+        ``schedule`` may be a generator that adds tasks at each step, on demand. ``least`` is a
+        lower bound on the cycles that cannot overlap: all of GEMM, the ALU as far as it cannot
+        overlap with GEMM, and the last store. The walk ends as soon as the schedule is certain to
+        take ``limit`` cycles; the estimate then extrapolates the stalls in proportion.
         """
         return _Walk(self._config, self._queues, iter(schedule), limit, least).estimate()
 
@@ -170,15 +170,15 @@ def bus_cycles(config: Config, rows: Any, row_bytes: Any, reads: bool = True) ->
     row = -(-row_bytes // config.bus_bytes)
     cycles = rows * row / BUS_SHARE
     if reads:
-        # Short rows do not cover the latency: the reads in flight are too few words.
+        # Short rows do not hide the latency: the reads in flight have too few words.
         rounds, rest = divmod(rows - 1, READS_OUTSTANDING)
         cycles = np.maximum(cycles, rounds * (READ_LATENCY + row) + (rest + 1) * row)
     return cycles
 
 
 class BufferCopies:
-    """The copies of a scratchpad buffer, loaded in rotation, each after its last use. ``loaded`` is
-    the latest load.
+    """The copies of a scratchpad buffer, loaded in rotation, each once its last user has ended.
+    ``loaded`` is the latest load.
     """
 
     def __init__(self, pipeline: Pipeline, copies: int) -> None:
@@ -189,8 +189,9 @@ class BufferCopies:
         self.loaded: Task | None = None
 
     def load(self, rows: int, row_bytes: int, nest: object) -> None:
-        """Loads the next copy; copies of different loop nests share their place in the
-        scratchpad."""
+        """Load the next copy. Copies of different loop nests share an address in the scratchpad, so
+        the first load of another ``nest`` waits for the latest user.
+        """
         back = self._copies if nest == self._nest else 1
         used_by = self._used_by[-back] if len(self._used_by) >= back else None
         self._nest = nest
@@ -198,33 +199,33 @@ class BufferCopies:
         self.loaded = self._pipeline.load(rows, row_bytes, [used_by])
 
     def use(self, task: Task) -> None:
-        """``task`` reads the copy that was loaded last."""
+        """Record that ``task`` reads the copy loaded last."""
         self._used_by[-1] = task
 
 
 class _Module:
-    """Load, compute or store, with its tasks in order."""
+    """The load, compute or store module, with its tasks in order."""
 
     __slots__ = ("ahead", "at", "awaits", "free", "in_compute", "left", "queue", "task")
 
     def __init__(self, name: str, queue: deque[Task]) -> None:
         self.queue = queue
-        # Cycles by which a request is ahead of its data.
+        # Cycles from a request to its data.
         self.ahead = 0 if name == "store" else READ_LATENCY
         self.in_compute = name == "compute"
-        # The cycle from which the module can begin its next task.
+        # Earliest cycle in which the module can begin its next task.
         self.free = float(_LAUNCH_CYCLES)
         self.task: Task | None = None
-        # The cycle in which its task can begin or go on; infinite if there is no task, or if that
-        # is not known yet.
+        # The cycle in which the current task can begin or continue; infinite if there is no task,
+        # or if the cycle is still unknown.
         self.at = inf
-        # A task that its own waits for, and whose end was unknown when it was looked at.
+        # A dependence of the current task whose end was unknown at the last look.
         self.awaits: Task | None = None
-        # Words of the task that are still to be transferred.
+        # Words of the current task still to be transferred.
         self.left = 0.0
 
     def look(self) -> None:
-        """Finds out when its task can begin."""
+        """Determine when the current task can begin."""
         at = self.free
         assert self.task is not None
         for other in self.task.after:
@@ -243,8 +244,9 @@ class _Module:
 
 
 class _Walk:
-    """A walk over tasks in the order of time. Comparisons instead of min and max, whose calls would
-    double the time."""
+    """A walk over tasks in time order. Uses comparisons instead of min and max: the calls would
+    double the run time.
+    """
 
     def __init__(
         self,
@@ -255,16 +257,16 @@ class _Walk:
         least: float,
     ) -> None:
         self.overlap = bool(config.overlap)
-        # The share of the words of a load after which an element is complete and written.
+        # Fraction of a load's words that complete an element, which is then written.
         self.write_share = min(config.bus_bytes / config.inp.element_bytes, 1.0)
         self.modules = [_Module(name, queue) for name, queue in queues.items()]
         self.schedule: Iterator[None] | None = schedule
         self.limit, self.least = limit, least + READ_LATENCY + _FINISH_CYCLES
-        # The cycle from which each unit is free, and the cycles that it has been busy.
+        # For each unit, the cycle from which it is free, then its busy cycles.
         self.gemm_free = self.alu_free = self.bus_free = 0.0
         self.gemm = self.alu = self.bus = 0.0
         self.fill: float | None = None
-        # What compute has been handed so far has retired by then.
+        # The cycle by which all tasks that compute has issued so far have retired.
         self.retired = 0.0
 
     def estimate(self) -> Estimate:
@@ -285,7 +287,7 @@ class _Walk:
             assert task is not None
             module.at = inf
             if task.unit == "bus":
-                # No other module uses the bus until one of them is ready.
+                # This module has the bus to itself until another module is ready.
                 until = compute.at if compute.at < load.at else load.at
                 self.move(module, task, at, store.at if store.at < until else until)
             elif task.unit == "inp":
@@ -312,20 +314,17 @@ class _Walk:
 
     @property
     def done(self) -> float:
-        """Cycles walked so far that no overlap can hide: those of GEMM, and of the ALU if the two
-        do not overlap.
-        """
+        """Cycles walked that cannot overlap: GEMM, plus the ALU if the two do not overlap."""
         return self.gemm + (0.0 if self.overlap else self.alu)
 
     def projected(self) -> Estimate:
-        """An estimate that extrapolates from the part that was walked: all work, with waits in
-        proportion."""
+        """An extrapolation from the part that was walked: all work, and stalls in proportion."""
         fill = self.fill or 0.0
         waits = (self.gemm_free - fill - self.done) * self.least / self.done
         return self._estimate(fill + self.least + waits, self.least, fill, 0.0)
 
     def proceed(self, module: _Module) -> None:
-        """Takes the next task of a module, for which the schedule may have to add tasks."""
+        """Take the next task of a module; the schedule adds tasks if the queue is empty."""
         queue = module.queue
         while not queue and self.schedule is not None:
             try:
@@ -339,7 +338,7 @@ class _Walk:
             module.task = None
 
     def move(self, module: _Module, task: Task, request: float, until: float) -> None:
-        """Transfers the next piece of ``task``."""
+        """Transfer the next piece of ``task``."""
         ahead, rate = module.ahead, task.rate
         if module.in_compute:
             request = max(request, self.gemm_free, self.alu_free)
@@ -364,13 +363,12 @@ class _Walk:
                 module.free = ended
 
     def forwarding(self, task: Task, at: float, load: _Module) -> float:
-        """The cycles of a FORWARD from ``at`` on, which waits where words of a load are written."""
+        """Cycles of a FORWARD that starts at ``at``; it stalls while a load writes to INP."""
         words = load.left if load.task is not None and load.at <= at + task.amount else 0.0
         return task.amount + min(words, task.amount) * self.write_share
 
     def run(self, module: _Module, task: Task, ready: float) -> bool:
-        """Runs a task of GEMM or the ALU. Returns whether the schedule is certain to reach the
-        limit."""
+        """Run a GEMM or ALU task. Returns whether the schedule is certain to reach the limit."""
         of_gemm = task.unit == "gemm"
         begin = self.gemm_free if of_gemm else self.alu_free
         if not self.overlap:
@@ -388,7 +386,7 @@ class _Walk:
             self.alu += task.amount
             return False
         if task.multiplies and self.fill is None:
-            # Without the resets before it.
+            # Excludes the resets before it.
             self.fill = begin - self.gemm
         self.gemm_free = end
         self.gemm += task.amount

@@ -1,4 +1,4 @@
-"""Why an operator has the schedule that it has."""
+"""Explains the choice of an operator's schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .workload import Workload, choose
 
 
 def explain(workload: Workload[Any], env: Environment | None = None) -> Choice[Any]:
-    """The knobs that are considered for ``workload`` on the machine of ``env``, with their
-    estimated cycles, best first: the operator is built with the first that fits. As text it is a
-    table."""
+    """The knobs considered for ``workload`` on the machine of ``env``, with their estimated cycles,
+    best first: the operator is built with the first that fits. Prints as a table.
+    """
     return choose(workload, (env or get_env()).config)

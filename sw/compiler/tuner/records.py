@@ -1,6 +1,6 @@
 """Records of knobs that measured faster than the compiler's choice: `Records`.
 
-A file of records is JSON, by workload and configuration; files can be merged.
+A file of records is JSON, keyed by workload and configuration; files can be merged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FORMAT, _VERSION = "amaranth-vta tuning", 1
 
 
 class RecordsError(ValueError):
-    """A file holds no records, or damaged ones."""
+    """A file contains no records, or is damaged."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Records:
         return iter(self._records.values())
 
     def add(self, record: Record) -> None:
-        """Keeps ``record`` unless a better one of the same workload and machine is known."""
+        """Add ``record``, unless there is a better one for the same workload and machine."""
         key = record.workload, record.config
         known = self._records.get(key)
         if known is None or record.cycles < known.cycles:
@@ -107,7 +107,7 @@ def _record(entry: dict[str, Any]) -> Record:
 
 
 def workload_name(workload: Any) -> str:
-    """The name of a workload in a file: the operator and all of its sizes."""
+    """Name of a workload in record files: the operator and all its sizes."""
     return repr(workload)
 
 
@@ -118,7 +118,7 @@ _FIND: ContextVar[FindKnobs] = ContextVar("find_knobs", default=lambda workload,
 
 @contextmanager
 def knobs_from(find: FindKnobs) -> Iterator[None]:
-    """A context in which operators are built with the knobs that ``find`` gives, where they fit."""
+    """A context in which operators are built with knobs that ``find`` returns, if they fit."""
     token = _FIND.set(find)
     try:
         yield
@@ -127,5 +127,5 @@ def knobs_from(find: FindKnobs) -> Iterator[None]:
 
 
 def recorded_knobs(workload: Any, config: Config) -> Any | None:
-    """The knobs that the enclosing `knobs_from` gives."""
+    """The knobs from the enclosing `knobs_from`; None without one."""
     return _FIND.get()(workload, config)

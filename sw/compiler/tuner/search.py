@@ -1,4 +1,4 @@
-"""Ranking the knobs of an operator by estimates of their cycles."""
+"""Ranks the knobs of an operator by estimated cycles."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .cost_model import Estimate
 
 Array = npt.NDArray[Any]
 Knobs = TypeVar("Knobs")
-# How many of the best by a rough estimate are walked through the cost model.
+# Number of candidates, best by rough estimate first, that are walked through the cost model.
 _ESTIMATES = 12
-# The share of cycles in which GEMM waits above which variants of the knobs are tried.
+# Variants are tried for knobs with which GEMM waits in more than this fraction of cycles.
 _WAITS_WORTH_VARIANTS = 0.007
-# Of the cycles of the best without variants, the most of one whose variants are tried.
+# Variants are tried for knobs whose cycles are at most this ratio of the best so far.
 _CYCLES_WORTH_VARIANTS = 1.02
-# Rows of the table of knobs without estimates.
+# Maximum rows of the printed table for knobs without estimates.
 _ROWS = 12
 
 
 class Candidates(Sequence[tuple[float, Knobs]]):
-    """Knobs with rough estimates of their cycles, the best first, in a stable order.
+    """Knobs with rough estimates of their cycles, best first, in a stable order.
 
-    ``fields`` hold one item per candidate; since there can be thousands, objects of the class
-    ``made`` are made only on request.
+    ``fields`` hold one item per candidate; since there can be thousands, objects of class ``made``
+    are created lazily.
     """
 
     def __init__(
@@ -43,8 +43,9 @@ class Candidates(Sequence[tuple[float, Knobs]]):
         self._cycles, self._fields, self._made = cycles, fields, made
 
     def varied(self, alike: Sequence[str], most: int) -> Candidates[Knobs]:
-        """The same, with all but the best ``most`` of those whose fields ``alike`` are equal behind
-        the others: a rough estimate tells them apart least."""
+        """Reorder for diversity: of the candidates that agree in the fields ``alike``, only the
+        best ``most`` stay in front. A rough estimate distinguishes these least.
+        """
         kind = np.zeros(len(self), np.int64)
         for name in alike:
             values = self._fields[name][self._order]
@@ -73,11 +74,11 @@ class Candidates(Sequence[tuple[float, Knobs]]):
 
 @dataclass(frozen=True)
 class Choice(Generic[Knobs]):
-    """The knobs considered for an operator; as text it is a table. Each list has the best first.
+    """The knobs considered for an operator; prints as a table. Each list is sorted, best first.
 
-    ``estimates`` were the best so far when walked through the cost model. ``passed`` are the others
-    that were walked; their cycles are approximate where the walk was pruned. ``others`` fit as
-    well, with rough estimates.
+    ``estimates`` are the knobs that were the best so far when walked through the cost model.
+    ``passed`` are the other knobs that were walked; their cycles are approximate where the walk was
+    pruned. ``others`` fit too, with rough estimates only.
     """
 
     estimates: Sequence[tuple[Estimate, Knobs]]
@@ -142,15 +143,15 @@ def best_of(
     walked: Callable[[Knobs, float], Estimate],
     variants: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
 ) -> Choice[Knobs]:
-    """Walk the first of ``candidates``, whose estimates are rough, through the cost model, and
-    ``variants`` of those in which GEMM waits.
+    """Walk the first of ``candidates``, which are ranked by rough estimates, through the cost
+    model, and ``variants`` of those in which GEMM waits.
 
-    ``walked`` returns the estimate of knobs; beyond the given number of cycles, the best so far, it
-    may be approximate.
+    ``walked(knobs, limit)`` returns an estimate, which may be approximate beyond ``limit``, the
+    cycles of the best so far.
     """
     estimates: list[tuple[Estimate, Knobs]] = []
     passed: list[tuple[float, Knobs]] = []
-    # Variants of different candidates can be the same.
+    # Different candidates can have the same variants.
     known: dict[Knobs, Estimate] = {}
 
     def walk(knobs: Knobs) -> Estimate:

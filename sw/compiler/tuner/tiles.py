@@ -1,21 +1,22 @@
-"""Tile sizes: how an extent can be cut."""
+"""Tile sizes for an extent."""
 
 from __future__ import annotations
 
 
 def even_tiles(extent: int) -> list[int]:
-    """Tile sizes that cut ``extent`` into parts as equal as can be, the largest first."""
+    """Tile sizes that split ``extent`` as evenly as possible, largest first."""
     return sorted({-(-extent // parts) for parts in range(1, extent + 1)}, reverse=True)
 
 
 def divisors(extent: int) -> list[int]:
-    """Tile sizes that leave no remainder, the largest first. A remainder of an accumulation would
-    be loaded by another loop nest, which does not overlap with this one."""
+    """Tile sizes that divide ``extent``, largest first. A remainder of an accumulation would have a
+    loop nest of its own, which does not overlap with the main one.
+    """
     return [tile for tile in range(extent, 0, -1) if extent % tile == 0]
 
 
 def parts(extent: int, tile: int) -> int:
-    """How many tiles cover ``extent``."""
+    """Number of tiles that cover ``extent``."""
     return -(-extent // tile)
 
 

@@ -1,4 +1,4 @@
-"""The interface of operators to the tuner, and building an operator with the chosen knobs."""
+"""The interface between operators and the tuner; builds operators with the chosen knobs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .records import recorded_knobs
 from .search import Choice
 
 Knobs = TypeVar("Knobs")
-# A schedule and the arguments of its function.
+# A schedule, and the arguments of its function.
 Scheduled = tuple[te.Schedule, list[Tensor]]
-# The most knobs to try: a few that fit by the formula may not fit when they are built.
+# Maximum number of knobs to try: some that fit by the formula may not fit when built.
 _ATTEMPTS = 20
 
 
@@ -33,7 +33,7 @@ class Workload(Hashable, Protocol[Knobs]):
     numbers and flags that describes one of its schedules."""
 
     def scheduled(self, env: Environment, knobs: Knobs) -> Scheduled:
-        """The schedule that ``knobs`` describe; only building it tells whether it fits."""
+        """The schedule for ``knobs``; whether it fits is known only after building it."""
 
     def considered(self, config: Config) -> Choice[Knobs]:
         """The knobs worth trying on the machine of ``config``, ranked by estimated cycles."""
@@ -41,15 +41,16 @@ class Workload(Hashable, Protocol[Knobs]):
 
 @runtime_checkable
 class HasParameters(Protocol):
-    """A workload with constants that its function reads from an argument."""
+    """A workload whose function takes some of its constants as an argument."""
 
     def without_parameters(self) -> Hashable:
-        """The workload with fixed values for these constants; its schedules are the same."""
+        """The workload with placeholders for these constants; its schedules are the same."""
 
 
 def schedule_of(workload: Hashable) -> Hashable:
-    """A key that is equal for workloads that differ only in constants passed as arguments: they
-    have the same schedules and functions."""
+    """A key for the schedules and functions of a workload, the same for workloads that differ only
+    in constants passed as arguments.
+    """
     return workload.without_parameters() if isinstance(workload, HasParameters) else workload
 
 
@@ -70,10 +71,10 @@ def _considered(workload: Any, config: Config) -> Choice[Any]:
 
 
 def tuned(workload: Workload[Knobs], env: Environment, knobs: Knobs | None, name: str) -> Function:
-    """The function ``name`` of a workload, with ``knobs``, or else with those recorded for it
-    (`knobs_from`), or else with the best that fit.
+    """Build the function ``name`` of a workload with ``knobs``; by default with knobs recorded for
+    it (`knobs_from`), or else with the best that fit.
 
-    Raises `BuildError` if ``knobs`` do not fit, and `NoScheduleFits` if none do.
+    Raises `BuildError` if ``knobs`` do not fit, and `NoScheduleFits` if none fit.
     """
 
     def built(chosen: Knobs) -> Function:

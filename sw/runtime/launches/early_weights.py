@@ -1,8 +1,8 @@
-"""Prefetch of weights during preceding layers, in idle time of the bus.
+"""Prefetches weights during preceding layers, in idle time of the bus.
 
-Load executes its instructions in order, and behind the last loads of a layer it is free only while
-that layer's last tile is computed. So the first weight loads of later layers, which depend on
-nothing, are moved further ahead, in pieces between other loads.
+Load executes its instructions in order, so after the last loads of a layer it can prefetch only
+while that layer's last tile is computed. The first weight loads of later layers, which depend on
+nothing, are therefore moved further ahead, in pieces between other loads.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from amaranth_vta.sw.runtime.stream import NO_OPERATION_BITS, POP, PUSH, Stream
 
 from .touched import Interval, elements_of, overlap
 
-# Maximum bus words of a piece, which bounds the delay of the load behind it.
+# Maximum bus words of a piece, which bounds the delay of the next load.
 _PIECE_WORDS = 128
-# The layers before a layer that are looked at.
+# Number of preceding layers considered.
 _LAYERS_AHEAD = 8
-# The share of the cycles of GEMM in which the bus can move a word.
+# Fraction of GEMM's cycles in which the bus can transfer a word.
 _BUS_SHARE = 0.9
 _FREED = POP[Module.COMPUTE, Module.LOAD]
 _LOADED = PUSH[Module.LOAD, Module.COMPUTE]
@@ -34,12 +34,13 @@ _LOADED = PUSH[Module.LOAD, Module.COMPUTE]
 
 @dataclass
 class _JoinedLayer:
-    """A layer's ``stream`` and its changes.
+    """A layer's ``stream`` and the changes to it.
 
-    ``loads`` are its load instructions, by number; ``slack`` (float64, one item per instruction)
-    are GEMM cycles in which the bus can move words, less the words that the instruction moves;
-    ``weights`` is its interval of the WGT scratchpad, and ``stored`` are the buffers that it stores
-    to. ``removed`` instructions are dropped, and ``added`` ones are inserted behind their load.
+    ``loads`` are the numbers of its load instructions. ``slack`` (float64, one item per
+    instruction) is the number of words that the bus can transfer during its GEMM cycles, less the
+    words that the instruction transfers. ``weights`` is its interval of the WGT scratchpad, and
+    ``stored`` are the buffers that it stores to. ``removed`` instructions are dropped, and
+    ``added`` ones are inserted after the load that they are listed under.
     """
 
     stream: Stream
@@ -52,7 +53,7 @@ class _JoinedLayer:
 
 
 def with_early_weights(config: Config, streams: Sequence[Stream]) -> list[Stream]:
-    """``streams`` of consecutive layers, each with first weight loads of later layers moved into it
+    """``streams`` of consecutive layers, with first weight loads of later layers moved into each
     where scratchpad and bus have room.
     """
     layers = [_layer(config, stream) for stream in streams]
@@ -69,7 +70,7 @@ def _layer(config: Config, stream: Stream) -> _JoinedLayer:
     opcodes, memories = field_of(words, load["opcode"]), field_of(words, load["memory"])
     is_load, is_store = opcodes == isa.Opcode.LOAD, opcodes == isa.Opcode.STORE
     moved = field_of(words, load["x_size"]) * field_of(words, load["y_size"])
-    # Of a LOAD that sets a padding value, the field of the memory names none.
+    # If a LOAD sets a padding value, its memory field does not name a memory.
     words_each = np.zeros(1 << load["memory"].width)
     for memory in Memory:
         words_each[memory] = config.memory(memory).element_bytes / config.bus_bytes
@@ -92,7 +93,7 @@ def _layer(config: Config, stream: Stream) -> _JoinedLayer:
 
 @dataclass(frozen=True)
 class _EarlyPiece:
-    """A part of the load of weights ``number``, with its ``words`` on the bus."""
+    """A part of weight load ``number``; it takes ``words`` on the bus."""
 
     number: int
     bits: int
@@ -101,7 +102,9 @@ class _EarlyPiece:
 
 
 def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterator[_EarlyPiece]:
-    """The loads of weights that wait for nothing, in pieces; what layers store has to wait."""
+    """Weight loads that wait for nothing, in pieces. Loads of buffers in ``stored``, which layers
+    write, are excluded.
+    """
     instructions, buffers = isa.instruction_set(config), dict(layer.stream.relocations)
     words_each = config.wgt.element_bytes / config.bus_bytes
     most = max(int(_PIECE_WORDS / words_each), 1)
@@ -120,7 +123,7 @@ def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterato
 
 
 def _parts(load: isa.Load, most: int) -> Iterator[isa.Load]:
-    """The same load as several of at most so many elements."""
+    """``load`` split into loads of at most ``most`` elements."""
     columns = min(load.x_size, most)
     rows = most // columns if columns else 1
     for y in range(0, load.y_size, rows):
@@ -137,8 +140,8 @@ def _parts(load: isa.Load, most: int) -> Iterator[isa.Load]:
 def _with_time(
     layer: _JoinedLayer, before: Sequence[_JoinedLayer], pieces: Sequence[_EarlyPiece]
 ) -> Sequence[_JoinedLayer]:
-    """The last layers of ``before`` that have time for ``pieces`` and no weights in the place of
-    ``layer``'s.
+    """The last layers of ``before`` with enough slack for ``pieces``, as far as their weights do
+    not overlap with ``layer``'s in the scratchpad.
     """
     needed, count = sum(piece.words for piece in pieces), 0
     for other in reversed(before[-_LAYERS_AHEAD:]):
@@ -152,8 +155,9 @@ def _with_time(
 def _move(
     layer: _JoinedLayer, before: Sequence[_JoinedLayer], pieces: Sequence[_EarlyPiece]
 ) -> None:
-    """Moves the loads of ``pieces`` to the layers ``before``, each as late as there is time for it
-    and those after it; those for which there is none stay."""
+    """Move ``pieces`` to the layers ``before``, each as late as the slack allows for it and its
+    successors. Loads that do not fit completely stay.
+    """
     ends = np.cumsum([len(other.loads) for other in before])
     if not ends.size or not ends[-1] or not pieces:
         return
@@ -164,8 +168,8 @@ def _move(
             for other, first in zip(before, firsts, strict=False)
         ]
     )
-    # Per place, the time left from there to the end; then the maximum over that place and all
-    # behind it.
+    # Per place, the slack from there to the end; then its maximum over that place and all later
+    # ones.
     left = np.concatenate([other.slack for other in before])[::-1].cumsum()[::-1][places]
     left = np.maximum.accumulate(left[::-1])[::-1]
     words = np.array([piece.words for piece in pieces])
@@ -209,7 +213,7 @@ def _changed(layer: _JoinedLayer) -> Stream:
 
 
 def _push(stream: Stream, latest: int | None) -> int:
-    """Push the token of a dropped load behind the ``latest`` load; returns the number of the
+    """Push the token of a dropped load after the ``latest`` load; returns the number of the
     instruction that pushes it.
     """
     if latest is None or stream.words[latest] & _LOADED:

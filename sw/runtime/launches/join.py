@@ -1,9 +1,9 @@
-"""Joining layers' streams, so that a layer starts while its predecessor drains.
+"""Joins layers' streams, so that a layer starts while its predecessor drains.
 
-Within a layer, tokens order its instructions. Between two layers there are more conflicts: a layer
-loads what its predecessor stores, into scratchpads that the predecessor still reads. The joined
-stream has a token for each such conflict, unless an earlier token implies it. A token from store to
-load passes through compute.
+Within a layer, tokens order its instructions. Between two layers there are additional conflicts: a
+layer loads what its predecessor stores, into scratchpads that the predecessor still reads. The
+joined stream has a token for each such conflict, unless an earlier token implies it. A token from
+store to load passes through compute.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from .touched import Followed, Interval, MicroOps, Touched, overlap
 _LOAD, _COMPUTE, _STORE = _MODULES = (Module.LOAD, Module.COMPUTE, Module.STORE)
 _FREES, _STORED = (_COMPUTE, _LOAD), (_STORE, _COMPUTE)
 _LOADED = PUSH[_LOAD, _COMPUTE]
-# By module, the queues that it pushes to and pops from, with the flags.
+# Per module, the queues that it pushes to and pops from, with the flags.
 _GIVES = [[(queue, PUSH[queue]) for queue in TOKEN_QUEUES if queue[0] is one] for one in _MODULES]
 _TAKES = [[(queue, POP[queue]) for queue in TOKEN_QUEUES if queue[1] is one] for one in _MODULES]
 
-# How often, in instructions, to check whether the rest of a layer can be appended unchanged.
+# Interval, in instructions, at which to check whether the rest of a layer can be appended
+# unchanged.
 _CHECKED = 16
 
 
 class CannotJoin(ValueError):
-    """A stream has to be a launch by itself; the message says why."""
+    """A stream must be launched separately; the message says why."""
 
 
 class _Use(NamedTuple):
-    """An instruction of an earlier layer, and the intervals that it touches."""
+    """An instruction of an earlier layer, and the intervals that it accesses."""
 
     number: int
     scratchpads: dict[Memory, Interval]
@@ -54,7 +55,7 @@ class _Use(NamedTuple):
 
 @dataclass
 class Joined:
-    """``stream`` has the layers in order; layer n ends before instruction ``ends``[n]."""
+    """``stream`` contains the layers in order; layer n ends before instruction ``ends``[n]."""
 
     stream: Stream = field(default_factory=Stream)
     ends: list[int] = field(default_factory=list)
@@ -69,8 +70,9 @@ def join(config: Config, memory: npt.NDArray[np.uint8], streams: Sequence[Stream
 
 
 class Joiner:
-    """Joins streams that follow one another; ``memory`` is the device's, with the micro-ops that
-    they load. Each stream has to push the tokens that it pops, and to leave none."""
+    """Joins consecutive streams. ``memory`` is the device's memory, with the micro-ops that the
+    streams load. Each stream must push the tokens that it pops, and leave none.
+    """
 
     def __init__(self, config: Config, memory: npt.NDArray[np.uint8]) -> None:
         self.joined = Joined()
@@ -84,24 +86,24 @@ class Joiner:
         self._wait = isa.instruction_set(config).encode(
             isa.Gemm(uop_end=0, independent=int(bool(config.overlap)))
         )
-        # By module, the last instruction of each module that it knows to have retired.
+        # Per module, the last instruction of each module that it knows to have retired.
         self._known = [[-1, -1, -1] for _ in _MODULES]
-        # Pairs of an instruction of compute, and the last STORE that it knows to have retired.
+        # Pairs of a compute instruction and the last STORE that it knows to have retired.
         self._compute_knows: list[tuple[int, int]] = [(-1, -1)]
         self._queues: dict[TokenQueue, deque[PushedToken]] = {
             queue: deque() for queue in TOKEN_QUEUES
         }
-        # By queue, the next pops to drop, since another token implies theirs.
+        # Per queue, the number of upcoming pops to drop because another token implies theirs.
         self._dropped = dict.fromkeys(TOKEN_QUEUES, 0)
-        # By module, what instructions of earlier layers, and of this one, touch.
+        # Per module, accesses of instructions of earlier layers, and of the current layer.
         self._earlier: tuple[list[_Use], ...] = ([], [], [])
         self._own: tuple[list[_Use], ...] = ([], [], [])
-        # By module, an interval of DRAM around everything that earlier layers move.
+        # Per module, a bounding interval of all DRAM that earlier layers access.
         self._moved: list[Interval] = [(0, 0) for _ in _MODULES]
         self._waiting_units: set[int] = set()
 
     def add(self, part: Stream) -> None:
-        """Appends a stream that is complete except for its FINISH; raises `CannotJoin`."""
+        """Append a stream that is complete except for its FINISH; raises `CannotJoin`."""
         if not part.balanced():
             raise CannotJoin("it leaves tokens in a queue")
         for module in _MODULES:
@@ -114,7 +116,7 @@ class Joiner:
                 min((begin for begin, _ in moved), default=0),
                 max((end for _, end in moved), default=0),
             )
-        # Claims of independence hold within a layer: its first instructions wait for earlier
+        # Claims of independence only hold within a layer: its first instructions wait for earlier
         # layers.
         self._waiting_units = set(self._claims)
         for padding, value in self.joined.stream.padding.items():
@@ -131,7 +133,8 @@ class Joiner:
                 self._append(part, words, touched, place)
                 break
             number = first.get(place, place)
-            # The token that they push comes after all of them.
+            # The token pushed at a place must follow all moved loads, so the flag stays with the
+            # place.
             word = part.words[number] & ~_LOADED | part.words[place] & _LOADED
             self._instruction(word, touched[number], buffers.get(number))
         touched.load_before(len(words))
@@ -149,7 +152,7 @@ class Joiner:
         )
 
     def _append(self, part: Stream, words: Words, touched: Followed, begin: int) -> None:
-        """Appends the instructions of a layer from ``begin`` on, unchanged."""
+        """Append the instructions of a layer from ``begin`` on, unchanged."""
         stream = self.joined.stream
         shift = len(stream.words) - begin
         steady = Steady(
@@ -197,7 +200,7 @@ class Joiner:
             self._own[module].append(use)
 
     def _emit(self, module: Module, bits: int, buffer: Buffer | None) -> int:
-        """Appends an instruction, and its tokens to their queues; returns its number."""
+        """Append an instruction, and its tokens to their queues; returns its number."""
         stream = self.joined.stream
         number = len(stream.words)
         stream.append_before_pops(module, bits, buffer)
@@ -212,7 +215,9 @@ class Joiner:
         return load, compute, store
 
     def _take(self, module: Module, bits: int) -> int:
-        """``bits`` without the pops to drop; ``module`` learns from the tokens of the others."""
+        """``bits`` without dropped pops; updates what ``module`` knows from the tokens that it
+        pops.
+        """
         for queue, flag in _TAKES[module]:
             if bits & flag:
                 if self._dropped[queue]:
@@ -226,15 +231,16 @@ class Joiner:
         own = self._known[module]
         own[:] = map(max, own, known)
         if module is _COMPUTE and own[_STORE] > self._compute_knows[-1][1]:
-            # From the next instruction of compute on.
+            # Known from the next compute instruction on.
             self._compute_knows.append((len(self.joined.stream.words), own[_STORE]))
 
     # Dependences of an instruction.
 
     def _latest(self, module: Module, of: Module, where: Memory | None, at: Interval | None) -> int:
-        """The last instruction of module ``of`` in earlier layers that touches the interval ``at``
-        of the scratchpad ``where`` or, if that is None, of DRAM, and that ``module`` does not know
-        to have retired; -1 if there is none."""
+        """The last instruction of module ``of`` in earlier layers that accesses the interval ``at``
+        of the scratchpad ``where`` (None for DRAM) and that ``module`` does not know to have
+        retired; -1 if there is none.
+        """
         if at is None or (where is None and not overlap(at, self._moved[of])):
             return -1
         known = self._known[module][of]
@@ -284,20 +290,20 @@ class Joiner:
     # Tokens between layers.
 
     def _emit_wait(self, stored: int) -> None:
-        """Emits an instruction of compute that does nothing but wait for the STORE ``stored``."""
+        """Emit a no-op compute instruction that waits for the STORE ``stored``."""
         self._emit(_COMPUTE, self._wait | self._pop_of_store(stored), None)
 
     def _pop_of_store(self, stored: int) -> int:
-        """The pop with which the next instruction of compute waits for the STORE ``stored``."""
+        """The pop by which the next compute instruction waits for the STORE ``stored``."""
         self.joined.stream.words[stored] |= PUSH[_STORED]
         use = next(use for use in self._earlier[_STORE] if use.number == stored)
         self._learn(_COMPUTE, use.known)
         return POP[_STORED]
 
     def _free(self, giver: int, bits: int) -> int:
-        """The LOAD ``bits``, made to wait for the instruction ``giver`` of compute."""
+        """The LOAD ``bits``, changed to wait for the compute instruction ``giver``."""
         words, queue = self.joined.stream.words, self._queues[_FREES]
-        # Tokens in flight from earlier instructions are implied, since load pops this one before
+        # This token implies those in flight from earlier instructions, since load pops it before
         # them.
         while queue and queue[0].giver <= giver:
             words[queue.popleft().giver] &= ~PUSH[_FREES]
@@ -311,8 +317,8 @@ class Joiner:
 
 
 def _weights_first(words: Sequence[int], touched: Followed) -> dict[int, int]:
-    """By place, the instruction moved there, in an order in which the first weight loads precede
-    those of inputs, which may have to wait for an earlier layer.
+    """Reorder the first loads of a layer so that weight loads precede input loads, which may have
+    to wait for an earlier layer. Returns, per place, the instruction moved there.
     """
     first: list[int] = []
     for number in np.flatnonzero(touched.modules == _LOAD).tolist():

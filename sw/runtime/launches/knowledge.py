@@ -1,4 +1,4 @@
-"""What modules know of each other through tokens: which instructions have retired."""
+"""Happens-before through tokens: which instructions each module knows to have retired."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from amaranth_vta.hw.isa import TOKEN_QUEUES, Module, TokenQueue
 from amaranth_vta.sw.runtime.instruction_words import Words
 from amaranth_vta.sw.runtime.stream import POP, PUSH
 
-# By module, the last of its instructions that has retired, -1 if none has.
+# Per module, the last of its instructions that has retired; -1 if none has.
 Known = tuple[int, int, int]
 
 
 class PushedToken(NamedTuple):
-    """A token that the instruction ``giver`` pushes, and what its module then knows."""
+    """A token pushed by the instruction ``giver``, and what its module knows at that point."""
 
     giver: int
     known: Known
 
 
 class Steady:
-    """What modules know while instructions run that only their own tokens order. It is looked up
-    from the tokens, where `Joiner` follows instructions one by one.
+    """What modules know during instructions that are ordered only by their own tokens. Looked up
+    from the tokens, whereas `Joiner` tracks instructions one by one.
 
-    ``words`` are the instructions, numbered from ``first``, and ``modules`` execute them. Before
-    them modules know ``known``, and ``queues`` hold tokens, all of which they pop.
+    ``words`` are the instructions, numbered from ``first``, and ``modules`` execute them. ``known``
+    is what the modules know before them, and ``queues`` hold tokens, all of which they pop.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Steady:
 
     @staticmethod
     def _flagged(words: Words, chosen: npt.NDArray[np.bool_], flag: int, first: int) -> list[int]:
-        """The numbers of the instructions among ``chosen`` that have the ``flag``."""
+        """Numbers of the ``chosen`` instructions that have the ``flag``."""
         flagged = words[:, 0] & np.uint64(flag) != 0
         numbers: list[int] = (first + np.flatnonzero(flagged & chosen)).tolist()
         return numbers
 
     def numbers(self, module: Module) -> list[int]:
-        """The numbers of the instructions of a module."""
+        """Numbers of a module's instructions."""
         result: list[int] = self._numbers[module].tolist()
         return result
 
@@ -77,13 +77,15 @@ class Steady:
         return self.after(module, int(own[-1])) if own.size else self._before[module]
 
     def stores_known(self) -> Iterator[tuple[int, int]]:
-        """Instructions of compute that learn of STOREs, each with the last STORE that it knows."""
+        """Compute instructions that pop tokens of STOREs, each with the last STORE known to have
+        retired.
+        """
         queue = (Module.STORE, Module.COMPUTE)
         for number in self._pops[queue]:
             yield number, self._knows(Module.COMPUTE, Module.STORE, number)
 
     def _knows(self, module: Module, other: Module, number: int) -> int:
-        """The last instruction of ``other`` that ``module`` knows to have retired at ``number``."""
+        """The last instruction of ``other`` known to ``module``, at ``number``, to have retired."""
         before = self._before[module][other]
         direct = Module.COMPUTE in (module, other)
         queue = (other if direct else Module.COMPUTE, module)
@@ -94,5 +96,5 @@ class Steady:
         if taken <= len(waiting):
             return max(before, waiting[taken - 1].known[other])
         giver = self._givers[queue][taken - 1 - len(waiting)]
-        # Load and store know of each other only through compute.
+        # Load and store learn of each other only through compute.
         return max(before, giver if direct else self._knows(Module.COMPUTE, other, giver))

@@ -1,4 +1,4 @@
-"""Where layers that follow one another lie in the scratchpads of inputs and weights."""
+"""Places consecutive layers in the scratchpads of inputs and weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Elements = Mapping[Memory, int]
 
 
 class Places:
-    """Places each layer behind its predecessor, or at the start if it does not fit there, so that
+    """Places each layer after its predecessor, or at the start if it does not fit there, so that
     its first loads need not wait for the predecessor's last products.
     """
 
@@ -23,7 +23,7 @@ class Places:
         self._ends: dict[Memory, int] = {}
 
     def of(self, used: Elements) -> Elements:
-        """Where the next layer begins, which takes ``used`` elements of each memory."""
+        """First element of each memory for the next layer, which takes ``used`` elements."""
         begins = {}
         for memory, size in used.items():
             end = self._ends.get(memory, 0)
@@ -33,13 +33,12 @@ class Places:
 
 
 class Placed:
-    """The calls of ``runtime`` for a function whose elements of INP and WGT are moved by so
-    many."""
+    """Forwards calls to ``runtime``, with an offset added to elements of INP and WGT."""
 
     def __init__(self, runtime: Runtime, begins: Elements) -> None:
         self._runtime: Any = runtime
         self._begins = begins
-        # Calls that access no elements of INP or WGT.
+        # Calls that do not access elements of INP or WGT.
         self.store_buffer_2d = runtime.store_buffer_2d
         self.push_alu = runtime.push_alu
         self.wait_for_alu = runtime.wait_for_alu

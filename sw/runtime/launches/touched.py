@@ -1,4 +1,4 @@
-"""Intervals of scratchpads and device memory that the instructions of a stream access."""
+"""Intervals of scratchpads and device memory accessed by the instructions of a stream."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.runtime.instruction_words import Words, field_of
 
-# The first element or byte, and the index after the last.
+# First index, and index after the last; in elements or bytes.
 Interval = tuple[int, int]
 _FIRST_PADDING = min(isa.Padding)
-# The bits of dram_base that are the first accumulator of a STORE to INP.
+# Bits of dram_base that hold the first accumulator of a STORE to INP.
 _SOURCE = (1 << isa.SRAM_BASE_WIDTH) - 1
-# What LOADs of the module LOAD have in the place of their memory.
+# Values of the memory field in LOADs that the module LOAD executes.
 _OF_LOAD = (Memory.INP, Memory.WGT, isa.Padding.LOAD)
 
 
@@ -26,7 +26,7 @@ def overlap(one: Interval, other: Interval) -> bool:
 
 
 def elements_of(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
-    """Of LOADs and STOREs: the elements of the scratchpad, padding included."""
+    """For LOADs and STOREs: number of scratchpad elements, padding included."""
     names = ("x_size", "y_size", "x_pad_0", "x_pad_1", "y_pad_0", "y_pad_1")
     x, y, left, right, above, below = (field_of(words, layout[name]) for name in names)
     return (above + y + below) * (left + x + right) * (x > 0)
@@ -35,8 +35,8 @@ def elements_of(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
 class Touched(NamedTuple):
     """An instruction: ``opcode``, and the ``module`` that executes it.
 
-    ``written`` and ``read`` are elements of the scratchpads INP, WGT and ACC, by memory, which
-    another module shares; ``dram`` is in bytes, None if it moves nothing, and written by a STORE.
+    ``written`` and ``read`` are intervals of INP, WGT and ACC, by memory, as far as other modules
+    share them. ``dram`` is an interval in bytes, None if nothing is transferred; a STORE writes it.
     """
 
     opcode: int
@@ -61,11 +61,11 @@ class MicroOps:
         self._uop = instructions.uop_layout
         self.taps = config.taps
         self._buffer = np.zeros(config.uop.depth, np.uint32)
-        # By range of the buffer, the `spans` of its present contents.
+        # Memoized `spans` of the current contents, by range of the buffer.
         self._known: dict[tuple[int, int], tuple[Interval, ...]] = {}
 
     def load(self, bits: int) -> None:
-        """Executes the LOAD of micro-ops that ``bits`` encode; they are padded with zeros."""
+        """Execute the LOAD of micro-ops encoded in ``bits``; its padding is zeros."""
         load = self._decode(bits)
         assert isinstance(load, isa.Load)
         block = np.zeros((load.y_pad_0 + load.y_size + load.y_pad_1, load.row_elements), np.uint32)
@@ -76,7 +76,7 @@ class MicroOps:
         self._known.clear()
 
     def spans(self, begin: int, end: int) -> tuple[Interval, ...]:
-        """The least and the greatest dst, src and wgt of the micro-ops in a range."""
+        """Minimum and maximum dst, src and wgt of the micro-ops in a range."""
         known = self._known.get((begin, end))
         if known is None:
             uops = self._buffer[begin:end]
@@ -121,14 +121,16 @@ class Followed:
         return self._moving(opcode, *self._transfers[number].tolist())
 
     def load_before(self, number: int) -> None:
-        """Loads the micro-ops that instructions before ``number`` load."""
+        """Load the micro-ops of all instructions before ``number``."""
         while self._loads and self._loads[-1] < number:
             low, high = self._words[self._loads.pop()].tolist()
             self._micro_ops.load(high << isa.WORD_WIDTH | low)
 
     @staticmethod
     def _all_transfers(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
-        """Of LOADs and STOREs: memory, scratchpad, and DRAM with the elements of each."""
+        """For LOADs and STOREs: memory, bases in scratchpad and DRAM, and number of elements in
+        each.
+        """
         x, y, stride = (field_of(words, layout[name]) for name in ("x_size", "y_size", "x_stride"))
         reach = ((y - 1) * stride + x) * (x > 0) * (y > 0)
         bases = (field_of(words, layout[name]) for name in ("memory", "sram_base", "dram_base"))
@@ -158,8 +160,10 @@ class Followed:
 
     @staticmethod
     def _all_loops(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
-        """Of GEMM and ALU: micro-ops, whether they only reset, and how far the loops reach."""
-        # DEPTHWISE has no reset.
+        """For GEMM and ALU: micro-op range, reset flag, iterations, and reach of the loops per
+        operand.
+        """
+        # DEPTHWISE has no reset field.
         none = np.zeros(len(words), np.int64)
         reset = field_of(words, layout["reset"]) if "reset" in layout else none
         columns = [*(field_of(words, layout[name]) for name in ("uop_begin", "uop_end")), reset]

@@ -1,8 +1,7 @@
-"""Second factors of matrix products that the network computes, packed by the host as weights and as
-the bias that depends on them.
+"""Packs computed second factors of matrix products, on the host, as weights and as a bias.
 
-With integers as the machine holds them, Σ (a − z_a)(b − z_b) is Σ a·w − z_a·Σ w for w = b − z_b, of
-9 bits: weights are w as sums of int8, and the rest is the bias of a column.
+With z_a and z_b the zero points, Σ (a − z_a)(b − z_b) is Σ a·w − z_a·Σ w for w = b − z_b, which has
+9 bits. The weights are w as sums of int8; −z_a·Σ w is the bias of a column.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ _LEAST, _MOST = -128, 127
 @dataclass(frozen=True)
 class FactorWeights:
     """Packs matrices (groups, inputs, outputs, 1), less ``zero_point``, as weights, each the sum of
-    ``terms`` int8 values. Outputs of each group are padded to whole tiles of ``block``."""
+    ``terms`` int8 values. Outputs of each group are padded to whole tiles of ``block``.
+    """
 
     zero_point: int
     terms: int
@@ -42,9 +42,10 @@ class FactorWeights:
 
 @dataclass(frozen=True)
 class FactorBias:
-    """Packs the constants of the epilogue for the same matrices: for each output its bias for a
-    first factor with the zero point ``first_zero_point``, plus ``added``, then ``rest``, the same
-    for all. They are repeated for ``batch`` rows."""
+    """Packs the epilogue constants for the same matrices. For each output: the bias for a first
+    factor with zero point ``first_zero_point``, plus ``added``; then ``rest``, the same for all
+    outputs. Repeated for ``batch`` rows.
+    """
 
     first_zero_point: int
     zero_point: int
@@ -66,15 +67,16 @@ class FactorBias:
         centred = _centred(matrices, self.zero_point, self.block)
         sums = centred.sum(axis=-1, dtype=np.int64).reshape(-1)
         made = np.empty(self.image(_shape(matrices)), np.int32)
-        # Wraps like the sums that it is added to.
+        # Wraps around like the sums that it is added to.
         made[:, :, 0, 0] = (self.added - self.first_zero_point * sums).astype(np.int32)
         made[:, :, 1:, 0] = self.rest
         return made
 
 
 def as_terms(weights: Array, terms: int) -> Array:
-    """int8 (…, width · terms): values whose sums over terms are ``weights`` (…, width). All terms
-    but the first are 0 where one is enough."""
+    """Split ``weights`` (…, width) into int8 (…, width · terms) that sum to them. Terms after the
+    first are 0 where one suffices.
+    """
     if terms == 1:
         return weights.astype(np.int8)
     parts = []
@@ -86,12 +88,12 @@ def as_terms(weights: Array, terms: int) -> Array:
 
 
 def terms_between(least: int, most: int) -> int:
-    """The number of int8 values that an integer from ``least`` to ``most`` has to be the sum of."""
+    """Number of int8 terms needed for any integer from ``least`` to ``most``."""
     return max(1, tiles(most, _MOST), tiles(-least, -_LEAST))
 
 
 def _centred(matrices: Array, zero_point: int, block: int) -> Array:
-    """int16 (groups, outputs, inputs), less the zero point; outputs that fill up tiles are 0."""
+    """int16 (groups, outputs, inputs), less the zero point; outputs that pad tiles are 0."""
     groups, inputs, outputs, _ = matrices.shape
     centred = np.zeros((groups, tiles(outputs, block) * block, inputs), np.int16)
     held = signed(matrices.reshape(groups, inputs, outputs)).astype(np.int16)

@@ -37,20 +37,20 @@ _MODEL, _CONSTANT = "model_{}", "constant_{}"
 
 
 def save_network(network: NetworkProgram, path: str | Path) -> None:
-    """Writes a file for `load_network`, completely or not at all; raises `ProgramError`."""
+    """Write a file for `load_network`, atomically; raises `ProgramError`."""
     save_archive(path, KIND, *_parts(network))
 
 
 def write_network(network: NetworkProgram, file: IO[bytes]) -> None:
-    """Writes the contents of such a file into an open one."""
+    """Write the contents of such a file to an open file."""
     write_archive(file, KIND, *_parts(network))
 
 
 def load_network(path: str | Path, config: Config | None = None) -> NetworkProgram:
-    """The network in a file.
+    """Load a network from a file.
 
     Raises `ProgramError` if the file is not a network, is damaged, has another format version, or
-    was made for another machine than ``config``.
+    was compiled for another machine than ``config``.
     """
     network = load_archive(path, KIND, _from_parts)
     if config is not None:
@@ -100,7 +100,7 @@ def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkP
             name: arrays[_CONSTANT.format(index)] for index, name in enumerate(header["constants"])
         },
         open_batch=header["open_batch"],
-        # Without launches, as in files of the first releases, each layer is one.
+        # Without launches, as in files of the first releases, each layer is a launch.
         launches=tuple(
             Launch(item["stream"], range(*item["streams"]), tuple(item["ends"]))
             for item in header.get("launches", ())
@@ -165,7 +165,7 @@ def _operand(item: Mapping[str, Any]) -> TiledTensor:
 
 
 def _packing(item: Mapping[str, Any]) -> HostPacking:
-    """The packing; its keys tell the kind."""
+    """The packing; its kind follows from its keys."""
     if "window" in item:
         window = {name: tuple(values) for name, values in item["window"].items()}
         return Packing(Window(**window), item["value"])

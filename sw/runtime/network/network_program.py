@@ -1,4 +1,4 @@
-"""A compiled network: a program for the machine, models for the host, and steps that use them."""
+"""A compiled network: a program for the machine, models for the host, and steps that use both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tiled_tensor import TiledTensor
 
 @dataclass(frozen=True)
 class OnHost:
-    """An operator on the host, the reason for that, and its multiplications per run."""
+    """An operator that runs on the host, the reason, and its multiplications per run."""
 
     name: str
     operator: str
@@ -36,8 +36,8 @@ class RunHost:
 
 @dataclass(frozen=True)
 class RunLayer:
-    """Runs ``streams`` of the program that belong to one layer. ``macs`` are the network's, without
-    padding to tiles.
+    """Runs ``streams`` of the program, which belong to one layer. ``macs`` are the network's,
+    without padding to tiles.
     """
 
     name: str
@@ -49,7 +49,7 @@ class RunLayer:
 
 @dataclass(frozen=True)
 class ToMachine:
-    """Cuts the host's tensor that ``operand`` names into tiles and writes them to ``buffer``."""
+    """Packs the host tensor named by ``operand`` into tiles and writes them to ``buffer``."""
 
     operand: TiledTensor
     buffer: str
@@ -57,7 +57,7 @@ class ToMachine:
 
 @dataclass(frozen=True)
 class ToHost:
-    """Reads ``operand``, tiles in ``buffer``, and makes the host's ``tensor`` of them."""
+    """Reads ``operand``, tiles in ``buffer``, and unpacks them to the host's ``tensor``."""
 
     tensor: str
     type: TensorType
@@ -72,8 +72,9 @@ LAUNCHES = ("network", "layer")
 
 @dataclass(frozen=True)
 class Launch:
-    """The index of a ``stream`` of the program that joins ``streams``, one per layer of successive
-    layers. ``ends`` has the end of each layer in it, as a number of instructions."""
+    """A ``stream`` of the program that joins ``streams`` of consecutive layers, one per layer; all
+    are indices. ``ends`` has the end of each layer in it, as a number of instructions.
+    """
 
     stream: int
     streams: range
@@ -82,12 +83,12 @@ class Launch:
 
 @dataclass(frozen=True)
 class NetworkProgram:
-    """``steps`` in order; ``program`` has the streams and buffers that they use.
+    """``steps`` in order; ``program`` contains the streams and buffers that they use.
 
-    ``launches`` join the streams of layers that follow one another. ``constants`` has outputs that
-    depend on no input, and constants that are written to the machine as activations. With
-    ``open_batch`` the first dimension of inputs is any number of images, of which a run takes as
-    many as the machine's BATCH.
+    ``launches`` join the streams of consecutive layers. ``constants`` contains outputs that do not
+    depend on an input, and constants that are written to the machine as activations. With
+    ``open_batch`` the first dimension of inputs is an arbitrary number of images; each run takes
+    as many as the machine's BATCH.
     """
 
     program: Program
@@ -104,12 +105,12 @@ class NetworkProgram:
 
     @property
     def layer_count(self) -> int:
-        """The layers on the machine."""
+        """Number of layers on the machine."""
         return sum(isinstance(step, RunLayer) for step in self.steps)
 
     @property
     def host_operator_count(self) -> int:
-        """The operators on the host."""
+        """Number of operators on the host."""
         return sum(len(step.operators) for step in self.steps if isinstance(step, RunHost))
 
     def launched(self, by: str) -> list[int]:

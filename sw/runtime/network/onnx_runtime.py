@@ -1,4 +1,4 @@
-"""ONNX Runtime as this project uses it: the reference, and the host's part of a network."""
+"""ONNX Runtime as used here: as the reference, and for the host's part of a network."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import onnxruntime
 from .model_error import ModelError
 from .tile_layout import Array
 
-# Errors are raised; the log would repeat them on the terminal.
+# Errors are raised as exceptions; the log would repeat them on the terminal.
 _SILENT = 4
 onnxruntime.set_default_logger_severity(_SILENT)
 
 
 class UnknownOperatorError(ModelError):
-    """ONNX Runtime does not have an ``operator``."""
+    """ONNX Runtime does not implement an ``operator``."""
 
     def __init__(self, operator: str, text: str) -> None:
         super().__init__(text)
@@ -24,8 +24,8 @@ class UnknownOperatorError(ModelError):
 
 
 def exact_session(model: bytes) -> onnxruntime.InferenceSession:
-    """A session that computes ``model``, the bytes of an ONNX file, as it stands, operator by
-    operator.
+    """A session that runs ``model``, the bytes of an ONNX file, operator by operator, without graph
+    optimizations.
 
     Raises `ModelError` if ONNX Runtime cannot run it.
     """
@@ -63,8 +63,7 @@ def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.I
 
 
 def _sentence(error: Exception) -> str:
-    """What ONNX Runtime says, without its error codes, the places in its source, and the checks
-    that failed there."""
+    """ONNX Runtime's error message without error codes, source locations and failed checks."""
     text = " ".join(str(error).split())
     for pattern in (
         r"^\[ONNXRuntimeError\] : \d+ : \w+ : ",
@@ -103,9 +102,10 @@ def _require_known_operators(model: bytes, error: str) -> None:
 
 
 def _require_no_other_files(model: bytes) -> None:
-    """Raises `ModelError` if tensors are in other files, which ONNX Runtime would read from the
-    current folder. Models that the compiler makes contain all their tensors."""
-    # Such a tensor has its file under this key; without the key the model need not be parsed.
+    """Raises `ModelError` if tensors are in external files, which ONNX Runtime would read from the
+    current folder. Models made by the compiler contain all their tensors.
+    """
+    # An external tensor has its file name under this key; without the key, parsing is unnecessary.
     if b"location" not in model:
         return
     import onnx

@@ -1,4 +1,4 @@
-"""Packing of pixels into channels by the host, for layers with few channels."""
+"""Packs pixels into channels on the host, for layers with few channels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .tile_layout import Array, Image, signed
 
 @dataclass(frozen=True)
 class Window:
-    """How a window moves over an image; ``pads`` are rows and columns at the top, left, bottom and
-    right."""
+    """A sliding window over an image; ``pads`` are rows and columns at the top, left, bottom and
+    right.
+    """
 
     kernel: tuple[int, int]
     strides: tuple[int, int]
@@ -33,15 +34,14 @@ class Window:
 
     def size(self, image: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of results for an ``image`` of (rows, columns)."""
-        # Written out for both axes, since searches of schedules call it often.
+        # Unrolled for both axes: schedule searches call this often.
         top, left, bottom, right = self.pads
         rows = (image[0] + top + bottom - self.reach[0]) // self.strides[0] + 1
         columns = (image[1] + left + right - self.reach[1]) // self.strides[1] + 1
         return rows, columns
 
     def only(self, rows: bool, columns: bool) -> Window:
-        """The part of the window along rows, columns or both; for neither, a window of one
-        pixel."""
+        """The window restricted to rows, columns or both; to neither, a window of one pixel."""
 
         def part(values: tuple[int, int], otherwise: int) -> tuple[int, int]:
             return (values[0] if rows else otherwise, values[1] if columns else otherwise)
@@ -57,8 +57,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Packing:
-    """The pixels under ``window`` become channels; padding has ``value`` (as the machine holds
-    it)."""
+    """Packs the pixels under ``window`` into channels; padding has the signed ``value``."""
 
     window: Window
     value: int
@@ -83,9 +82,9 @@ class Packing:
         return taken.reshape(self.image((*images.shape[:2], *images.shape[2:])))
 
     def weights(self, weights: Array) -> Array:
-        """Weights (outputs, C, kernel height, kernel width) for packed images."""
+        """Weights (outputs, C, kernel height, kernel width), packed to match packed images."""
         (outputs, channels, height, width), (dy, dx) = weights.shape, self.window.kernel
-        # An axis of the kernel is packed completely or not at all.
+        # Each kernel axis is packed completely or not at all.
         apart = weights.reshape(outputs, channels, dy, height // dy, dx, width // dx)
         packed = apart.transpose(0, 1, 2, 4, 3, 5)
         return packed.reshape(outputs, channels * dy * dx, height // dy, width // dx)

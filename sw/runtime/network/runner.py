@@ -1,4 +1,4 @@
-"""Runs a compiled network on a device and the host."""
+"""Runs a compiled network on a device and on the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .tiled_tensor import Bytes, TiledTensor
 
 @dataclass
 class StepTotals:
-    """Time and counters of all runs of a step; ``result`` is None for steps of the host."""
+    """Time and counters summed over all runs of a step; ``result`` is None for host steps."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -41,9 +41,10 @@ class StepTotals:
 
 @dataclass(frozen=True)
 class Launched:
-    """The launch that starts with the step ``first``: its ``layers``, the ``work`` of one run, and
-    the ``measured`` time and counters of all runs. A layer with several ``streams`` counts as one
-    launch."""
+    """The launch that starts with step ``first``: its ``layers``, the ``work`` of one run, and the
+    ``measured`` time and counters of all runs. A layer with several ``streams`` counts as one
+    launch.
+    """
 
     first: int
     layers: tuple[RunLayer, ...]
@@ -58,8 +59,9 @@ class Launched:
 
 @dataclass(frozen=True)
 class _Joined:
-    """The layers of one launch, the last STORE of each, its instruction ``words``, and the time and
-    counters of the launch."""
+    """A launch's layers, the last STORE of each layer, its instruction ``words``, and its time and
+    counters.
+    """
 
     launch: Launch
     layers: tuple[RunLayer, ...]
@@ -76,8 +78,8 @@ class Runner:
     """A compiled network in the memory of a device.
 
     ``launch`` is one of `LAUNCHES`. ``measured`` has one item per step of the network, in order. In
-    a launch of several layers, a layer has no counters, and its cycles go from the last STORE of
-    the layer before it to its own, if the device can tell, with GEMM's cycles for it among them.
+    a launch of several layers, layers have no counters. If the device can tell, a layer's cycles
+    count from the last STORE of the preceding layer to its own, but at least the cycles GEMM needs.
     ``begins`` is called with the name of each launch before the machine runs it.
     """
 
@@ -120,7 +122,7 @@ class Runner:
         return self._network.steps
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The network's outputs for one batch. Raises `RuntimeFault`."""
+        """Run one batch; returns the network's outputs. Raises `RuntimeFault`."""
         values = dict(self._network.constants) | dict(inputs)
         steps = iter(enumerate(self._network.steps))
         for index, step in steps:
@@ -154,7 +156,7 @@ class Runner:
             raise _named(error, step) from None
 
     def _run_joined(self, index: int) -> None:
-        """Runs several layers, from the step ``index`` on."""
+        """Run a launch of several layers, which starts with step ``index``."""
         joined, start = self._joined[index], perf_counter()
         self._begins(_launch_name(joined.layers))
         try:
@@ -195,10 +197,11 @@ def _joined(network: NetworkProgram) -> Iterator[tuple[int, _Joined]]:
 
 
 def _attributed(ends: Sequence[int], products: Sequence[int]) -> list[int]:
-    """The cycles of each layer of a launch, from the cycles in which its last result is in memory.
+    """The cycles of each layer of a launch, given the cycle in which each layer's last result is in
+    memory.
 
-    A layer begins where its predecessor ends, or earlier if GEMM needs more than that for its
-    ``products``, one per cycle: then it has started while the last results were stored.
+    A layer begins where its predecessor ends or, if GEMM needs more cycles for its ``products``,
+    one per cycle, earlier: then it started while its predecessor's last results were stored.
     """
     borders = [ends[-1]]
     for end, needed in zip((*ends[-2::-1], 0), reversed(products), strict=True):
@@ -212,13 +215,14 @@ def _launch_name(layers: Sequence[RunLayer]) -> str:
 
 
 def _named(error: RuntimeFault, step: RunLayer) -> RuntimeFault:
-    """The same fault with the name of the layer in its text."""
+    """The same fault with the layer's name in its text."""
     return RuntimeFault(error.fault, error.instruction, f"{step.name}: {error}")
 
 
 def _packed(operand: TiledTensor, value: Array) -> Bytes:
-    """The bytes of ``value`` for the machine. Raises `ModelError` if the host's tensor is not what
-    the compiler expected."""
+    """The bytes of ``value`` for the machine. Raises `ModelError` if the host's tensor does not
+    have the expected type and size.
+    """
     if value.size != prod(operand.image) or value.dtype.kind not in "iu":
         raise ModelError(
             f"the host made {operand.tensor} a tensor of {value.dtype} with {value.size:,} "

@@ -1,7 +1,7 @@
 """Checks that the parts of a compiled network fit together.
 
-A file with the right checksum may still hold anything. The code that runs a network relies on what
-is checked here.
+A file with a valid checksum may still contain anything. The code that runs a network relies on
+these checks.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .tensor_type import TensorType
 from .tiled_tensor import TiledTensor
 
 _HELD = ("int4", "int8", "int16", "int32")  # scalars that the machine can hold
-# The type of tensors that ONNX Runtime makes: it is known when they are made.
+# The type of tensors that ONNX Runtime makes, which is known only at run time.
 _ANY = TensorType(np.dtype(np.void), None)
 
 
 def require_sound(network: NetworkProgram) -> None:
-    """Raises `ValueError`, which says what does not fit, and `FileLimitError`."""
+    """Raises `ValueError`, naming the mismatch, or `FileLimitError`."""
     known = dict(network.inputs)
     for name, info in known.items():
         require(info.shape is not None, f"input {name} has no shape")
@@ -97,7 +97,7 @@ def _check_step(
 
 
 def _check_launch(launch: Launch, steps: dict[range, int], program: Program) -> None:
-    """``steps`` has the index of each layer by its streams."""
+    """Check a launch; ``steps`` has the index of each layer, keyed by its streams."""
     numbers = (launch.stream, launch.streams.start, launch.streams.stop, *launch.ends)
     _check_numbers("a launch", numbers)
     require(launch.stream < len(program.streams), "a launch runs a stream that does not exist")

@@ -1,10 +1,10 @@
 """Tile layouts of tensors on the machine, with channels and images padded with zeros.
 
-Scalars are signed: a uint8 of the graph is stored as an int8, less by 128.
+Scalars are signed: a uint8 of the graph is stored as an int8, minus 128.
 
 Activations (N, C, H, W) become (N/B, C/K, H, W, B, K). Tiles read by GEMM have K = BLOCK_IN
-channels, tiles written by store K = BLOCK_OUT. Where the two are equal in size and type, so are the
-layouts, and a result is read as stored; otherwise the host converts.
+channels, tiles written by store K = BLOCK_OUT. If both have the same size and type, the layouts are
+equal, and a result is read as stored; otherwise the host converts.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ Image = tuple[int, int, int, int]
 class TileLayout:
     """``batch`` images and ``block`` channels of ``dtype`` (such as int8 or int4) per tile.
 
-    Whole sums, which are wider than ``dtype``, are in several ``parts``: activations of which the
-    first have the lowest bits."""
+    Whole sums, which are wider than ``dtype``, are stored in several ``parts``: activations, lowest
+    bits first.
+    """
 
     batch: int
     block: int
@@ -58,7 +59,7 @@ class TileLayout:
         return self.parts * prod(self.shape(image)) * self.width // 8
 
     def pack(self, images: Array) -> npt.NDArray[np.uint8]:
-        """The bytes of activations (N, C, H, W)."""
+        """Pack activations (N, C, H, W) to bytes."""
         images = signed(images)
         n, c, h, w = images.shape
         shape = self.shape((n, c, h, w))
@@ -68,7 +69,7 @@ class TileLayout:
         return pack(tiled.transpose(0, 2, 4, 5, 1, 3), self.dtype)
 
     def unpack(self, data: npt.NDArray[np.uint8], image: Image, dtype: np.dtype[Any]) -> Array:
-        """The activations of shape ``image`` and ``dtype`` whose bytes are ``data``."""
+        """Unpack ``data`` to activations of shape ``image`` and ``dtype``."""
         n, c, h, w = image
         shape = self.shape(image)
         scalars = self._joined(unpack(data, self.dtype))
@@ -77,7 +78,7 @@ class TileLayout:
         return (held.astype(np.int64) + offset(dtype)).astype(dtype)
 
     def _joined(self, scalars: Array) -> Array:
-        """The scalars whose parts follow one another in ``scalars``."""
+        """Combine scalars whose parts are consecutive in ``scalars``."""
         if self.parts == 1:
             return scalars
         *low, high = scalars.astype(np.int64).reshape(self.parts, -1)
@@ -92,12 +93,12 @@ class TileLayout:
 
 
 def offset(dtype: np.dtype[Any]) -> int:
-    """The difference of a graph's integers and the machine's: 128 for uint8, else 0."""
+    """Difference between the graph's and the machine's integers: 128 for uint8, else 0."""
     return 128 if dtype == np.uint8 else 0
 
 
 def signed(values: Array) -> Array:
-    """A graph's integers as the machine holds them."""
+    """The graph's integers as the signed integers that the machine stores."""
     return (values ^ np.uint8(128)).view(np.int8) if values.dtype == np.uint8 else values
 
 

@@ -1,4 +1,4 @@
-"""A tensor in the tiles in which a layer reads or writes it."""
+"""A tensor in the tile layout in which a layer reads or writes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .packing import Packing
 from .tile_layout import Array, Image, TileLayout
 
 Bytes = npt.NDArray[np.uint8]
-# How the host packs a tensor before it cuts it into tiles.
+# How the host packs a tensor before tiling.
 HostPacking = Packing | FactorWeights | FactorBias
 
 
@@ -21,7 +21,7 @@ HostPacking = Packing | FactorWeights | FactorBias
 class TiledTensor:
     """A tensor as a layer reads or writes it: of shape ``image`` (N, C, H, W), in ``layout``.
 
-    With a ``packing`` the host packs the tensor first, for one layer.
+    With a ``packing``, the host first packs the tensor for this layer.
     """
 
     tensor: str
@@ -30,7 +30,9 @@ class TiledTensor:
     packing: HostPacking | None = None
 
     def is_in_memory_of(self, other: TiledTensor) -> bool:
-        """Whether both are the same bytes; the pixels of a channel may have another shape."""
+        """Whether both have the same bytes in memory; height and width may differ if H · W is
+        equal.
+        """
         plain = replace(self, image=other.image) == other and self.packing is None
         sizes = [(*item.image[:2], prod(item.image[2:])) for item in (self, other)]
         return self == other or (plain and sizes[0] == sizes[1])
@@ -47,6 +49,6 @@ class TiledTensor:
         return shape + (f", {self.packing!r}" if self.packing else "")
 
     def pack(self, data: Array) -> Bytes:
-        """The bytes of the host's ``data``, which has the elements of the image in any shape."""
+        """Pack the host's ``data``, which has the elements of the image in any shape, to bytes."""
         images = data.reshape(self.image)
         return self.layout.pack(self.packing.pack(images) if self.packing else images)

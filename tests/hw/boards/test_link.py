@@ -30,7 +30,7 @@ def reply(sequence: int, status: int, payload: bytes = b"") -> bytes:
 
 
 class Bench:
-    """The link on a memory of words; accesses from word ``end`` on are errors."""
+    """The serial link to a memory of words; accesses from word ``end`` on return errors."""
 
     def __init__(self, end: int = 0x1000) -> None:
         self.dut = Link(GAP)

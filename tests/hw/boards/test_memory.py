@@ -1,6 +1,6 @@
-"""The memory of a board: bursts of the machine, words of the host, and the limit.
+"""Memory of a board: bursts from the machine, word accesses from the host, and the address limit.
 
-On-chip, and as SDRAM with a chip that detects timing violations.
+Tested on-chip, and as SDRAM with a model chip that detects timing violations.
 """
 
 from __future__ import annotations

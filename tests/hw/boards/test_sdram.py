@@ -20,7 +20,7 @@ CYCLE = 1e9 / CLOCK_HZ
 
 
 def _random_traffic(bench: MemoryBench, seed: int) -> list[Any]:
-    """A machine that reads and writes, and a host, each in its own part of the memory."""
+    """A machine that reads and writes, and a host, each in its own part of memory."""
     half = bench.size // 2
 
     async def machine(ctx: Any) -> None:
@@ -71,9 +71,9 @@ def test_random_traffic_keeps_the_times_of_the_chip(seed: int) -> None:
     ],
 )
 def test_a_chip_that_needs_a_cycle_more_notices(needs: SdramChip) -> None:
-    """So that nothing is waited for in vain, and the test above can fail.
+    """Shows that no wait of the controller is superfluous, and that the test above can fail.
 
-    Power-up takes two cycles more, in which commands come to the pins.
+    The power-up time is longer by two cycles, since commands reach the pins that much later.
     """
     bench = MemoryBench("sdram", needs=needs)
 
@@ -118,11 +118,11 @@ def test_the_registers_of_the_pins_and_the_clock_of_the_chip_are_in_their_cells(
     for pin in ('"sdram_0__clk__io" SITE "F19"', '"sdram_0__dq__io[15]" SITE "J17"'):
         assert f"LOCATE COMP {pin};" in constraints
     cells = Counter(re.findall(r"^ *cell \\(\w+) ", netlist, re.MULTILINE))
-    # Commands, with clock enable and chip select, banks and rows, masks, and data; each with the
-    # register of its direction, as the clock has one.
+    # Output registers for 5 command bits with clock enable and chip select, 2 bank and 13 row bits,
+    # 2 masks and 16 data bits, each with a register for its output enable; and one for the clock.
     assert cells["OFS1P3DX"] == 2 * (5 + 2 + 13 + 2 + 16) + 1
     assert cells["IFS1P3DX"] == 16
     assert cells["ODDRX1F"] == 1
-    # A cycle has 8 of the PLL's oscillator, and the chip's clock is 2 of them behind.
+    # Phases in units of the PLL's oscillator, 8 to a cycle: the chip's clock lags by 2.
     phases = dict(re.findall(r"parameter \\(CLKO[PS]_CPHASE) (\S+)", netlist))
     assert phases == {"CLKOP_CPHASE": "7", "CLKOS_CPHASE": "9"}

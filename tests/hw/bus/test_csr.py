@@ -16,8 +16,9 @@ CONFIG = PRESETS["batch2"]
 
 
 async def write(ctx: Any, bus: Any, address: int, data: int, strobe: int, pause: Pauses) -> None:
-    """One write: address, data and the acceptance of the response in the order that `pause`
-    gives."""
+    """Write once: `pause` randomizes the order in which address and data are sent and the response
+    accepted.
+    """
     address_left, data_left = True, True
     answered = False
     while not answered:

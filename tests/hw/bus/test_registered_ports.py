@@ -15,7 +15,9 @@ from amaranth_vta.sim.machine.elaborate import pins
 
 
 def combinational_paths(component: wiring.Component) -> list[str]:
-    """For each output that an input reaches without a register: the signals on the path."""
+    """Combinational paths from an input to an output: the signals on the path, for each such
+    output.
+    """
     inputs, outputs = pins(component)
     netlist = build_netlist(
         Fragment.get(component, None),

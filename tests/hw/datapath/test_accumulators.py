@@ -1,4 +1,4 @@
-"""Accumulators in one bank and in two: a read returns the last write of either unit."""
+"""Accumulators with one bank and with two: a read returns the last write of either unit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from amaranth_vta.sim.testbench.amaranth import simulate
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-extended"])
 def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
-    """GEMM in one half and the ALU in the other, switching; loads and reads of store in between.
-    The ALU does not read what GEMM writes in the same cycle."""
+    """GEMM uses one half, the ALU the other, and they swap every 50 cycles. The ALU does not read
+    what GEMM writes in the same cycle.
+    """
     config = PRESETS[name]
     dut = Accumulators(config)
     rng = np.random.default_rng(1)
@@ -45,14 +46,15 @@ def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
         ctx.set(dut.load_write.enable, 0)
         ctx.set(dut.load_write.data, [0] * len(dut.load_write.data))
 
-    # Few places, so that reads often collide with writes of the same cycle. In two banks sources
-    # are among the last accumulators, which have a copy.
+    # Few elements, so that reads often collide with writes of the same cycle. With two banks,
+    # sources are among the last accumulators, which have a copy.
     near = [*range(4)], [*range(depth - 4, depth)]
     sources = near[1] if config.overlap else [*near[0], *near[1]]
 
     async def check(ctx: Any) -> None:
         await fill(ctx)
-        # What GEMM will have read a cycle later: the element, unless it is written meanwhile.
+        # GEMM's previous read (index, value): its data is valid a cycle later, including writes in
+        # between.
         late: tuple[int, int] | None = None
         for cycle in range(300):
             gemm_half = cycle // 50 % 2
@@ -116,7 +118,9 @@ def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
 
 
 def test_what_is_read_ahead_stays_as_long_as_it_is_kept() -> None:
-    """In two cycles, from the bank that GEMM or the ALU's destination does not read; else 0."""
+    """Read-ahead takes two cycles and uses a bank that neither GEMM nor the ALU's destination
+    reads; data that is not kept becomes 0.
+    """
     config = PRESETS["tiny-extended"]
     dut = Accumulators(config)
     rng = np.random.default_rng(2)

@@ -67,7 +67,7 @@ def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, lane:
 
     async def check(ctx: Any) -> None:
         if isinstance(dut, RequantizingLane):
-            # Bounds by which a byte would be negative.
+            # Bounds that would make a byte negative.
             ctx.set(dut.operation, AluOp.REQUANTIZE)
             ctx.set(dut.b, 0x808000)
             ctx.set(dut.parameter, 1 << 3)
@@ -104,7 +104,7 @@ def test_a_lane_gives_zero_when_it_is_not_enabled(lane: str) -> None:
 
 
 def results(config: Config, items: list[dict], accumulators: np.ndarray) -> np.ndarray:
-    """What ``accumulators`` are when one item has run after the other."""
+    """The ``accumulators`` after the items have run in sequence."""
     span = 1 << config.acc_width
     want = accumulators.copy()
     for item in items:
@@ -197,7 +197,7 @@ def test_alu_unit_works_as_if_one_micro_op_ran_after_the_other(name: str, gaps: 
 @pytest.mark.parametrize("gaps", [0, 0.5])
 @pytest.mark.parametrize("config", [EXTENDED, replace(CONFIG, lookup=1)])
 def test_alu_unit_looks_up_what_is_written_before_it(config: Config, gaps: float) -> None:
-    """Tables that overlap, between operations that write to them."""
+    """Overlapping tables, with operations in between that write to them."""
     rng = np.random.default_rng(4)
     size = config.table_elements
     items = []
@@ -316,7 +316,7 @@ def test_alu_unit_reads_one_factor_for_each_instruction(gaps: float) -> None:
         items.append(
             micro_op(int(rng.integers(8)), int(rng.integers(8)), operation=operation, last=1)
         )
-    # One that is taken when the others are done.
+    # A last micro-op, which is accepted when all others are done.
     items.append(micro_op(0, last=1))
     got, want, dones, _ = run(EXTENDED, items, gaps)
     assert np.array_equal(got, want)

@@ -22,7 +22,7 @@ CONFIGS = {
 
 
 def random_tiles(rng: np.random.Generator, memory: TileMemory, count: int) -> np.ndarray:
-    """Tiles of random scalars, including extreme ones; of the first one all are the lowest."""
+    """Tiles of random scalars, including extreme values; the first tile has only the minimum."""
     low, high = -(1 << memory.scalar_width - 1), (1 << memory.scalar_width - 1) - 1
     tiles = rng.integers(low, high, (count, memory.rows, memory.columns), endpoint=True)
     tiles[rng.random(tiles.shape) < 0.2] = low
@@ -63,8 +63,7 @@ def test_dot_products_are_exact_at_one_pair_of_tiles_per_cycle(
 
 
 def of_taps(config: Config, inputs: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The sums of a product of DEPTHWISE: ``inputs`` (taps, BATCH, BLOCK), ``weights`` (BLOCK,
-    BLOCK)."""
+    """Expected sums of DEPTHWISE: ``inputs`` (taps, BATCH, BLOCK), ``weights`` (BLOCK, BLOCK)."""
     sums = np.zeros((config.batch, config.block_out), np.int64)
     for j in range(config.block_out):
         for k in range(config.block_in):
@@ -113,7 +112,7 @@ def test_dot_products_take_several_taps_of_each_channel(name: str, kind: type[Do
 
 
 def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list]:
-    """Accumulators as the unit leaves them, as they should be, and the reports of `done`."""
+    """Actual and expected accumulators after the micro-ops, and the reports of `done`."""
     rng = np.random.default_rng(2)
     inputs = random_tiles(rng, config.inp, config.inp.depth)
     weights = random_tiles(rng, config.wgt, config.wgt.depth)

@@ -1,4 +1,4 @@
-"""Micro-ops that depend on others wait for these, and only as long as they have to."""
+"""Micro-ops wait for their dependences in flight, and not longer than necessary."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ STAGES, COUNT = 4, 200
 def test_a_micro_op_waits_for_those_in_flight_that_it_names(
     registered: bool, gaps: float, stalls: float
 ) -> None:
-    """With few accumulators, so that most micro-ops depend on one in flight; some write nothing.
-    Writes are forwarded in their cycle, except to a source that is read ahead.
+    """Few accumulators, so that most micro-ops depend on one in flight; some write nothing.
+    A write is forwarded in its cycle, except to a prefetched source.
     """
     generator = random.Random(1)
     items: list[dict[str, Any]] = [
@@ -42,7 +42,7 @@ def test_a_micro_op_waits_for_those_in_flight_that_it_names(
 
     async def check(ctx: Any) -> None:
         stall = pauses(stalls, 2)
-        # If it is registered, the last one is being written.
+        # If ``registered``, the last stage is being written.
         in_flight: list[int | None] = [None] * (STAGES + registered)
         for _ in range(4000):
             if len(entered) == COUNT:

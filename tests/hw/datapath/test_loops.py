@@ -1,4 +1,5 @@
-"""Commands of GEMM and the ALU: each begins once, when it may, and is unrolled whole."""
+"""Commands of GEMM and the ALU: each starts exactly once, not too early, and is unrolled
+completely."""
 
 from __future__ import annotations
 

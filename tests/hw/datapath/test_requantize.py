@@ -1,5 +1,6 @@
-"""REQUANTIZE against float32 in NumPy, at ties above all, and against the model for arbitrary
-bits."""
+"""REQUANTIZE against float32 in NumPy, especially at ties, and against the model for arbitrary
+bits.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ WIDE = 1 << 24
 
 
 def run_lane(sums: Integers, parameters: Integers) -> Integers:
-    """The lane's results for each row of ``sums`` with its set of ``parameters`` (sets, 4), without
-    a pause."""
+    """The lane's results for each row of ``sums`` with its ``parameters`` (sets, 4), without
+    pauses.
+    """
     dut = RequantizingLane()
     results = np.zeros_like(sums)
 
@@ -42,8 +44,7 @@ def run_lane(sums: Integers, parameters: Integers) -> Integers:
                 ctx.set(dut.a, value)
                 ctx.set(dut.b, value >> 3)
                 await ctx.tick()
-            # While the last sums are in flight the inputs change, which must not replace their
-            # scale.
+            # Inputs change while the last sums are in flight; this must not replace their scale.
             for number in range(dut.latency):
                 ctx.set(dut.operation, AluOp.MUL if number % 2 else AluOp.SHR)
                 await ctx.tick()
@@ -69,7 +70,7 @@ def with_bounds(sums: Integers, scales: Integers, rng: np.random.Generator) -> A
     low, high = np.where(widest, -128, low), np.where(widest, 127, high)
     zero_point = np.where(rng.random(count) < 0.3, 0, rng.integers(-128, 128, count))
     bounds = zero_point % 256 | low % 256 << 8 | high % 256 << 16
-    # Bits without a meaning may be anything.
+    # Unused bits are arbitrary.
     upper = scales >> 32 | rng.integers(0, 1 << 15, count) << 17
     bounds |= rng.integers(0, 1 << 7, count) << 25
     parameters = np.stack([bias, scales, upper, bounds], axis=1).astype(np.int32)
@@ -77,7 +78,7 @@ def with_bounds(sums: Integers, scales: Integers, rng: np.random.Generator) -> A
 
 
 def around_steps(scales: Integers, rng: np.random.Generator) -> Integers:
-    """Sums next to those whose product is an integer and a half."""
+    """Sums around those whose product with the scale is a tie."""
     halves = rng.integers(-258, 258, (len(scales), SUMS)) + 0.5
     sums = np.rint(halves / np.ldexp(scales[:, np.newaxis].astype(np.float64), -SCALE_FRACTION))
     return sums.astype(np.int64) + rng.integers(-1, 2, sums.shape)
@@ -93,14 +94,14 @@ def usual(rng: np.random.Generator, count: int) -> Cases:
 
 
 def ties(rng: np.random.Generator, count: int) -> Cases:
-    """Products of few bits, so that ties are frequent, often by powers of two."""
+    """Products of few significant bits, so that ties are frequent; many scales are powers of 2."""
     few = rng.integers(1, rng.choice([2, 4096], count)) * np.exp2(rng.integers(-20, -7, count))
     scales = float_scales(few)
     return around_steps(scales, rng), scales
 
 
 def nearly_ties(rng: np.random.Generator, count: int) -> Cases:
-    """Products that become a tie when they are rounded to 24 bits, and might not with 25."""
+    """Products that rounding to 24 bits turns into a tie, but rounding to 25 bits might not."""
     sums = rng.integers(1 << 8, 1 << 24, (count, SUMS))
     halves = rng.integers(0, 256, count) + 0.5
     bits = (halves / sums[:, 0]).astype(np.float32).view(np.int32) + rng.integers(-1, 2, count)
@@ -135,7 +136,7 @@ def test_lane_rounds_as_float32_does(
 
 
 def at_the_ends_of_the_window() -> tuple[Integers, Integers]:
-    """Products at, and next to, both ends of the window that rounds to a half, in every binade."""
+    """Products at and next to both ends of the window that rounds to a half, in every binade."""
     rows = []
     for binade in range(-2, 8):
         least = 0 if binade < 0 else 1 << binade
@@ -172,15 +173,16 @@ def test_lane_does_what_the_model_does_for_any_bits(wide: int) -> None:
 
 
 def test_bounds_may_be_in_any_order() -> None:
-    """The result is min(max(v, low), high): bounds above, below and equal to each other and to
-    values."""
+    """The result is min(max(v, low), high), for every order of the value and its bounds, and for
+    ties.
+    """
     rng = np.random.default_rng(11)
     count = 200
     low, high = rng.integers(-128, 128, (2, count))
     high = np.where(rng.random(count) < 0.2, low, high)
     zero_point = rng.integers(-128, 128, count)
     values = rng.integers(-300, 300, (count, SUMS))
-    # Equal to a bound, next to one, and beyond the width of the adder after the product.
+    # Values equal to a bound, next to a bound, and beyond the width of the adder after the product.
     near = rng.integers(-1, 2, count)
     values[:, 0], values[:, 1] = low + near, high + near
     values[:, 2], values[:, 3] = 1 << 24, -(1 << 24)
@@ -202,7 +204,7 @@ def test_wide_sums_are_divided_by_powers_of_two_exactly() -> None:
     rng = np.random.default_rng(5)
     exponents = rng.integers(9, 24, 200)
     halves = (2 * rng.integers(-128, 128, (200, SUMS)) + 1) << (exponents - 1)[:, np.newaxis]
-    # A sum next to a tie is not a tie, though 7 bits are dropped.
+    # A sum next to a tie must not round like a tie, although 7 bits are dropped.
     sums = np.clip(halves + rng.integers(-1, 2, halves.shape), -(1 << 31), (1 << 31) - 1)
     scales = np.int64(1) << SCALE_FRACTION + 7 - exponents
     a, parameters, (zero_point, low, high) = with_bounds(sums, scales, rng)

@@ -14,7 +14,7 @@ from amaranth_vta.sim.testbench.amaranth import pauses, put_all
 
 CONFIG = PRESETS["tiny"]
 OPERANDS = gemm_operands(CONFIG)
-# Operands of another kind of command, whose sources are in a smaller memory.
+# Operands of another kind of command, with sources in a smaller memory.
 OTHERS = {"dst": OPERANDS["dst"], "src": OPERANDS["src"] - 3}
 KINDS = [OPERANDS, OTHERS]
 
@@ -152,7 +152,7 @@ def test_commands_of_a_kind_are_checked_for_its_own_operands() -> None:
 def test_sequencer_leaves_no_gap_between_commands() -> None:
     commands = [loop(0, 4, 1, 2, 0, 1, 0, 1, 0, 1)] * 10
     items, cycles = run(commands, random_uops(8), 0)
-    # One cycle until the first command is offered, three until its first item, then no gap.
+    # One cycle until the first command is offered, three until its first item, then no gaps.
     assert cycles == len(items) + 3
 
 

@@ -25,11 +25,11 @@ from tests.hw.datapath.test_alu import micro_op, results
 CONFIG = PRESETS["tiny-extended"]
 DEPTH, TABLE = CONFIG.acc.depth, CONFIG.table_elements
 HALF, COPIED = DEPTH // 2, DEPTH - copied_sources(CONFIG)
-# On both sides of the border between banks, and of the border of the copied elements.
+# Indices around the border between the banks, and around the first copied element.
 NEAR = [0, 1, HALF - 1, HALF, COPIED - 2, COPIED - 1, COPIED, COPIED + 1]
 # Cycles that a micro-op waits for its predecessor's write.
 WAIT = RequantizingLane.latency
-# LOOKUP without the long pipeline of REQUANTIZE: in the small machine its lanes have registers.
+# LOOKUP without the long pipeline of REQUANTIZE, in a small machine, whose lanes have registers.
 SMALL = replace(PRESETS["tiny"], overlap=1, lookup=1)
 LARGE = replace(SMALL, log_block_in=4, log_block_out=4, log_wgt_buff_size=14, log_acc_buff_size=13)
 
@@ -74,7 +74,7 @@ class BesideGemm(Elaboratable):
         ctx.set(port.data[0], 0)
 
     async def disturb(self, ctx: Any, share: float) -> None:
-        """GEMM reads in this share of cycles, and in so many the next micro-op is denied."""
+        """In a ``share`` of the cycles GEMM reads, and in as many the next micro-op is denied."""
         if not share:
             return
         rng, port = Random(1), self.accumulators.gemm_read
@@ -96,10 +96,9 @@ def run(
     background: Iterable[Callable] = (),
     dut: BesideGemm | None = None,
 ) -> tuple[np.ndarray, int]:
-    """Accumulators after the micro-ops, and the cycles until the last one has entered the
-    pipeline."""
+    """Accumulators after the micro-ops, and the cycles until the last one enters the pipeline."""
     dut = dut or BesideGemm(config)
-    # The second is taken when all others have entered.
+    # The second one is accepted when all others have entered the pipeline.
     items = [*items, micro_op(0, enable=0), micro_op(0, enable=0)]
     got, cycles = contents.copy(), 0
 
@@ -124,7 +123,7 @@ def run(
         cycles = 0
         pause = pauses(gaps)
         for item in items:
-            # It shows before it is valid.
+            # The payload is visible before it is valid.
             ctx.set(dut.alu.i.payload, item)
             await put_all(ctx, dut.alu.i, [item], pause)
         cycles -= 2
@@ -185,7 +184,9 @@ def factors(rng: np.random.Generator) -> tuple[list[dict], np.ndarray]:
 
 
 def parameters(rng: np.random.Generator) -> tuple[list[dict], np.ndarray]:
-    """Of results that are mostly within their bounds; biases and scales are written to between."""
+    """Requantizations whose biases and scales are sometimes overwritten in between; most results
+    are within their bounds.
+    """
     accumulators = contents(CONFIG, rng, 18)
     sets = [20, HALF - 2, COPIED - 8, COPIED - 2, COPIED + 4]
     for first in sets:
@@ -199,7 +200,7 @@ def parameters(rng: np.random.Generator) -> tuple[list[dict], np.ndarray]:
             src = src if rng.random() < 0.7 else int(rng.choice(sets))
             dst = int(rng.choice([2, 3, HALF + 3, HALF + 4, COPIED - 3, COPIED + 3, DEPTH - 1]))
             items.append(micro_op(dst, src, operation=AluOp.REQUANTIZE, last=int(n == count - 1)))
-        # Something else than the byte that it has become.
+        # Overwrite the byte that the requantization has stored.
         dst = items[-1]["indices"]["dst"]
         items.append(micro_op(dst, operation=AluOp.SHR, immediate=-9, last=1))
         if rng.random() < 0.5:
@@ -209,14 +210,14 @@ def parameters(rng: np.random.Generator) -> tuple[list[dict], np.ndarray]:
 
 
 def tables(rng: np.random.Generator, config: Config = CONFIG) -> tuple[list[dict], np.ndarray]:
-    """With writes to them between."""
+    """Lookups, with writes to their tables in between."""
     half, count = config.acc.depth // 2, config.table_elements
     copied = config.acc.depth - copied_sources(config)
     firsts = [30, half - 3, copied - count, copied - 2, copied, config.acc.depth - count]
     items: list[dict] = []
     for first in [*firsts, *rng.permutation(firsts)]:
         for _ in range(int(rng.integers(1, 4))):
-            # Each has its own, so that a wrong one of them stays.
+            # Each has its own destination, so that a wrong result is not overwritten.
             dst = len(items) % 30
             items.append(micro_op(dst, int(first), operation=AluOp.LOOKUP))
         dst = int(rng.choice(firsts)) + int(rng.integers(count))
@@ -237,7 +238,7 @@ def test_alu_reads_what_was_written_last_with_a_copy_and_without(
 
 @pytest.mark.parametrize(("source", "others"), [(20, HALF), (20, 30), (COPIED, 0)])
 def test_a_source_is_right_however_long_ago_it_was_written(source: int, others: int) -> None:
-    """With so many micro-ops between that none waits for a write in flight."""
+    """Enough micro-ops in between that no micro-op waits for a write in flight."""
     items, numbers = [], cycle(range(10))
     for distance in range(WAIT + 4):
         items += [
@@ -261,7 +262,7 @@ def test_short_pipelines_look_up_tables_with_a_copy_and_without(
 
 
 def test_a_table_is_right_though_the_one_before_it_is_written_to() -> None:
-    """While the second one is copied, in any cycle of that."""
+    """Writes to the first table come in any cycle while the second one is copied."""
     before, first = COPIED - 2 * TABLE, COPIED - 2
     items = [micro_op(n, [before, first][n % 2], operation=AluOp.LOOKUP, last=1) for n in range(40)]
     dut, rng = BesideGemm(CONFIG), Random(2)
@@ -281,9 +282,9 @@ def stalls(items: list[dict]) -> int:
     return run(CONFIG, items, contents(CONFIG, np.random.default_rng(9)))[1] - len(items)
 
 
-# Destinations and sources of an instruction, the latter from 0 on, as are destinations that become
-# sources; and the cycles that it takes more if other destinations are in the bank of the sources,
-# which have no copy, and if they are in the other one.
+# (destination, source) of each micro-op: sources are offsets from the first source, which has no
+# copy, as are destinations that are read later; negative destinations are other elements. Then the
+# stall cycles with these other elements in the sources' bank, and in the other bank.
 READS = {
     "each another one": ([(n - 16, n) for n in range(16)], (16, 1)),
     "all the same one": ([(n - 16, 0) for n in range(16)], (1, 1)),
@@ -333,8 +334,8 @@ def test_what_is_read_before_a_source_takes_as_long_without_a_copy(first: int) -
         assert stalls(items) == cycles, operation
 
 
-# A micro-op, what GEMM reads for 30 cycles from the one on in which that shows in front of the
-# pipeline, whether it is denied meanwhile, and the cycles that it waits.
+# A micro-op, the index that GEMM reads for 30 cycles from the micro-op's arrival on, whether the
+# micro-op is denied in these cycles, and its stall cycles.
 GEMM_READS = {
     "its bank": (micro_op(HALF + 20, 20), 1, 0, 31),
     "the bank of the destination": (micro_op(HALF + 20, 20), HALF, 0, 30),

@@ -1,4 +1,6 @@
-"""Whether a transfer leaves the bounds of its memory, against the elements that it accesses."""
+"""The check whether a transfer leaves the bounds of its memory, against the elements that it
+accesses.
+"""
 
 from __future__ import annotations
 

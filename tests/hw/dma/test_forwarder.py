@@ -46,7 +46,7 @@ def random_forward(generator: random.Random, config: Config) -> Forward:
 
 
 def bits_of(index: int, config: Config) -> int:
-    """What accumulator ``index`` has for its reader."""
+    """The bits that a read of accumulator ``index`` returns."""
     return random.Random(index).getrandbits(config.out.element_bits)
 
 

@@ -1,4 +1,4 @@
-"""The loader: the data and padding that it writes, how busy it keeps the bus, and bus errors."""
+"""The loader: data and padding that it writes, bus utilization, and bus errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DRAM_BYTES = 1 << 16
 
 
 def bases_of(config: Config) -> dict[str, int]:
-    """A base for each memory, different and with the least alignment."""
+    """A different base for each memory, with minimal alignment."""
     return {
         name: 4096 + number * max(64, getattr(config, name).element_bytes)
         for number, name in enumerate(("uop", "inp", "wgt", "acc", "out"))
@@ -294,7 +294,7 @@ def test_loads_keep_the_bus_busy(latency: int) -> None:
 @pytest.mark.parametrize("probability", [0, 0.3])
 @pytest.mark.parametrize("beat", [0, 1])
 def test_loader_stops_at_a_bus_error_and_drains(beat: int, probability: float) -> None:
-    """The error is in the first beat of a burst of two, or in the last."""
+    """The error is in the first beat of a burst of two beats, or in the last."""
     config = PRESETS["tiny"]
     dram = np.random.default_rng(1).integers(0, 256, DRAM_BYTES, dtype=np.uint8)
     loads = [

@@ -1,4 +1,4 @@
-"""The storer: the data that it writes, how busy it keeps the bus, and bus errors."""
+"""The storer: data that it writes, bus utilization, and bus errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DRAM_BYTES = 1 << 16
 
 
 def base_of(config: Config) -> int:
-    """A base with the least alignment."""
+    """A base with minimal alignment."""
     return 4096 + max(64, config.out.element_bytes)
 
 
@@ -59,7 +59,7 @@ def run_storer(
     done: int | None = None,
     pause: Pauses = never,
 ) -> tuple[list[int], int, list[int]]:
-    """The errors flagged, the cycle of the last transfer, and `idle` after it."""
+    """Run STOREs; return the errors, the cycle of the last transfer, and `idle` after it."""
     dut = Storer(config)
     errors: list[int] = []
     idle: list[int] = []
@@ -154,7 +154,7 @@ def test_storer_stops_at_a_bus_error_and_drains() -> None:
 def test_what_is_announced_is_not_written_after_a_bus_error(name: str, probability: float) -> None:
     config = CONFIGS[name]
     dram = np.zeros(DRAM_BYTES, dtype=np.uint8)
-    # Long bursts, so that most words of the last ones come when the first is refused.
+    # Long bursts, so that most of their words arrive after the first burst is refused.
     count = 4096 // config.out.element_bytes // 8
     count = min(count, config.acc.depth)
     stores = [Store(dram_base=count * n, x_size=count) for n in range(6)]

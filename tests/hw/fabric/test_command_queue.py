@@ -1,4 +1,4 @@
-"""Commands come out in order, each when it may begin."""
+"""Commands leave the queue in order, none before it may start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
 def test_each_command_waits_for_those_of_the_other_unit(
     depth: int, gaps: float, stalls: float
 ) -> None:
-    """The count of the other unit goes around several times."""
+    """The counter of the other unit wraps around several times."""
     queue = CommandQueue(16, depth)
     generator = random.Random(1)
     afters = [0]
@@ -37,7 +37,8 @@ def test_each_command_waits_for_those_of_the_other_unit(
         for _ in range(3000):
             if len(taken) == len(items):
                 return
-            # As far ahead as instructions in flight allow, on both sides of the command.
+            # Bound the lead of the other unit by the instructions in flight, before and after the
+            # command.
             ahead = afters[len(taken)] + 2 * (INSTRUCTIONS_IN_FLIGHT - 1)
             ends = generator.random() < 0.9 and done < ahead
             ctx.set(queue.other_done, done % (1 << COUNT_WIDTH))

@@ -16,7 +16,7 @@ def test_sums_are_exact_once_settled_and_start_from_zero_at_each_clear() -> None
 
     async def check(ctx: Any) -> None:
         generator = random.Random(1)
-        # Not all runs are read: the next one begins before their sums are complete.
+        # Skip reading after some runs, so that the next run begins before their sums have settled.
         for length, is_read in ((1, 1), (2, 1), (7, 0), (8, 1), (9, 0), (3, 1), (300, 1)):
             ctx.set(dut.clear, 1)
             await ctx.tick()
@@ -25,7 +25,7 @@ def test_sums_are_exact_once_settled_and_start_from_zero_at_each_clear() -> None
             totals = dict.fromkeys(EVENTS, 0)
             for cycle in range(length):
                 for name, width in EVENTS.items():
-                    # All at once at first, so that no flip-flops of a counter overflow.
+                    # Maximum increments at first, to detect overflow within a counter.
                     most = (1 << width) - 1
                     added = most if cycle < 40 else generator.randint(0, most)
                     ctx.set(getattr(dut, name), added)

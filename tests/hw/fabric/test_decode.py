@@ -21,7 +21,7 @@ UNITS = 3
 
 
 class Decoding(wiring.Component):
-    """The lowest bits of an instruction's index are its unit, the next one says it is illegal."""
+    """The lowest bits of an instruction's index select its unit; the next bit marks it illegal."""
 
     def __init__(self, config: Config) -> None:
         self._decoder = Decoder(config, UNITS)

@@ -1,4 +1,4 @@
-"""Issue and retirement with several units, as load, store and compute have them."""
+"""Issue and retirement with several units, as in load, store and compute."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from amaranth_vta.hw.isa import Cause, Gemm, Module
 from amaranth_vta.sim.testbench.amaranth import Pauses, checked_entry, pauses, put_all, simulate
 
 TINY = PRESETS["tiny"]
-# The cause of each unit's errors.
+# The cause that each unit reports.
 CAUSES = [Cause.BUS_ERROR, Cause.INDEX_OUT_OF_RANGE]
 
 
 def run(
     units: list[int], durations: list[int], *, failing: int | None = None, pause: Pauses
 ) -> tuple[list[int], list[int], tuple[int, int] | None]:
-    """Run instructions on the given ``units``, each for its ``durations`` cycles, in order within a
-    unit.
+    """Run instructions on the given ``units``, each for its ``durations`` cycles; a unit works in
+    order.
 
-    Returns the indices in completion order, the retired ones, and the fault.
+    Returns the indices in completion order, the retired indices, and the fault.
     """
     dut = InOrder(TINY, Module.COMPUTE, CAUSES)
     entries = [checked_entry(TINY, Gemm(uop_end=n % 4), n) for n in range(len(units))]

@@ -1,5 +1,6 @@
-"""A machine beside the processor, as on a Zynq: memory is a mapped file shared with the machine in
-Verilator, whose registers are mapped too."""
+"""A machine beside the processor, as on a Zynq. Memory is a mapped file shared with the machine in
+Verilator, whose registers are mapped too.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ from amaranth_vta.sw.runtime.driver import MismatchError
 
 TINY = PRESETS["tiny"]
 PROGRAM = random_program(TINY, seed=3, length=40)
-# As in a Zynq's memory map: registers behind M_AXI_GP0, and a region at the end of its DRAM.
+# A Zynq's memory map: registers at M_AXI_GP0, and a region at the end of DRAM.
 REGISTERS_AT, MEMORY_AT, MEMORY_BYTES = 0x43C0_0000, 0x1F00_0000, 1 << 20
 PLACE = f"mem:{REGISTERS_AT:#x},{MEMORY_AT:#x}+{MEMORY_BYTES:#x}"
 
 
 class SimulatedRegisters:
-    """The registers of a simulated machine, as a processor sees them: its clock runs meanwhile."""
+    """Registers of a simulated machine; reading STATUS advances its clock by 1,000 cycles."""
 
     def __init__(self, machine: CompiledMachine) -> None:
         self._machine = machine
@@ -75,7 +76,7 @@ def registers(physical: Path) -> Iterator[SimulatedRegisters]:
 
 @pytest.fixture(autouse=True)
 def _mapped(physical: Path, registers: SimulatedRegisters, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/dev/mem is the file, and in it the machine's registers are where they should be."""
+    """Replace /dev/mem by the file, with the machine's registers at their physical address."""
     of_files = map_words
 
     def with_registers(path: str, offset: int, size: int) -> Any:
@@ -166,7 +167,7 @@ def test_another_configuration_is_refused_by_its_parameter() -> None:
 
 
 def test_registers_of_a_file_are_read_as_those_of_a_machine(tmp_path: Path) -> None:
-    """Word for word, from where they are mapped."""
+    """Word by word, at their mapped address."""
     words = np.zeros(1024, np.uint32)
     words[:2] = IDENTITY, VERSION
     for item in fields(Config):

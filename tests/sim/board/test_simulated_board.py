@@ -36,7 +36,7 @@ def _program(*instructions: isa.Instruction) -> ProgramImage:
 
 
 SHORT = _program(isa.Finish())
-# A program that runs for seconds on a board, and for minutes in simulation.
+# A program that runs for seconds on a board, for minutes in simulation.
 ENDLESS = _program(isa.Gemm(reset=True, uop_end=200, iter_out=16_000, iter_in=16_000), isa.Finish())
 
 
@@ -90,7 +90,7 @@ def test_a_program_leaves_the_memory_and_the_counters_of_the_model(device: Board
 
 
 def test_whoever_comes_next_finds_nothing_of_a_program(board: SimulatedBoard) -> None:
-    """Neither in registers, nor in scratchpads, nor in memory."""
+    """No leftovers in registers, scratchpads or memory."""
     everywhere = {
         memory: np.ones(TINY.memory(memory).depth, bool)
         for memory in (isa.Memory.INP, isa.Memory.WGT, isa.Memory.ACC)

@@ -20,7 +20,7 @@ from amaranth_vta.sim.programs.random_programs import legal_program
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "cycles.json").read_text("utf-8"))
-# The greatest error, as a share of a layer's cycles.
+# Maximum error relative to a layer's cycles.
 TOLERANCE = 0.002
 
 

@@ -14,14 +14,14 @@ from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.programs.image import ProgramImage
 
 PROGRAMS = 25
-# The greatest error of a program and of all together. On `ddr` a word that comes a cycle later may
-# have to wait for a refresh, whether or not anything goes to the inputs.
+# Maximum relative errors of one program and of the total. On `ddr`, a word that is one cycle late
+# may have to wait for a refresh, with or without forwarding.
 TOLERANCE = {"ideal": (0.01, 0.001), "ddr": (0.15, 0.015)}
 PADS = ("x_pad_0", "x_pad_1", "y_pad_0", "y_pad_1")
 
 
 def random_transfers(config: Config, chance: random.Random) -> list[Instruction]:
-    """LOADs and STOREs without tokens, so that all of load overlaps with all of store; final inputs
+    """LOADs and STOREs without tokens, so that load and store overlap completely. The final inputs
     are undefined.
     """
     program: list[Instruction] = []

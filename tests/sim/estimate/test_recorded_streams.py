@@ -1,4 +1,4 @@
-"""Whole networks: streams with the cycles that the RTL took, tests/golden/streams.
+"""The estimate for whole networks, against the RTL's cycles recorded in tests/golden/streams.
 
 ``python benchmarks/estimate_accuracy.py --record tests/golden/streams`` writes them.
 """
@@ -18,7 +18,7 @@ from amaranth_vta.sim.estimate.recorded_stream import RecordedRun, load_streams,
 from amaranth_vta.sim.machine.dram import memory_timing
 
 STREAMS = sorted((Path(__file__).parents[2] / "golden" / "streams").glob("*.npz"))
-# The greatest error of a network, and of one of its layers of at least this many cycles.
+# Maximum relative errors of a network and of a long layer; minimum cycles of a long layer.
 TOLERANCE, LAYER_TOLERANCE, LONG_LAYER = 0.001, 0.012, 10_000
 
 

@@ -56,16 +56,18 @@ def run(device_name: str, dram: str, program: list[Instruction]) -> tuple[list[S
 
 
 def looked_up(n: int) -> list[Instruction]:
-    """Lookups in two tables; the second is used again, first unchanged, then after it is
-    reloaded."""
+    """Lookups in two tables; the second table is used again unchanged, and once more after a
+    reload.
+    """
     first = Alu(uop_begin=1, uop_end=2, iter_in=n, dst_factor_in=1, alu_opcode=AluOp.LOOKUP)
     second = replace(first, iter_out=2, src_factor_out=1)
     return [first, second, second, Load(memory=Memory.ACC, sram_base=70, x_size=2), second]
 
 
 def moved(n: int) -> list[Instruction]:
-    """Two rounds of load, GEMM, ALU and store that wait for one another, with padding, rows and
-    instructions for another unit."""
+    """Two rounds of load, GEMM, ALU and store that wait for one another, with padding, several rows
+    and changes of the unit.
+    """
     loops = {"uop_end": 1, "iter_out": 2, "iter_in": n, "dst_factor_in": 1}
     program: list[Instruction] = [
         Load(memory=Memory.UOP, x_size=2, dram_base=16),

@@ -56,7 +56,7 @@ def test_a_planted_mistake_is_found_and_can_be_replayed(
         assert failure.differences
         assert _has_min(failure.image)
         failure.image.save(tmp_path / "found.npz")
-        # The fault of a program that is meant to have one comes before a difference.
+        # The exit code for a fault has precedence over that for a difference.
         code = 3 if failure.case.kinds else 1
         assert invoke(["replay", str(tmp_path / "found.npz")]) == code
 
@@ -64,7 +64,9 @@ def test_a_planted_mistake_is_found_and_can_be_replayed(
 def test_a_program_that_differs_is_kept_with_its_base_registers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The RTL differs where base registers moved a program, and is replayed with these."""
+    """With a planted bug, the RTL differs on relocated programs; they are saved and replayed with
+    their base registers.
+    """
     monkeypatch.setattr(campaign, "shrink", lambda image, differs: image)
     cases = [case(1, number, TINY) for number in range(9)]
     moved = [item.number for item in cases if item.moved and not item.kinds]
@@ -96,7 +98,7 @@ def test_a_program_that_differs_is_kept_with_its_base_registers(
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_programs_of_every_machine_can_be_moved(name: str) -> None:
-    """To bases that are multiples of an element, which may be longer than any bus word."""
+    """Programs move by multiples of an element, which may be larger than a bus word."""
     for seed in range(4):
         image = random_relocation(legal_program(PRESETS[name], seed, 10), random.Random(seed))
         assert any(image.bases.values())
@@ -113,7 +115,7 @@ def test_programs_shrink_to_what_matters() -> None:
 
 
 def _plant_min(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A MIN that computes MAX, in the clear model: the compiled one and the RTL are right."""
+    """Make MIN compute MAX in the clear model; the compiled model and the RTL stay correct."""
     alu = arithmetic.alu
 
     def mistaken(tiles: Any, operation: isa.AluOp, *rest: Any) -> None:
@@ -183,7 +185,7 @@ def test_what_was_executed_behind_a_token_without_room_is_not_compared() -> None
     assert fault is not None
     assert fault.cause == "token_overflow"
     assert compare(image, ["functional", "rtl"], "ideal").differences == []
-    # Of the 20, those that cannot have started are compared.
+    # Of the 20 elements, those whose STORE cannot have started are compared.
     size = PRESETS["tiny"].out.element_bytes
     defined = reference_of(image).defined[1024 * size :][: 20 * size]
     assert not defined[: 15 * size].any()

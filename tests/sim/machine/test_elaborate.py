@@ -56,7 +56,7 @@ def test_icarus_elaborates_it(tiny_file: Path) -> None:
 
 
 def test_each_block_runs_at_the_start(tiny_file: Path) -> None:
-    """As SystemVerilog alone does not have it, where nothing that it reads ever changes."""
+    """SystemVerilog does not run an `always @*` at time 0 if none of its inputs ever changes."""
     for module in re.findall(r"^module .*?^endmodule", tiny_file.read_text(), re.S | re.M):
         blocks = re.findall(r"always @\*(.*\n.*)", module)
         assert set(blocks) <= {" begin\n    if (\\$started ) begin end"}
@@ -132,7 +132,7 @@ def test_a_file_for_each_module_is_the_same_machine(tiny_file: Path, tmp_path: P
 
 
 def _random_config(chance: random.Random) -> Config:
-    """One that the configuration accepts, small, with any values of the other parameters."""
+    """A small valid configuration, with random values of the other parameters."""
     while True:
         values = {
             item.name: chance.randint(item.metadata["low"], item.metadata["high"])
@@ -140,7 +140,8 @@ def _random_config(chance: random.Random) -> Config:
         }
         values |= {"log_batch": chance.randint(0, 1), "log_block_in": 2}
         values |= {"log_block_out": chance.randint(2, 3)}
-        # From two elements on: few of them next to a wide bus are the corner.
+        # Scratchpads may be as small as two elements: few elements beside a wide bus are a corner
+        # case.
         batch, block_in, block_out = (
             values[f"log_{name}"] for name in ("batch", "block_in", "block_out")
         )

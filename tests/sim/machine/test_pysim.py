@@ -1,4 +1,4 @@
-"""The machine on Amaranth's simulator: the same results and cycles as compiled."""
+"""The machine in Amaranth's simulator: the same results and cycles as in Verilator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def _run(device: Device, program: list[isa.Instruction]) -> int | None:
 
 @pytest.fixture(scope="module")
 def device() -> PysimDevice:
-    """One for all vectors, each of which meets what others left: to elaborate it takes seconds."""
+    """A device shared by all tests, since elaboration takes seconds; runs see leftovers of earlier
+    runs.
+    """
     return PysimDevice(TINY, 1 << 21)
 
 

@@ -1,4 +1,4 @@
-"""A part that is skipped only passes its tokens on; the others work as before."""
+"""A skipped module only passes its tokens on; the other modules work as before."""
 
 from __future__ import annotations
 

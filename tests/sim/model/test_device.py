@@ -47,7 +47,7 @@ def test_there_are_vectors() -> None:
 def tiny_device(
     *programs: list[Instruction], order: str = "program", report_uninitialized: bool = False
 ) -> FunctionalDevice:
-    """A tiny machine: a ramp from byte 0, program ``n`` at 0x1000 * (n + 1)."""
+    """A tiny machine; memory holds a ramp from byte 0, and program ``n`` at 0x1000 * (n + 1)."""
     device = FunctionalDevice(TINY, 0x8000, order, report_uninitialized)
     device.write(0, np.arange(0x800, dtype=np.uint16).astype(np.uint8))
     for number, program in enumerate(programs):

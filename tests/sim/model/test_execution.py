@@ -46,7 +46,7 @@ EXTENDED = [
     Config(**SMALL | {"log_batch": 1, "log_block_in": 3}, overwrite=1, requantize=1),
     Config(**SMALL | {"log_inp_width": 2, "log_wgt_width": 2}, overwrite=1, requantize=1),
 ]
-# Tables of 16, 1 and 32 elements, the last in accumulators of 16 bits, and of half an element.
+# Tables of 16 elements, of 1, of 32 in 16-bit accumulators, and of half an element.
 TABLES = [
     Config(**SMALL | {"log_acc_buff_size": 9}, lookup=1),
     Config(**SMALL | {"log_batch": 2, "log_block_out": 4, "log_acc_buff_size": 10}, lookup=1),
@@ -60,7 +60,7 @@ MULTIPLYING = [
 FORWARDING = [
     Config(**SMALL, forward=1),
     Config(**SMALL | {"log_batch": 1, "log_inp_width": 2, "log_wgt_width": 2}, forward=1),
-    # An element of inputs has as many bits as one of results, but more scalars.
+    # Input and output elements have equally many bits, but input elements have more scalars.
     Config(
         **SMALL | {"log_inp_width": 2, "log_out_width": 3, "log_block_in": 3, "log_acc_width": 4},
         forward=1,
@@ -74,7 +74,7 @@ PADDED = [
 
 
 def scalar_machine(executor: Executor) -> ScalarMachine:
-    """A `ScalarMachine` that holds what ``executor`` holds."""
+    """A `ScalarMachine` with the contents of ``executor``."""
     scratchpads = {
         name: [element.reshape(-1).tolist() for element in getattr(executor, name).tiles]
         for name in ("uop", "inp", "wgt", "acc")
@@ -172,7 +172,7 @@ def test_stores_do_what_the_page_says(data: st.DataObject, config: Config, seed:
 
 @st.composite
 def kernels(draw: Any, config: Config, depths: dict[str, int]) -> tuple[dict[str, int], list[int]]:
-    """Loop fields, and micro-ops from number 0 up, whose indices are all within ``depths``."""
+    """Loop fields, and micro-ops from number 0 up, with all indices within ``depths``."""
     count = draw(st.integers(0, 5))
     fields = {
         "uop_begin": 0,
@@ -285,7 +285,7 @@ def test_lookups_do_what_the_page_says(data: st.DataObject, config: Config, seed
 def test_multiply_add_does_what_the_page_says(
     data: st.DataObject, config: Config, seed: int
 ) -> None:
-    # Few accumulators, so that sources, and sometimes the factor, are results of micro-ops before.
+    # Few accumulators, so that sources and sometimes the factor are results of earlier micro-ops.
     most = data.draw(st.sampled_from((2, 4, config.acc.depth)))
     fields, words = data.draw(kernels(config, {"dst": most, "src": most}))
     alu = multiply_add(data.draw(st.integers(0, most - 1)), **fields)
@@ -298,7 +298,9 @@ def multiply_add(factor: int, **fields: int) -> Alu:
 
 
 def after_multiply_add(contents: Tiles, factor: int, uop: isa.Uop, **fields: int) -> Tiles:
-    """The accumulators, each of one row, after one micro-op with ``contents`` from ACC[0] on."""
+    """The accumulators, of one row each, after one micro-op; ``contents`` are the initial ones from
+    ACC[0] on.
+    """
     config = MULTIPLYING[0]
     executor = executor_of(config, 1)
     executor.acc.tiles[: len(contents), 0] = contents
@@ -309,7 +311,9 @@ def after_multiply_add(contents: Tiles, factor: int, uop: isa.Uop, **fields: int
 
 
 def test_a_sum_that_is_multiplied_in_each_iteration_is_a_polynomial() -> None:
-    """In ACC[0], with coefficients from ACC[1] on; the argument of each lane is in ACC[9]."""
+    """Horner's scheme in ACC[0], with coefficients from ACC[1] on and the argument of each lane in
+    ACC[9].
+    """
     contents = np.random.default_rng(1).integers(-1000, 1000, (10, 4)).astype(np.int32)
     contents[9] = [100, -100, 12345, -(1 << 31) + 1]
     found = after_multiply_add(contents, 9, isa.Uop(0, 1), iter_in=8, src_factor_in=1)
@@ -323,7 +327,7 @@ def test_a_sum_that_is_multiplied_in_each_iteration_is_a_polynomial() -> None:
 
 
 def test_a_product_is_added_to_the_next_result() -> None:
-    """Each source is the destination of the iteration before."""
+    """Each source is the previous iteration's destination."""
     contents = np.full((8, 4), 3, np.int32)
     contents[7] = [0, 1, 10, -2]
     steps = {"iter_in": 6, "dst_factor_in": 1, "src_factor_in": 1}

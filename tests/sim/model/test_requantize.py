@@ -26,7 +26,7 @@ Tensor = npt.NDArray[Any]
 
 
 def run_in_onnx_runtime(operator: str, inputs: dict[str, npt.ArrayLike]) -> Integers:
-    """The one output ``y`` of ``operator``, of which only the input ``x`` is not a constant."""
+    """The output ``y`` of ``operator``; all inputs except ``x`` are constants."""
     x = np.asarray(inputs["x"])
     constants = [
         numpy_helper.from_array(np.asarray(value), name)
@@ -55,7 +55,7 @@ def by_the_model(
 ) -> Integers:
     """``acc`` (n, channels) requantized; uint8 results are int8 results plus 128."""
     moved = 128 if dtype == np.uint8 else 0
-    # Split between accumulator and bias anywhere, past the range of int32 too: the sum wraps.
+    # Split the sum into accumulator and bias at random, even beyond int32: their sum wraps around.
     bias: Integers = np.random.default_rng(acc.size).integers(-1 << 31, 1 << 31, (acc.shape[1],))
     rest = (acc - bias + (1 << 31)) % (1 << 32) - (1 << 31)
     parameters = te.requantization_parameters(bias, scale, zero_point - moved, -128, 127)
@@ -89,7 +89,7 @@ def test_convolutions_with_scales_per_channel_are_equal(seed: int, dtype: type) 
     scale = np.maximum(x_scale * w_scale / y_scale, np.float32(2.0**-20))
     w_scale = np.where(x_scale * w_scale / y_scale < scale, scale * y_scale / x_scale, w_scale)
     scale = x_scale * w_scale / y_scale
-    # Accumulators that give something between the bounds, or a little beyond, and any others.
+    # Most accumulators give results within the bounds or slightly beyond, the others are arbitrary.
     near = np.clip(chance.uniform(-300, 300, CHANNELS) / scale, -(2.0**23), 2.0**23)
     anything = chance.integers(-1 << 23, 1 << 23, CHANNELS)
     bias = np.where(chance.random(CHANNELS) < 0.8, near, anything).astype(np.int32)
@@ -121,7 +121,7 @@ def test_what_lies_next_to_a_step_is_equal(seed: int) -> None:
     chance = np.random.default_rng(seed)
     acc = chance.integers(1 << 8, 1 << 24, CHANNELS) * chance.choice((-1, 1), CHANNELS)
     steps = chance.integers(-128, 127, CHANNELS) + 0.5
-    # Where a product of 48 bits rounded to 24 is a half, and rounded to an integer may not be.
+    # A 48-bit product that is a tie once rounded to 24 bits, but may not be one before.
     scale = np.abs(steps / acc).astype(np.float32)
     scale = (scale.view(np.int32) + chance.integers(-1, 2, CHANNELS)).astype(np.int32)
     scale = np.maximum(scale.view(np.float32), np.float32(2.0**-20))

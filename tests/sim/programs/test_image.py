@@ -1,4 +1,4 @@
-"""Program images are read back as written, and nothing malformed gets through."""
+"""Program images are read back as written, and malformed images are rejected."""
 
 from __future__ import annotations
 

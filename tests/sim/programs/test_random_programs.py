@@ -185,7 +185,7 @@ def test_each_token_of_a_program_is_needed_or_proved_redundant(name: str, seed: 
         shortened = without_token(image, token)
         assert shortened.insn_count == image.insn_count
         runs = [run(shortened, order) for order in ORDERS]
-        # Fewer tokens, taken and given in pairs, cannot block a program that others do not.
+        # Removing a push together with its pop cannot cause a deadlock.
         assert all(fault is None for _, fault in runs)
         races = [device.races for device, _ in runs]
         differs = any(
@@ -195,7 +195,7 @@ def test_each_token_of_a_program_is_needed_or_proved_redundant(name: str, seed: 
         # The races found do not depend on the order of execution.
         assert len({bool(found) for found in races}) == 1, str(token)
         if not races[0]:
-            # Proved redundant: no conflicting accesses have lost their order.
+            # Proved redundant: all conflicting accesses are still ordered.
             assert not differs, str(token)
             outcomes["redundant"] += 1
         else:
@@ -217,7 +217,7 @@ def test_a_token_that_is_never_pushed_ends_the_same_in_every_order() -> None:
         faults = {run(changed, order)[1] for order in ORDERS}
         assert len(faults) == 1, str(token)
         outcomes.update(None if fault is None else fault.cause for fault in faults)
-    # Where tokens are left over in the end, a later one may take the place of the one missing.
+    # If tokens are left over at the end, a later token may replace the missing one.
     assert set(outcomes) <= {None, "deadlock"}
     assert outcomes["deadlock"] > 10
 

@@ -1,4 +1,4 @@
-"""Timelines of programs whose course is known."""
+"""Timelines of programs whose execution is known."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PROGRAM: list[Instruction] = [
 
 
 def events(device: str, programs: list[list[Instruction]], dram: str = "ideal") -> Any:
-    """Events of these consecutive programs without those that describe lanes; each with the name of
-    its lane, and times in cycles.
+    """Events of consecutive programs, except those that describe lanes; each with the name of its
+    lane, and times in cycles.
     """
     timeline = Timeline()
     machine = open_device(device, TINY, 0x4000, dram=dram, timeline=timeline)

@@ -1,4 +1,4 @@
-"""What the machine cannot do is refused with the stage, the index or the buffer, and the reason."""
+"""Unsupported schedules are refused with the stage, the index or buffer, and the reason."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ def multiplied(
     inputs: str = ENV.inp_scope,
     sums: str = ENV.acc_scope,
 ) -> Scheduled:
-    """A matrix product of two tiles of everything, with one thing wrong: the scope of the
-    weights, the axis that is tensorized, their layout, what is within the tensorized axis, or the
-    scope of the inputs or sums."""
+    """A matrix product of two tiles in every dimension, with one error: in the scope of the
+    weights, the tensorized axis, the layout of the weights, the loops within the tensorized axis,
+    or the scope of the inputs or sums.
+    """
     x = te.placeholder((2, 2, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
     w = te.placeholder((2, 2, ENV.BLOCK_OUT, ENV.BLOCK_IN), "w", ENV.wgt_dtype)
     x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")

@@ -70,7 +70,7 @@ def run(function: Function, inputs: Mapping[Tensor, Array], runtime: Runtime) ->
 
 
 def check(program: Program, seed: int = 0, order: str = "reverse") -> Function:
-    """Build the program and run it in an order that its tokens allow; asserts that there is no race
+    """Build the program and run it in an order that its tokens allow; assert that there is no race
     and no uninitialized read.
     """
     function = program.build()
@@ -96,7 +96,7 @@ def check(program: Program, seed: int = 0, order: str = "reverse") -> Function:
 
 
 def matrix_product(env: Environment, shape: tuple[int, int, int]) -> tuple[list[Tensor], Tensor]:
-    """Tiles of rows, of inputs and of outputs."""
+    """A matrix product tiled over rows, inputs and outputs."""
     n, k, m = shape
     x = te.placeholder((n, k, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
     w = te.placeholder((m, k, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
@@ -196,13 +196,14 @@ class Convolution:
     tile: tuple[int, int, int, int]
     threads: bool = False
     double: bool = False
-    # The order of the loops that accumulate; None for that in which they are written.
+    # Order of the accumulating loops; None for the order of the definition.
     order: int | None = None
 
 
 def convolution(env: Environment, c: Convolution) -> Program:
-    """A convolution with bias, shift and clip, with an order and names of axes that no operator
-    has."""
+    """A convolution with bias, shift and clip, whose loop order and axis names no library operator
+    uses.
+    """
     top, left, bottom, right = c.pads
     height = (c.size[0] + top + bottom - c.kernel[0]) // c.stride + 1
     width = (c.size[1] + left + right - c.kernel[1]) // c.stride + 1
@@ -301,14 +302,14 @@ def test_convolutions_of_all_shapes_are_exact(config: str, seed: int) -> None:
     program = convolution(env, shape)
     problem = str(lower(program.schedule, program.args, env=env).problem)
     if "at most" in problem:
-        # It has no room for tiles of this size.
+        # Tiles of this size do not fit.
         tile = (1, 1, 2, 1)
         program = convolution(env, replace(shape, tile=tile, threads=False, double=False))
     check(program, seed, random.Random(seed).choice(["reverse", f"random:{seed}"]))
 
 
 def disturb(program: Program, pick: random.Random) -> None:
-    """Takes one more step, any step on any axis, possible or not."""
+    """Apply one more random schedule step to a random axis, possible or not."""
     s, env = program.schedule, program.env
     stages = [stage for stage in s.stages if stage.body is not None]
     stage, other = pick.choice(stages), pick.choice(stages)
@@ -347,7 +348,7 @@ def test_a_schedule_is_refused_or_right(seed: int) -> None:
 
 
 def interpreted(program: Program) -> list[str]:
-    """The passes, each of which leaves a loop nest that computes the expression."""
+    """Check that the loop nest computes the expression after every pass; return the passes."""
     rng = np.random.default_rng(3)
     inputs = {tensor: some(tensor, rng) for tensor in program.args[:-1]}
     want = te.evaluate(program.args[-1], inputs)
@@ -514,7 +515,7 @@ def test_a_padding_value_wraps_as_the_expression_does() -> None:
 def element_wise(
     env: Environment, functions: list[Callable[..., Expr]], inputs: int = 2
 ) -> Program:
-    """Stages of the ALU in sequence: each uses the inputs and the previous stage."""
+    """A chain of ALU stages: each reads the inputs and the previous stage."""
     shape = (6, env.BATCH, env.BLOCK_OUT)
     args = [te.placeholder(shape, name, env.acc_dtype) for name in "abc"[:inputs]]
     bufs = [te.compute(shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in args]
@@ -597,7 +598,7 @@ def test_random_arithmetic_is_exact_or_refused(block: int) -> None:
 
 
 def test_a_maximum_of_accumulators_begins_at_the_least_of_them() -> None:
-    """The least takes two immediates."""
+    """The minimum takes two immediates."""
     env = Environment(PRESETS["batch2"])
     x = te.placeholder((3, 5, env.BATCH, env.BLOCK_OUT), "x", env.acc_dtype)
     x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")

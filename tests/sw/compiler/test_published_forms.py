@@ -1,5 +1,6 @@
-"""Programs in the forms of the published VTA tutorials and operators, with nothing changed but
-the imports and the sizes."""
+"""Programs in the forms of the published VTA tutorials and operators; only the imports and the
+sizes are changed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ Arrays = list[npt.NDArray[Any]]
 
 
 def blocked_matrix_product(env: Environment) -> Program:
-    """Split by factor, a whole stage at an axis of another, shift and clip as stages."""
+    """Splits by factor, a whole stage attached to another stage's axis, shift and clip as
+    stages."""
     rows, inputs, outputs = 2, 4, 4
     data = te.placeholder((rows, inputs, env.BATCH, env.BLOCK_IN), "data", env.inp_dtype)
     weight = te.placeholder((outputs, inputs, env.BLOCK_OUT, env.BLOCK_IN), "weight", env.wgt_dtype)
@@ -73,7 +75,7 @@ def blocked_matrix_product(env: Environment) -> Program:
 
 
 def narrowed(env: Environment, sums: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The stages of the ALU that shift and clip, and the output."""
+    """ALU stages that shift and clip ``sums``, and the output."""
     inp_max = (1 << (env.INP_WIDTH - 1)) - 1
     res_shr = te.compute(sums.shape, lambda *i: sums(*i) >> env.INP_WIDTH, name="res_shr")
     res_max = te.compute(sums.shape, lambda *i: te.max(res_shr(*i), 0), "res_max")
@@ -158,7 +160,7 @@ def convolution_with_strides(env: Environment) -> Program:
 
 
 def convolution_of_the_operators(env: Environment) -> Program:
-    """A convolution with cached reads, a bias, and threads over outputs and over rows."""
+    """A convolution with cached reads, a bias, and threads over outputs and rows."""
     data = te.placeholder((1, 2, 6, 4, env.BATCH, env.BLOCK_IN), "data", env.inp_dtype)
     kernel = te.placeholder((4, 2, 3, 3, env.BLOCK_OUT, env.BLOCK_IN), "kernel", env.wgt_dtype)
     bias = te.placeholder((1, 4, 1, 1, env.BATCH, env.BLOCK_OUT), "bias", env.acc_dtype)
@@ -242,7 +244,7 @@ FORMS: list[Callable[[Environment], Program]] = [
     fused_and_unrolled_sum,
 ]
 forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-# The micro-op buffer of the last holds 64: fewer than the kernels of a function need.
+# The last one's micro-op buffer holds 64 micro-ops, fewer than the kernels of a function.
 CONFIGS: dict[str, Config] = {
     **{name: PRESETS[name] for name in ("tiny", "batch2", "int4", "pynq", "pynq-extended")},
     "64 micro-ops": replace(PRESETS["tiny"], log_uop_buff_size=8),
@@ -264,7 +266,7 @@ def arrays(args: list[Tensor]) -> tuple[Arrays, npt.NDArray[Any]]:
 @pytest.mark.parametrize("config", CONFIGS)
 @forms
 def test_published_forms_are_exact(form: Callable[[Environment], Program], config: str) -> None:
-    """Also in streams of a few instructions, which the runtime hands over as they fill."""
+    """Also if the runtime launches streams of a few instructions as they fill up."""
     env = Environment(CONFIGS[config])
     s, args = form(env)
     function = build(s, args, name="form", env=env)
@@ -310,7 +312,7 @@ def test_their_text_lowers_to_the_same_bytes_after_each_pass(
 
 
 def instructions(text: str) -> list[str]:
-    """A listing without stages and source lines, which a nest in text lacks."""
+    """A listing without stages and source lines, which a nest parsed from text lacks."""
     return [line.split("  # ")[0] for line in text.splitlines()]
 
 

@@ -1,5 +1,6 @@
 """Random chains of stages, with all kinds of reads and schedules, compute their expressions: after
-`infer_bounds`, and with threads and unrolled loops expanded."""
+`infer_bounds`, and with threads and unrolled loops expanded.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ ENV = Environment(PRESETS["tiny"])
 
 
 def random_stage(pick: random.Random, p: Tensor, name: str) -> Tensor:
-    """A stage that reads ``p``: its elements, windows, or elements at other places."""
+    """A stage that reads elements of ``p`` at the same index, in windows, or at other indices."""
     rows, columns = p.shape
 
     def guarded(i: Expr, j: Expr) -> Expr:
@@ -89,7 +90,7 @@ def random_program(seed: int) -> tuple[te.Schedule, list[Tensor]]:
     for stage, reader in pairwise(stages):
         assert reader.body is not None
         assert any(access.source is stage.tensor for access in accesses(reader.body))
-        # A stage within another is recomputed in each iteration.
+        # A stage attached to another one is recomputed in each iteration.
         if attached < 2 and pick.random() < 0.6:
             attached += 1
             stage.compute_at(reader, pick.choice(reader.leaves))

@@ -12,7 +12,7 @@ from amaranth_vta.sw.runtime.device import Fault, Limits, RunResult
 
 
 class FakeDevice:
-    """A memory, and instead of a machine a list of the runs that were asked for."""
+    """A memory that records the requested runs instead of a machine that executes them."""
 
     name = "fake"
 

@@ -1,4 +1,4 @@
-"""Properties of transfers, against a walk over their elements."""
+"""Extents of transfers, against a walk over their elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of MULTIPLY_ADD: the factor is in the instruction, one for all its micro-ops."""
+"""Kernels of MULTIPLY_ADD: one factor per instruction, for all of its micro-ops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_multiply_add_takes_its_factor_from_wgt(fake_device: MakeDevice) -> No
     loaded, alu, _ = device.runs[0]
     steps = {"iter_in": 3, "dst_factor_in": 4, "src_factor_in": 5}
     assert alu == isa.Alu(alu_opcode=multiply_add, immediate=127, uop_end=2, independent=1, **steps)
-    # Micro-ops have no index of weights.
+    # These micro-ops have no weight index.
     decode = isa.instruction_set(runtime.config).decode_uop
     words = device.read(4 * loaded.dram_base, 8).view(np.uint32)
     assert [decode(int(bits)) for bits in words] == [isa.Uop(1, 3), isa.Uop(2, 9)]

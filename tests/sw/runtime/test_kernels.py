@@ -1,4 +1,4 @@
-"""Micro-op kernels: made once, kept on chip, split where they do not fit."""
+"""Micro-op kernels: built once, cached on chip, split where they do not fit."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_kernels_larger_than_the_micro_op_buffer_are_split(limit: int | None) ->
         runtime.uop_loop_end()
         runtime.uop_loop_end()
 
-    def subtract_chain() -> None:  # each micro-op uses what the one before it wrote
+    def subtract_chain() -> None:  # each micro-op reads its predecessor's result
         runtime.uop_loop_begin(3, 2, 1, 0)
         runtime.uop_push(1, 0, np.arange(1, 12), np.arange(0, 11), 0, AluOp.MUL)
         runtime.uop_loop_end()
@@ -320,7 +320,7 @@ def test_kernels_use_the_extensions_that_the_machine_has(fake_device: MakeDevice
 
 
 def test_kernels_that_overwrite_keep_their_order_when_they_are_split() -> None:
-    # The last micro-op of each accumulator wins, and an instruction holds few of them.
+    # The last micro-op of each accumulator wins, and an instruction holds only a few micro-ops.
     config = replace(PRESETS["tiny-extended"], log_uop_buff_size=3)
     runtime = Runtime(FunctionalDevice(config, 1 << 20))
     one = np.eye(4, dtype=np.int8)

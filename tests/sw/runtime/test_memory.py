@@ -144,7 +144,9 @@ def test_a_part_of_a_buffer_is_in_its_memory(fake_device: MakeDevice) -> None:
 
 
 def test_a_device_goes_with_the_last_of_its_buffers(fake_device: MakeDevice) -> None:
-    """Without the garbage collector, which comes late to a few objects with much memory."""
+    """Reference counting suffices; the garbage collector runs late for a few objects with much
+    memory.
+    """
     device = fake_device(PRESETS["tiny"], 1 << 12)
     buffer = DeviceMemory(device).allocate(128, "whole")
     part, reference = buffer.part(64, 64, "part"), weakref.ref(device)

@@ -28,7 +28,7 @@ BIAS = np.arange(100, 124, dtype=np.int32).reshape(6, 4)
 
 
 def record_add(recorder: Recorder, streams: int = 1) -> Program:
-    """out = low bytes of x + bias + 3; with two streams the result of the first waits in memory."""
+    """out = low bytes of x + bias + 3; with two streams, the first one's result waits in memory."""
     recorder.allocate(320, "elsewhere")
     x, bias = recorder.allocate(96, "x"), recorder.allocate(96, "bias")
     out = recorder.allocate(24, "out")
@@ -134,7 +134,7 @@ def test_a_program_and_a_runtime_share_a_machine() -> None:
     for _ in range(2):
         data.write(np.arange(4, dtype=np.int32))
         runtime.load_buffer_2d(data, 0, 1, 1, 1, 0, 0, 0, 0, 20, Memory.ACC)
-        # The micro-op buffer holds this micro-op at 0, where the program loads its own.
+        # Micro-op 0 in the buffer is this one; the program loads its own there.
         runtime.push_alu(lambda: runtime.uop_push(1, 0, 20, 0, 0, AluOp.ADD, 1, 50), key="add")
         runtime.dep_push(Module.COMPUTE, Module.STORE)
         runtime.dep_pop(Module.COMPUTE, Module.STORE)
@@ -242,7 +242,7 @@ def test_every_damaged_byte_is_found(saved: Path, tmp_path: Path) -> None:
             program = Program.load(path)
         except ProgramError:
             refused += 1
-        else:  # a byte of the archive without a meaning, such as a date
+        else:  # an unused byte of the archive, such as a date
             assert program.buffers == reference.buffers
             assert (program.streams[0].words == reference.streams[0].words).all()
     assert refused > 200

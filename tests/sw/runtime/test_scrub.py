@@ -1,4 +1,4 @@
-"""After the program that scrubs them, scratchpads hold zeros."""
+"""The scrubbing program leaves zeros in all scratchpads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMORY_BYTES = 1 << 20
 
 
 def shown(device: Device, config: Config) -> bytes:
-    """Bytes stored by a program that exposes all inputs, weights and accumulators that random
+    """The bytes that a program stores to expose all inputs, weights and accumulators that random
     programs use.
     """
     everywhere = {

@@ -28,7 +28,7 @@ def decoded(stream: Stream) -> list[isa.Instruction]:
 
 
 def steps(instructions: list[isa.Instruction]) -> dict[Module, list[str]]:
-    """Each module's steps in order: work, pops and pushes, by the name of the other module."""
+    """Each module's work, pops and pushes in order; tokens are named by the other module."""
     done: dict[Module, list[str]] = {module: [] for module in WORK}
     for instruction in instructions:
         module = isa.module_of(instruction)
@@ -124,7 +124,7 @@ def test_an_instruction_that_need_not_wait_leaves_the_pops_to_the_next() -> None
 
 def test_a_padding_value_is_set_when_it_changes_and_again_in_the_successor() -> None:
     stream = Stream()
-    stream.pad_with(isa.Padding.LOAD, 0)  # what a run begins with
+    stream.pad_with(isa.Padding.LOAD, 0)  # the initial value of a run
     stream.pop(Module.COMPUTE, Module.LOAD)
     for value in (-3, -3, 5):
         stream.pad_with(isa.Padding.LOAD, value)

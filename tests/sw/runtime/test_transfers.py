@@ -93,7 +93,7 @@ def test_loads_of_any_size_stride_and_padding_give_what_they_say(
 
 @pytest.mark.parametrize("stream_limit", [None, 2, 3])
 def test_padding_has_the_value_that_is_asked_for(stream_limit: int | None) -> None:
-    """Also if the loads of one call are spread over several runs."""
+    """Also if the loads of one call are split over several runs."""
     config = replace(DEEP, pad_value=1)
     runtime = runtime_of(config, stream_limit)
     data = np.arange(64, dtype=np.int32).reshape(-1, 4)

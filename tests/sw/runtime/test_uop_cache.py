@@ -45,7 +45,7 @@ def test_each_new_sequence_goes_where_the_last_use_is_longest_ago(fake_device: M
     counts = [generator.randint(1, 12) for _ in range(40)]
     sequences = sequences_of(fake_device(), counts)
     cache = UopCache(depth)
-    last_use = np.zeros(depth, np.int64)  # of each place; 0 while it is free
+    last_use = np.zeros(depth, np.int64)  # per index; 0 while it is free
     owner = np.full(depth, -1)
     for time in range(1, 1500):
         number = generator.choice(range(40)) if time % 3 else time % 5
@@ -78,7 +78,7 @@ def test_the_lowest_of_equal_places_is_taken(fake_device: MakeDevice) -> None:
 
 def test_placing_takes_no_more_steps_among_many_sequences_than_among_few() -> None:
     def lines_among(others: int) -> int:
-        """The lines of Python that it takes to place a sequence in a full micro-op buffer."""
+        """The number of Python lines executed to place a sequence in a full micro-op buffer."""
         depth = 4096
         cache = UopCache(depth)
         *sequences, last = (UopSequence(ANY, n, depth // others) for n in range(others + 1))
@@ -93,7 +93,7 @@ def test_placing_takes_no_more_steps_among_many_sequences_than_among_few() -> No
 
 @contextmanager
 def _counted_lines() -> Iterator[list[int]]:
-    """The numbers of the lines of Python that run meanwhile."""
+    """Record the line numbers of Python code executed in the context."""
     lines: list[int] = []
 
     def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
@@ -110,7 +110,8 @@ def _counted_lines() -> Iterator[list[int]]:
 
 
 def test_what_was_resident_and_is_used_again_is_kept(fake_device: MakeDevice) -> None:
-    """Used first without a load, since the last time that this was asked."""
+    """Kept sequences are those first used without a load since the previous call of
+    ``take_kept``."""
     generator = random.Random(5)
     sequences = sequences_of(fake_device(), [generator.randint(1, 6) for _ in range(12)])
     cache = UopCache(24)

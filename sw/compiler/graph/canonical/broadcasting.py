@@ -1,7 +1,7 @@
-"""The rule of the canonical form that broadcasts one value per channel over an image.
+"""Canonicalization rule that broadcasts one value per channel over an image.
 
 The gate of a squeeze-and-excitation block is an image of one pixel that scales every pixel of
-another image. Resized to the size of that image, it is an operand like any other.
+another image. Resizing it to that image's size makes it an ordinary operand.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .quantization import BYTE_TYPES, parameters_of
 
-# By domain and operator: the positions of both operands among the inputs, each followed by its
-# scale and zero point where the operator is on integers.
+# Input positions of both operands, by domain and operator. In integer operators, each operand is
+# followed by its scale and zero point.
 _OPERANDS = {
     ("", "Add"): (0, 1),
     ("", "Mul"): (0, 1),
@@ -26,8 +26,8 @@ _OPERANDS = {
 
 
 def repeat_pixel(network: Network, node: Node) -> bool:
-    """Add or Mul of an image (N, C, H, W) and a pixel (N, C, 1, 1), both quantized, becomes an
-    operator on two images of one size: Resize repeats the pixel as integers."""
+    """Resize a pixel (N, C, 1, 1) to the size of the image (N, C, H, W) that it is added to or
+    multiplied with. Both are quantized, and the Resize is on integers."""
     places = _OPERANDS.get((node.domain, node.operator))
     if places is None:
         return False
@@ -41,7 +41,7 @@ def repeat_pixel(network: Network, node: Node) -> bool:
 
 
 def _repeat(network: Network, node: Node, at: int, shape: tuple[int, ...]) -> bool:
-    """Resizes the operand at input ``at`` of ``node`` to ``shape``."""
+    """Resize the operand at input ``at`` of ``node`` to ``shape``."""
     name, integer, dequantize = node.inputs[at], node.inputs[at], None
     if not node.domain:
         dequantize = network.maker(name)

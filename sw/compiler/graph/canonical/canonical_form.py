@@ -1,53 +1,52 @@
-"""The canonical form of a quantized network: integer operators wherever they compute the same.
+"""The canonical form of a quantized network: integer operators wherever results stay the same.
 
 A QDQ file expresses one integer operator as DequantizeLinear, a float operator and QuantizeLinear.
-The rules of this folder rewrite that and other forms:
+The rules in this folder rewrite that form and others:
 
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
-  (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
-- operators in float16 between quantizations, and scales of float16, become float32,
+  (Gemm and some MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
+- float16 operators between quantizations, and float16 scales, become float32,
 - quantized constants are folded through operators that move elements,
-- BatchNormalization and constants per channel behind a Conv go into its weights and bias,
-- ConvTranspose likewise, with the phases of its output as channels of one QLinearConv, as those of
-  a convolution before DepthToSpace are,
-- QLinearConv, QLinearMatMul and QGemm of uint8 get weights of uint8,
+- BatchNormalization and per-channel constants after a Conv are folded into its weights and bias,
+- ConvTranspose, and a convolution before DepthToSpace, become one QLinearConv whose channels are
+  the phases of the output,
+- QLinearConv, QLinearMatMul and QGemm on uint8 get uint8 weights,
 - DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip] →
-  QuantizeLinear becomes QLinearConv with weights of one, then Clip; with a QLinearConv for each
-  number of pixels, and Where, if windows at the border count fewer,
-- the greatest of whole images becomes MaxPool, and MaxPool with large windows two with smaller,
-- QLinearAveragePool becomes AveragePool between the two, Split becomes Slice, and so does Gather of
-  successive indices,
-- QLinearConcat becomes Concat, of operands requantized to one scale,
-- a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
-- a Clip of integers with one bound gets the other,
-- a region or scales of a Resize without elements are left out,
-- a product or average of int8 that is quantized to uint8, or of uint8 to int8, is quantized to its
-  own type first, and the second factor of a MatMul to the type of the first,
-- products of matrices with a vector, of stacks of which one is repeated for the other, with a
-  constant first factor, and Gemm with ``transA``, ``alpha`` or ``beta`` or of two tensors, become
-  one of those above, and so does Einsum of two tensors,
-- PRelu with slopes per channel becomes the sum of its two sides,
-- operators of one spatial dimension become operators on images of one row, between two Reshape,
-- a product whose result stays in float becomes a ConvInteger or MatMulInteger and DequantizeLinear,
-- ONNX Runtime's own products with results in float become such ones as well,
-- channels of products whose sums and scale are beyond REQUANTIZE become such sums as well,
-- zero points known only at run time move behind these,
-- operators that only move or choose elements do so on integers instead, behind Relu and Clip,
-- so do Concat, Pad and clamps where nothing quantizes their results, and Max and Min where they are
-  quantized,
-- Pad with the zero point in front of QLinearConv becomes padding of its own,
-- Pad of some axes becomes Pad of all,
-- Reshape, Transpose and Reshape that shuffle channels become a Gather of channels; those that
-  exchange channels and blocks of pixels become DepthToSpace or SpaceToDepth,
-- SpaceToDepth becomes part of the kernel of the QLinearConv that reads it,
-- two Transpose in succession become one, averages go over axes as they were before them, those of
-  the rows of matrices over columns behind a Transpose, and element-wise operators are in front of a
-  Transpose to channels last,
-- DequantizeLinear → QuantizeLinear with the same parameters is removed, and so are operators that
-  do nothing, and all but one QuantizeLinear of a tensor by the same parameters.
+  QuantizeLinear becomes QLinearConv with weights of one, then Clip; if border windows count fewer
+  pixels, one QLinearConv per pixel count, and Where,
+- the maximum over a whole image becomes MaxPool, and MaxPool with large windows becomes two with
+  smaller windows,
+- QLinearAveragePool becomes DequantizeLinear → AveragePool → QuantizeLinear; Split, and Gather of
+  consecutive indices, become Slice,
+- QLinearConcat becomes Concat of operands requantized to one scale,
+- a pixel that is added to an image or multiplied with it is resized to the image,
+- a Clip of integers with one bound gets the other bound,
+- empty regions and scales of a Resize are dropped,
+- a product or average of int8 that is quantized to uint8 (or vice versa) is first quantized to the
+  type of its data, and the second factor of a MatMul to the type of the first,
+- products of a matrix and a vector, of stacks of matrices that are broadcast, and by a constant
+  first factor, Gemm with ``transA``, ``alpha``, ``beta`` or two computed factors, and Einsum of two
+  tensors become products listed above,
+- PRelu with per-channel slopes becomes the sum of its positive and its negative side,
+- operators with one spatial dimension become operators on one-row images, between two Reshape,
+- products with float results become ConvInteger or MatMulInteger, then DequantizeLinear; so do ONNX
+  Runtime's fused products, and channels that REQUANTIZE cannot scale,
+- zero points known only at run time are applied after these products,
+- operators that only move or choose elements run on integers, after Relu and Clip,
+- so do Concat, Pad and clamps whose results are not quantized, and Max and Min whose results are,
+- Pad with the zero point before a QLinearConv becomes padding of the QLinearConv,
+- Pad of some axes becomes Pad of all axes,
+- Reshape → Transpose → Reshape becomes a Gather if it shuffles channels, and DepthToSpace or
+  SpaceToDepth if it exchanges channels and blocks of pixels,
+- SpaceToDepth is folded into the kernel of the QLinearConv that reads it,
+- successive Transpose are merged, reductions are hoisted over a Transpose, averages over the rows
+  of matrices become averages over the columns of their transpose, and a Transpose to channels last
+  sinks below element-wise operators,
+- DequantizeLinear → QuantizeLinear with equal parameters, no-ops, and duplicate QuantizeLinear are
+  removed.
 
-Results are compared with this form, run by ONNX Runtime without its optimizations. Operators that
-no rule covers stay as they are.
+The reference results are those of this form in ONNX Runtime without optimizations. Operators that
+no rule matches are unchanged.
 """
 
 from __future__ import annotations
@@ -119,10 +118,10 @@ from .transpositions import (
 
 
 def canonical(network: Network, allow_rounding: bool = False) -> Network:
-    """The canonical form of ``network``, which is left as it is.
+    """Return the canonical form of ``network``, which is not modified.
 
-    A product stays in float if the rounding of its constants can move a result by more than half a
-    step, unless ``allow_rounding``; `Network.rounding` has the bounds.
+    A product stays in float if rounding its constants can move a result by more than half a step,
+    unless ``allow_rounding``. `Network.rounding` has the bounds.
     """
     work = replace(
         network,
@@ -132,7 +131,7 @@ def canonical(network: Network, allow_rounding: bool = False) -> Network:
         rounding=Rounding(allow_rounding),
     )
     rewrite(work, _RULES)
-    # Where no other rule makes an operator on integers of a product.
+    # Fallback for products that no other rule turned into an integer operator.
     rewrite(work, (*_RULES, sum_of_integers, split_unscaled_channels))
     work.drop_unused()
     work.sort()
@@ -167,7 +166,7 @@ def _clamp_integers(network: Network, node: Node) -> bool:
     after = parameters_of(network, quantize, "QuantizeLinear")
     if before is None or after is None or dequantize is None or not before.same_as(after):
         return False
-    if after.zero.dtype not in BYTE_TYPES:  # of which ONNX Runtime has no Clip
+    if after.zero.dtype not in BYTE_TYPES:  # ONNX Runtime has no Clip of other types
         return False
     low, high = integer_limits(network, [node], after)
     data, result = dequantize.inputs[0], quantize.outputs[0]

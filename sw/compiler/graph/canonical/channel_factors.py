@@ -1,6 +1,7 @@
-"""Fold factors per channel after a convolution into its weights and bias.
+"""Fold per-channel factors after a convolution into its weights and bias.
 
-Quantization-aware training writes Conv → BatchNormalization, which exporters fold only in float.
+Quantization-aware training writes Conv → BatchNormalization, which exporters fold only in float
+models.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from .quantization import BYTE_TYPES, parameters_of
 
 
 def fold_channel_factors(network: Network, node: Node) -> bool:
-    """Conv with quantized weights → BatchNormalization, or Mul or Add with a constant per channel,
-    becomes a Conv whose scales of weights and bias include these.
+    """Fold BatchNormalization, or Mul or Add with a constant per channel, into the weight scales
+    and the bias of the Conv before it, whose weights are quantized.
 
-    A negative factor goes into the weights. The bias is in float.
+    A negative factor also negates the weights. The new bias is in float.
     """
     conv = _convolution(network, node)
     if conv is None:
@@ -61,7 +62,7 @@ def fold_channel_factors(network: Network, node: Node) -> bool:
 
 
 def _convolution(network: Network, node: Node) -> Node | None:
-    """The Conv whose result ``node`` alone reads, as either operand if it is an Add or a Mul."""
+    """The Conv whose only reader is ``node``; an Add or a Mul may read it as either operand."""
     if node.domain or node.operator not in ("Add", "BatchNormalization", "Mul"):
         return None
     for name in node.inputs[: 1 if node.operator == "BatchNormalization" else 2]:
@@ -72,8 +73,8 @@ def _convolution(network: Network, node: Node) -> Node | None:
 
 
 def _line(network: Network, node: Node, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
-    """float64 (channels,): the factor and the addend of each channel of images of ``shape``; None
-    if constants differ within a channel, or if a factor is 0 or not finite."""
+    """float64 (channels,): factor and addend of each channel of images of ``shape``. None if
+    constants differ within a channel, or if a factor is 0 or not finite."""
     line = _of_normalization(network, node)
     if node.operator != "BatchNormalization":
         line = _of_constant(network, node, shape)
@@ -107,10 +108,12 @@ def _of_constant(
 
 
 def _scaled(values: Array, scale: Array, zero: Array, factor: Array) -> tuple[Array, Array, Array]:
-    """Weights (channels, …), scales and zero points (channels,) of weights times ``factor``."""
+    """Multiply weights (channels, …) by ``factor``; returns them with scales and zero points
+    (channels,)."""
     zeros = np.broadcast_to(zero.reshape(-1), len(values))
     scales = np.broadcast_to(scale.reshape(-1), len(values)) * np.abs(factor)
-    # In two's complement, and likewise of 255 - w: the differences to the zero point change sign.
+    # ~w is -1 - w (int8) or 255 - w (uint8): inverting both w and the zero point negates their
+    # difference.
     turned = [np.where(_wide(factor < 0, item), ~item, item) for item in (values, zeros)]
     return turned[0], scales.astype(np.float32), turned[1]
 

@@ -1,7 +1,7 @@
-"""The canonicalization rule that folds quantized constants through operators that move elements.
+"""Canonicalization rule that folds quantized constants through operators that move elements.
 
-Exporters store a weight as their framework holds it, and put Transpose, Reshape or Concat between
-its DequantizeLinear and the product that reads it.
+Exporters store weights in the layout of their framework, and put Transpose, Reshape or Concat
+between DequantizeLinear and the product.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .quantization import BYTE_TYPES
 
-# Operators that copy each element of their result from the first input (Concat: from any input).
+# Operators that copy each element of the result from the first input (Concat: from any input).
 _MOVES = frozenset(
     {"Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"}
     | {"Identity", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose"}
@@ -29,22 +29,23 @@ _MOVES = frozenset(
 
 @dataclass(frozen=True)
 class _Elements:
-    """Quantized constants, element by element: arrays of one shape."""
+    """Integers, scales and zero points of quantized constants, per element, in arrays of one
+    shape."""
 
     values: Array
     scales: Array
     zeros: Array
 
     def taken(self, places: Array) -> _Elements:
-        """The elements at ``places`` in the flattened arrays."""
+        """The elements at flat indices ``places``."""
         arrays = (self.values, self.scales, self.zeros)
         return _Elements(*(item.reshape(-1)[places] for item in arrays))
 
 
 def move_constant(network: Network, node: Node) -> bool:
     """Fold DequantizeLinear of a constant → operator that only moves elements into DequantizeLinear
-    of the moved constant, if the result has one scale or one scale per index of some axis. Replace
-    blocked scales too, if a block spans a whole channel."""
+    of the moved constant, if the result has one scale, or one scale per index along one axis. Also
+    replace blocked scales if each block spans a whole channel."""
     if node.domain:
         return False
     if node.operator == "DequantizeLinear":
@@ -76,7 +77,7 @@ def move_constant(network: Network, node: Node) -> bool:
 
 
 def _dequantized(network: Network, node: Node | None) -> _Elements | None:
-    """Integers, scales and zero points of a DequantizeLinear by element; None if they are not
+    """Per-element integers, scales and zero points of a DequantizeLinear; None if they are not
     constant."""
     if node is None or node.operator != "DequantizeLinear" or node.domain:
         return None
@@ -130,7 +131,7 @@ def _joined(operands: Sequence[_Elements]) -> _Elements | None:
 
 
 def _signed(elements: _Elements) -> _Elements:
-    """The same numbers with integers of int8."""
+    """Convert uint8 integers and zero points to int8; the real values stay the same."""
     if elements.values.dtype == np.int8:
         return elements
     moved = [
@@ -140,8 +141,8 @@ def _signed(elements: _Elements) -> _Elements:
 
 
 def _places(network: Network, node: Node, operands: Sequence[Array]) -> dict[str, Array] | None:
-    """The index of each element of a result in the concatenated operands, by result of ``node``;
-    None if ONNX Runtime cannot run ``node``."""
+    """For each output of ``node``, the index of each element in the concatenated operands; None if
+    ONNX Runtime cannot run ``node``."""
     types, constants = dict(network.types), dict(network.constants)
     inputs, begin = list(node.inputs), 0
     for index, values in enumerate(operands):
@@ -161,8 +162,8 @@ def _places(network: Network, node: Node, operands: Sequence[Array]) -> dict[str
 
 
 def _dequantize(network: Network, node: Node, moved: _Elements, result: str) -> Node | None:
-    """The DequantizeLinear of ``moved`` to ``result``; None if scales or zero points vary along
-    several axes."""
+    """DequantizeLinear of ``moved`` to ``result``; None if scales or zero points vary along several
+    axes."""
     shape = moved.values.shape
     if not moved.values.size:
         return None
@@ -182,8 +183,8 @@ def _dequantize(network: Network, node: Node, moved: _Elements, result: str) -> 
 
 
 def _along(parameter: Array, axis: int | None) -> Array | None:
-    """Reduce parameters by element to one per index of ``axis``, or to one; None if they vary along
-    other axes."""
+    """Reduce per-element parameters to one per index along ``axis``, or to a single one if it is
+    None. Returns None if they vary along other axes."""
     if axis is None:
         first = parameter.reshape(-1)[0]
         return np.asarray(first) if (parameter == first).all() else None

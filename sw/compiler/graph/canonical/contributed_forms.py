@@ -1,4 +1,4 @@
-"""Rules of the canonical form for operators of com.microsoft that standard ones can express."""
+"""Canonicalization rules that replace com.microsoft operators by standard ONNX operators."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def float_average(network: Network, node: Node) -> bool:
 
 def rounds_to_odd(network: Network, node: Node) -> bool:
     """Whether a QLinearAveragePool differs from QuantizeLinear of the average: it rounds half to
-    even after adding the zero point, which matters for odd zero points with possible ties.
-    """
+    even after adding the zero point, which matters if the zero point is odd and ties can occur."""
     given, made = (_parameters(network, *node.inputs[at : at + 2]) for at in (1, 3))
     if given is None or made is None:
         return True
@@ -52,15 +51,16 @@ def rounds_to_odd(network: Network, node: Node) -> bool:
         return False
     ratio = Fraction(float(given.scale / made.scale))
     taps = prod(node.attributes["kernel_shape"])
-    # An average of `count` pixels is half of an odd number `j` of steps if j · count / (2 · ratio),
-    # its sum, is whole: j is a multiple of the denominator, and not more than 255 allows.
+    # An average of `count` pixels is a tie, an odd number `j` of half steps, if the sum of the
+    # pixels, j · count / (2 · ratio), is an integer. So j is a multiple of the denominator, and at
+    # most 2 · 255 · ratio.
     steps = ((count / (2 * ratio)).denominator for count in range(1, taps + 1))
     return any(step % 2 and step <= 2 * 255 * ratio for step in steps)
 
 
 def split_concatenation(network: Network, node: Node) -> bool:
-    """QLinearConcat becomes Concat; operands of another scale are first requantized to its scale,
-    by DequantizeLinear and QuantizeLinear."""
+    """Replace QLinearConcat by Concat. Operands with other parameters are requantized to the
+    result's by DequantizeLinear and QuantizeLinear."""
     if node.operator != "QLinearConcat" or node.domain != _DOMAIN:
         return False
     wanted = _parameters(network, *node.inputs[:2])
@@ -87,7 +87,7 @@ def split_concatenation(network: Network, node: Node) -> bool:
 
 
 def _parameters(network: Network, scale: str, zero: str = "") -> QuantizationParameters | None:
-    """Scale and zero point of a whole tensor; None if they are not constant."""
+    """Per-tensor scale and zero point; None if they are not constant."""
     values = [network.constants.get(name) for name in (scale, zero)]
     if values[0] is None or values[1] is None or values[1].dtype not in BYTE_TYPES:
         return None

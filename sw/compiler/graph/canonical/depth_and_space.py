@@ -1,4 +1,4 @@
-"""Rules of the canonical form for SpaceToDepth, DepthToSpace and their other spellings."""
+"""Canonicalization rules for SpaceToDepth, DepthToSpace and equivalent chains of operators."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from .quantization import BYTE_TYPES, parameters_of
 from .transposed_products import PIXELS_OF_PHASES
 
-# The largest tensors in which blocks are looked for.
+# Size limit of the tensors that are searched for blocks.
 _MOST_ELEMENTS = 1 << 24
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-# Channels that a machine of the usual size multiplies at a time.
+# Channels per tile of a machine of the usual size.
 _BLOCK = 16
 
 
 def block_of_reshapes(network: Network, node: Node) -> bool:
-    """Reshape → Transpose → Reshape of integers that rearrange channels into blocks of pixels
-    become DepthToSpace, perhaps after a Gather of channels; the inverse becomes SpaceToDepth,
-    perhaps before one."""
+    """Replace Reshape → Transpose → Reshape of integers that rearrange channels into blocks of
+    pixels by DepthToSpace, after a Gather of channels if needed; and the inverse by SpaceToDepth,
+    before a Gather if needed."""
     turned = network.maker(node.inputs[0]) if _is(node, "Reshape") else None
     before = network.maker(turned.inputs[0]) if turned and _is(turned, "Transpose") else None
     if turned is None or before is None or not _is(before, "Reshape"):
@@ -42,7 +42,7 @@ def block_of_reshapes(network: Network, node: Node) -> bool:
         return False
     order = turned.attributes.get("perm", list(range(len(parts)))[::-1])
     if order == PIXELS_OF_PHASES and _is(network.only_reader(result), "Slice"):
-        return False  # the cropped results of a transposed convolution
+        return False  # interleaved phases of a transposed convolution
     moved = np.arange(prod(shape)).reshape(parts).transpose(order).reshape(out)
     made = (
         _depth_to_space(network, node, source, moved, size)
@@ -121,9 +121,9 @@ def _blocks(x: Array, size: int, mode: str) -> Array:
 def _block_channels(
     numbers: Array, shape: Sequence[int], size: int
 ) -> tuple[Array, Array, Array] | None:
-    """Source channel, row and column within a block of ``size`` for each channel of a result, whose
-    elements have the indices ``numbers`` in images of ``shape``; None unless the result is
-    SpaceToDepth with channels in any order."""
+    """For each channel of a result, the source channel, and the row and column within a block of
+    ``size``. ``numbers`` are the result's element indices in images of ``shape``. None unless the
+    result is SpaceToDepth with channels in some order."""
     if (
         tuple(numbers.shape) != (shape[0], shape[1] * size**2, shape[2] // size, shape[3] // size)
         or shape[2] % size
@@ -144,9 +144,9 @@ def _block_channels(
 
 
 def fold_space_to_depth(network: Network, node: Node) -> bool:
-    """SpaceToDepth, in any spelling (such as the four Slices and Concat of YOLOv5's Focus), →
-    QLinearConv becomes QLinearConv with kernel, strides and pads multiplied by the block size, if
-    the host writes the image or the machine needs no more products."""
+    """Fold SpaceToDepth (also as the four Slices and Concat of YOLOv5's Focus) into the QLinearConv
+    that reads it: kernel, strides and pads are multiplied by the block size. The rule applies if
+    the host writes the image, or if the machine needs no more products."""
     maker = network.maker(node.inputs[0]) if _is(node, "QLinearConv") else None
     if (
         maker is None
@@ -162,7 +162,7 @@ def fold_space_to_depth(network: Network, node: Node) -> bool:
         return False
     nodes = movers_before(network, maker)
     if all(item.operator in _VIEWS for item in nodes):
-        return False  # an image flattened for a fully connected layer stays where it is
+        return False  # keep an image flattened for a fully connected layer
     read = {name for item in nodes for name in item.reads} - network.constants.keys()
     sources = read - {name for item in nodes for name in item.outputs}
     out = network.types[node.inputs[0]].shape
@@ -199,9 +199,8 @@ def fold_space_to_depth(network: Network, node: Node) -> bool:
 
 
 def hoist_over_slices(network: Network, node: Node) -> bool:
-    """Slices of one tensor, each → QuantizeLinear with the same parameters, become QuantizeLinear →
-    Slices, if together they have as many elements as the tensor. The Focus of a float image is
-    such a case."""
+    """Hoist QuantizeLinear with equal parameters over the Slices of one tensor, if the quantized
+    slices have at least as many elements as the tensor, as in the Focus of a float image."""
     parameters = parameters_of(network, node, "QuantizeLinear")
     if parameters is None or not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
         return False

@@ -1,4 +1,4 @@
-"""Rewrite Einsum of two tensors as a product of matrices."""
+"""Canonicalization rule that rewrites Einsum of two tensors as a matrix product."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _ELLIPSIS = "..."
 def matmul_of_einsum(network: Network, node: Node) -> bool:
     """Rewrite Einsum of two dequantized tensors as MatMul between Transpose and Reshape.
 
-    Every label must occur in at least two of: first operand, second operand, result."""
+    Every label must occur in at least two of: first operand, second operand, result.
+    """
     if node.domain or node.operator != "Einsum" or len(node.inputs) != 2:
         return False
     makers = [network.maker(name) for name in node.inputs]
@@ -30,7 +31,7 @@ def matmul_of_einsum(network: Network, node: Node) -> bool:
     product = _product(node.attributes["equation"], shapes)
     if product is None:
         return False
-    # The machine multiplies with constant second factors.
+    # The machine needs the constant factor second.
     constant = [maker is not None and maker.inputs[0] in network.constants for maker in makers]
     first, second = (1, 0) if constant == [True, False] else (0, 1)
     network.nodes.replace(node, _nodes(network, node, replace(product, first=first, second=second)))
@@ -39,8 +40,8 @@ def matmul_of_einsum(network: Network, node: Node) -> bool:
 
 @dataclass(frozen=True)
 class _Product:
-    """Labels of both operands and of the result, with the size of each label. ``first`` and
-    ``second`` are the indices of the operands in the MatMul."""
+    """Labels of both operands and of the result, and the size of each label. ``first`` and
+    ``second`` are the Einsum operands that become the factors of the MatMul."""
 
     operands: tuple[str, str]
     result: str
@@ -69,7 +70,7 @@ class _Product:
 
 
 def _product(equation: str, shapes: Sequence[tuple[int, ...] | None]) -> _Product | None:
-    """Parse ``equation``; None if it is no product of matrices."""
+    """Parse ``equation``; None if it is not a matrix product."""
     terms, arrow, result = equation.replace(" ", "").partition("->")
     operands = terms.split(",")
     if len(operands) != 2 or None in shapes:
@@ -106,7 +107,7 @@ def _product(equation: str, shapes: Sequence[tuple[int, ...] | None]) -> _Produc
 def _nodes(network: Network, node: Node, p: _Product) -> list[Node]:
     stack, summed = p.stack, p.summed
     rows, columns = p.own(p.first), p.own(p.second)
-    # MatMul by one matrix needs no Reshape of the rows.
+    # If the second factor is a single matrix, the rows need no Reshape.
     height = p.shape(rows) if not stack and rows else (p.count(rows),)
     before: list[Node] = []
     tall = (*p.shape(stack), *height, p.count(summed))
@@ -144,9 +145,10 @@ def _moved(
     shape: tuple[int, ...],
     before: list[Node],
 ) -> str:
-    """Transpose an operand to the order of ``labels`` and reshape it to ``shape``.
+    """Transpose an operand to the order ``labels``, reshape it to ``shape``, and return its name.
 
-    Appends the nodes to ``before``, or transposes a constant when compiling; returns the name."""
+    Appends the nodes to ``before``; a constant is transposed at compile time.
+    """
     name = node.inputs[operand]
     order = [p.operands[operand].index(label) for label in labels]
     maker = network.maker(name)

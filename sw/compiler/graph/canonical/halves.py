@@ -1,7 +1,7 @@
 """Canonicalization rules for float16 between quantizations.
 
 Operators compute in float32, as in ONNX Runtime on processors without float16, and results are
-quantized without rounding to float16 first.
+quantized without prior rounding to float16.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _OPERATORS = frozenset(
 
 
 def float_scale(network: Network, node: Node) -> bool:
-    """Replace QuantizeLinear and DequantizeLinear in float16 by the same operators in float32 and
-    a Cast. Every element stays the same."""
+    """Replace float16 QuantizeLinear and DequantizeLinear by float32 ones with a Cast. All values
+    stay the same."""
     if node.domain or node.operator not in ("QuantizeLinear", "DequantizeLinear"):
         return False
     scale = network.constants.get(node.input(1))
@@ -54,7 +54,7 @@ def float_scale(network: Network, node: Node) -> bool:
 
 
 def compute_in_float(network: Network, node: Node) -> bool:
-    """Sink the Cast to float16 of dequantized tensors below the operator that reads them, and then
+    """Sink the Cast to float16 of dequantized tensors below the operators that read them, then
     below each operator that is the only reader."""
     if node.domain or not (node.operator in _OPERATORS or is_elementwise(node)):
         return False
@@ -81,8 +81,8 @@ def compute_in_float(network: Network, node: Node) -> bool:
 
 
 def drop_casts(network: Network, node: Node) -> bool:
-    """Remove Cast to float16 → Cast to float32 between DequantizeLinear or QuantizeLinear and
-    other operators."""
+    """Remove Cast to float16 → Cast to float32 after a DequantizeLinear or before
+    QuantizeLinear."""
     if not _casts(network, node, _HALF, _FLOAT) or node.outputs[0] in network.outputs:
         return False
     first = network.maker(node.inputs[0])
@@ -102,7 +102,7 @@ def drop_casts(network: Network, node: Node) -> bool:
 
 
 def _source(network: Network, node: Node, name: str) -> str | None:
-    """The float32 tensor that is cast to ``name``, if ``node`` can read it instead."""
+    """The float32 tensor that is cast to ``name``, if ``node`` may read it instead."""
     cast = network.maker(name)
     if cast is None or not _casts(network, cast, _FLOAT, _HALF):
         return None
@@ -124,7 +124,7 @@ def _casts(network: Network, node: Node, given: np.dtype, made: np.dtype) -> boo
 
 
 def _in_float(network: Network, node: Node) -> list[Node]:
-    """``node`` with results in float32, and Casts of the results to float16."""
+    """``node`` with float32 results, followed by Casts to float16."""
     outputs: list[str] = []
     casts = []
     for name in node.outputs:
@@ -140,7 +140,7 @@ def _in_float(network: Network, node: Node) -> list[Node]:
 
 
 def _cast(network: Network, name: str) -> tuple[str, Node]:
-    """The name of a tensor cast to float32, and the Cast."""
+    """Cast a tensor to float32; returns the name of the result and the Cast."""
     wide = network.unused_name(f"{name}_float")
     network.types[wide] = replace(network.types[name], dtype=_FLOAT)
     return wide, Node("Cast", wide, (name,), (wide,), {"to": TensorProto.FLOAT})

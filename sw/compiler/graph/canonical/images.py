@@ -1,7 +1,6 @@
-"""The rule of the canonical form for operators of one spatial dimension.
+"""Canonicalization rule that rewrites operators with one spatial dimension for one-row images.
 
-They become operators on images of one row: the arithmetic is the same, and every layer that handles
-images then handles sequences too.
+The arithmetic is the same, and every layer for images then handles sequences too.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _CONVOLUTIONS = frozenset({"ConvInteger", "QLinearConv"})
 
 
 def with_rows(network: Network, node: Node) -> bool:
-    """A convolution of integers, a pooling or Pad of (N, C, L), with a Clip that follows, becomes
-    one of (N, C, 1, L) between two Reshape."""
+    """Run a convolution of integers, a pooling or Pad of (N, C, L), and the Clip after it, on (N,
+    C, 1, L) between two Reshape."""
     if node.domain or node.operator not in _WINDOWS | _CONVOLUTIONS or len(node.outputs) != 1:
         return False
     source, last = node.inputs[0], node
@@ -48,7 +47,7 @@ def with_rows(network: Network, node: Node) -> bool:
         pads = network.constants.get(inputs[1])
         if pads is None or node.input(3) or given.dtype not in BYTE_TYPES:
             return False
-        wide = np.insert(pads, [2, 5], 0)  # behind the begins of N and C, and behind their ends
+        wide = np.insert(pads, [2, 5], 0)  # the row axis follows N and C, in begins and ends
         inputs[1] = network.add_constant(f"{inputs[1]}_image", wide)
     image, pooled = (network.unused_name(f"{name}_image") for name in (source, result))
     inner = network.unused_name(f"{node.outputs[0]}_unclipped") if last is clip else pooled

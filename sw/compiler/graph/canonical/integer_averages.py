@@ -36,11 +36,11 @@ AVERAGES = _REDUCTIONS | {"AveragePool", "GlobalAveragePool"}
 
 
 def fuse_average(network: Network, node: Node) -> bool:
-    """DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip] →
-    QuantizeLinear becomes QLinearConv, then Clip.
+    """Rewrite DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu |
+    Clip] → QuantizeLinear as QLinearConv, then Clip.
 
-    Where border windows count fewer pixels, there is a QLinearConv per number of pixels, and Where
-    selects the result.
+    If border windows count fewer pixels, there is one QLinearConv per pixel count, and Where
+    selects among their results.
     """
     if node.domain or node.operator not in AVERAGES:
         return False
@@ -68,15 +68,15 @@ def fuse_average(network: Network, node: Node) -> bool:
 
 @dataclass(frozen=True)
 class _Windows:
-    """``attributes`` of the convolution, and the number of pixels that each result counts: one for
-    all, or int64 (height, width)."""
+    """Attributes of the convolution, and the number of pixels that an average is divided by: one
+    for all results, or int64 (height, width)."""
 
     attributes: dict[str, list[int]]
     counts: Array
 
 
 def _windows(network: Network, node: Node, shape: tuple[int, ...]) -> _Windows | None:
-    """None if the convolution cannot have such windows."""
+    """The windows of ``node`` over images of ``shape``; None if no convolution has such windows."""
     rank = len(shape)
     if node.operator in _REDUCTIONS and rank in (3, 4):
         axes = reduced_axes(network, node)
@@ -110,7 +110,8 @@ def _windows(network: Network, node: Node, shape: tuple[int, ...]) -> _Windows |
 
 
 def _counted(moved: Window, axis: int, counted: tuple[int, int], results: int) -> Array:
-    """Count the rows (or columns) of each window within the half-open range ``counted``."""
+    """Count the rows (or columns) of each window that lie within the half-open range
+    ``counted``."""
     begin = np.arange(results) * moved.strides[axis] - moved.pads[axis]
     return np.minimum(begin + moved.kernel[axis], counted[1]) - np.maximum(begin, counted[0])
 
@@ -155,7 +156,7 @@ class _Average:
         return made
 
     def _reshaped(self, final: tuple[int, ...]) -> list[Node]:
-        """The convolution, and a Reshape to the shape without the axes that are averaged."""
+        """The convolution, and a Reshape that removes the reduced axes."""
         network, result = self.network, self.result
         kernel = self.windows.attributes["kernel_shape"]
         sizes = (
@@ -170,7 +171,7 @@ class _Average:
     def _convolution(self, name: str, count: int, result: str) -> Node:
         channels, attributes = self.shape[1], self.windows.attributes
         data, out = self.data, self.out
-        self.network.rounding.takes(name, FLOAT32 * STEPS)  # no constant but the scale is rounded
+        self.network.rounding.takes(name, FLOAT32 * STEPS)  # only the scale is rounded
         constants = {
             "x_scale": data.scale.reshape(()),
             "x_zero_point": data.zero.reshape(()),

@@ -1,4 +1,4 @@
-"""Products of the canonical form: QLinearConv and QLinearMatMul in place of float operators."""
+"""Canonicalization rules that rewrite float products as QLinearConv and QLinearMatMul."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Anchor:
 
 
 def fuse_product(network: Network, node: Node) -> bool:
-    """DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
-    or QLinearMatMul, then Clip."""
+    """Rewrite DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear as
+    QLinearConv or QLinearMatMul, then Clip."""
     anchor = anchor_of(network, node, ("Conv", "Gemm", "MatMul"))
     if anchor is None:
         return False
@@ -55,8 +55,9 @@ def fuse_product(network: Network, node: Node) -> bool:
 
 
 def quantize_as_data(network: Network, node: Node) -> bool:
-    """A product or average of int8 that is quantized to uint8, or the other way round, is quantized
-    to the type of its data first, with the same steps: ONNX Runtime's products have one type."""
+    """If a product or average has int8 data and a uint8 result, or vice versa, quantize the result
+    to the type of the data first, with the same steps: ONNX Runtime's products use one type for
+    both."""
     quantize = _quantize_after(network, node)
     maker = network.maker(node.input(0))
     data = parameters_of(network, maker, "DequantizeLinear")
@@ -65,7 +66,7 @@ def quantize_as_data(network: Network, node: Node) -> bool:
         return False
     if {data.zero.dtype, out.zero.dtype} != {*BYTE_TYPES}:
         return False
-    if maker.inputs[0] in network.constants:  # its type is made that of the other factor
+    if maker.inputs[0] in network.constants:  # its type is adapted to the other factor
         return False
     dtype = data.zero.dtype
     moved, _ = like_data(out.zero, out.zero, dtype)
@@ -88,8 +89,8 @@ def quantize_as_data(network: Network, node: Node) -> bool:
 
 
 def match_factors(network: Network, node: Node) -> bool:
-    """The second factor of a MatMul of int8 and uint8, neither of them constant, is quantized to
-    the type of the first, with the same steps: to the machine both types are the same."""
+    """Requantize the second factor of a MatMul of int8 and uint8, neither of them constant, to the
+    type of the first, with the same steps. The machine holds both types alike."""
     if node.operator != "MatMul" or node.domain:
         return False
     makers = [network.maker(name) for name in node.inputs]
@@ -119,7 +120,7 @@ def match_factors(network: Network, node: Node) -> bool:
 
 
 def _quantize_after(network: Network, node: Node) -> Node | None:
-    """The QuantizeLinear that ends what becomes one product."""
+    """The QuantizeLinear that would be fused with the product or average ``node``."""
     if node.operator in AVERAGES and not node.domain:
         after = quantized_after(network, node.outputs[0])
         return None if after is None else after[1]
@@ -128,8 +129,8 @@ def _quantize_after(network: Network, node: Node) -> Node | None:
 
 
 def anchor_of(network: Network, node: Node, operators: tuple[str, ...]) -> Anchor | None:
-    """``node`` with the operators that are fused with it; None if it is not one of ``operators``,
-    or if no QuantizeLinear ends them."""
+    """``node`` with the operators to fuse with it; None if it is not one of ``operators``, or if
+    the chain does not end in a QuantizeLinear."""
     if node.operator not in operators or node.domain:
         return None
     data, weight = (network.maker(node.input(index)) for index in (0, 1))
@@ -188,11 +189,11 @@ def _convolution(
     values: Array,
     shape: tuple[int, ...],
 ) -> list[Node] | None:
-    """QLinearConv of data of ``shape`` with the constant weights ``values``."""
+    """QLinearConv of data of ``shape`` by the constant weights ``values``."""
     node, name = anchor.node, anchor.node.name
     if not _has_form_of_convolution(node, shape):
         return None
-    # Weights (output channels, …); the axis of their scales moves with them.
+    # Weights as (output channels, …); the axis of their scales is transposed with them.
     axis = weight.axis % values.ndim
     if node.operator == "MatMul" or (node.operator == "Gemm" and not node.attributes.get("transB")):
         values, axis = values.T, 1 - axis
@@ -223,7 +224,7 @@ def _convolution(
 
 
 def limits_of(network: Network, anchor: Anchor, out: QuantizationParameters) -> ResultLimits:
-    """The limits of the results of ``anchor``, narrowed by an integer Clip that follows."""
+    """The range of the results of ``anchor``, narrowed by an integer Clip that follows."""
     low, high = integer_limits(network, anchor.clamps, out)
     clip = network.only_reader(anchor.quantize.outputs[0])
     if clip is not None and clip.operator == "Clip" and is_clamp(network, clip):
@@ -250,7 +251,7 @@ def _between_reshapes(
     output: str,
     shape: tuple[int, ...],
 ) -> list[Node]:
-    """A product of matrices of ``shape`` with a constant matrix, as a convolution of 1×1 images."""
+    """A product of matrices of ``shape`` by a constant matrix, as a convolution of 1×1 images."""
     tall, flat = (network.unused_name(f"{name}_{what}") for what in ("images", "result"))
     outputs, columns = network.constants[inputs[3]].shape[:2]
     rows, dtype = prod(shape[:-1]), network.types[output].dtype
@@ -277,7 +278,8 @@ def _matrix_product(
     weight: QuantizationParameters,
     out: QuantizationParameters,
 ) -> list[Node] | None:
-    """QLinearMatMul, which has no bias."""
+    """The QLinearMatMul of ``anchor``; None if there is a bias, which QLinearMatMul lacks, or if
+    per-channel weights or factors of different types rule it out."""
     if anchor.node.operator != "MatMul" or anchor.bias or not weight.per_tensor:
         return None
     name, inputs = anchor.node.name, []
@@ -299,8 +301,8 @@ def _matrix_product(
 
 
 def match_weights(network: Network, node: Node) -> bool:
-    """A product of uint8 data by constant int8 weights gets uint8 weights: on processors without
-    VNNI, ONNX Runtime saturates sums of two products of uint8 and int8."""
+    """Convert constant int8 weights of uint8 data to uint8: on processors without VNNI, ONNX
+    Runtime saturates sums of two products of uint8 and int8."""
     places = SECOND_FACTOR.get((node.domain, node.operator))
     if places is None or len(node.inputs) <= places[1]:
         return False
@@ -318,8 +320,8 @@ def match_weights(network: Network, node: Node) -> bool:
 
 
 def like_data(weight: Array, zero: Array, dtype: np.dtype) -> tuple[Array, Array]:
-    """Weights and zero point in the type of the data: both shifted alike, so that their difference
-    stays the same."""
+    """Convert weights and zero point to the type of the data. Both are shifted by the same amount,
+    so their difference is unchanged."""
     if weight.dtype == dtype:
         return weight, zero
     offset = 128 if dtype == np.uint8 else -128

@@ -1,4 +1,4 @@
-"""Rules of the canonical form for products of matrices that another operator says more simply."""
+"""Canonicalization rules that rewrite matrix products in simpler forms."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from .integer_products import like_data
 from .quantization import BYTE_TYPES, parameters_of
 
-# Where QLinearMatMul has its second factor, which is followed by scale and zero point as the first.
+# Input position of the second factor of QLinearMatMul; its scale and zero point follow.
 _SECOND = 3
 
 
 def transpose_first(network: Network, node: Node) -> bool:
-    """Gemm or QGemm with ``transA`` becomes one of the transposed factor."""
+    """Remove ``transA`` from a Gemm or QGemm by transposing its first factor."""
     kind = (node.domain, node.operator)
     if kind not in (("", "Gemm"), ("com.microsoft", "QGemm")) or not node.attributes.get("transA"):
         return False
@@ -67,8 +67,8 @@ def matmul_of_gemm(network: Network, node: Node) -> bool:
 
 
 def fold_gemm_factors(network: Network, node: Node) -> bool:
-    """``alpha`` and ``beta`` of a Gemm by quantized constant weights go into the scale of these and
-    into a constant bias."""
+    """Fold ``alpha`` and ``beta`` of a Gemm by quantized constant weights into the scale of the
+    weights and into the constant bias."""
     alpha, beta = (float(node.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
     if node.operator != "Gemm" or node.domain or (alpha, beta) == (1, 1) or alpha <= 0:
         return False
@@ -93,7 +93,8 @@ def fold_gemm_factors(network: Network, node: Node) -> bool:
 
 
 def constant_values(network: Network, name: str) -> Any:
-    """The float constant of a name, also if it is dequantized; else None."""
+    """The values of the constant ``name``, dequantized if it is quantized; None if it is not
+    constant."""
     if name in network.constants:
         return network.constants[name]
     node = network.maker(name)
@@ -104,8 +105,8 @@ def constant_values(network: Network, name: str) -> Any:
 
 
 def matrix_of_vector(network: Network, node: Node) -> bool:
-    """QLinearMatMul of a vector becomes one of a matrix of one row, or of one column, between
-    Reshape."""
+    """Rewrite QLinearMatMul with a 1-D factor for matrices: Reshape turns the vector into one row
+    or one column, and restores the shape of the result."""
     shapes = _shapes(network, node)
     if shapes is None or min(map(len, shapes[:2])) > 1:
         return False
@@ -127,8 +128,8 @@ def matrix_of_vector(network: Network, node: Node) -> bool:
 
 
 def same_stacks(network: Network, node: Node) -> bool:
-    """QLinearMatMul or MatMulInteger of stacks of matrices that are repeated for one another: one
-    second factor for all becomes a matrix, other factors are repeated by Expand."""
+    """Make implicit broadcasting between the stacks of a QLinearMatMul or MatMulInteger explicit: a
+    stack of a single second factor becomes a matrix, other factors are repeated by Expand."""
     if node.domain or node.operator not in ("QLinearMatMul", "MatMulInteger"):
         return False
     second_at, _ = SECOND_FACTOR[node.domain, node.operator]
@@ -151,7 +152,8 @@ def same_stacks(network: Network, node: Node) -> bool:
 
 
 def constant_first(network: Network, node: Node) -> bool:
-    """QLinearMatMul of a constant matrix and a tensor becomes QLinearConv: columns are pixels."""
+    """Rewrite QLinearMatMul of a constant matrix and a tensor as QLinearConv: columns are
+    pixels."""
     shapes = _shapes(network, node)
     if shapes is None or node.inputs[0] not in network.constants:
         return False
@@ -193,7 +195,7 @@ def _shapes(network: Network, node: Node) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _reshaped(network: Network, name: str, shape: tuple[int, ...]) -> tuple[str, list[Node]]:
-    """``name`` reshaped to ``shape``, and the nodes that do so."""
+    """``name`` reshaped to ``shape``, and the nodes that reshape it."""
     info = network.types[name]
     if info.shape == shape:
         return name, []
@@ -205,7 +207,7 @@ def _reshaped(network: Network, name: str, shape: tuple[int, ...]) -> tuple[str,
 
 
 def _expanded(network: Network, name: str, shape: tuple[int, ...]) -> tuple[str, list[Node]]:
-    """``name`` repeated to ``shape``, and what does so."""
+    """``name`` broadcast to ``shape``, and the nodes that broadcast it."""
     info = network.types[name]
     if info.shape == shape:
         return name, []
@@ -219,6 +221,6 @@ def _expanded(network: Network, name: str, shape: tuple[int, ...]) -> tuple[str,
 
 
 def reshape(network: Network, source: str, result: str, shape: tuple[int, ...]) -> Node:
-    """The Reshape of ``source`` to ``result``, which has ``shape``."""
+    """A Reshape from ``source`` to ``result``, which has ``shape``."""
     size = network.add_constant(f"{result}_shape", np.array(shape, np.int64))
     return Node("Reshape", f"{result}_reshape", (source, size), (result,))

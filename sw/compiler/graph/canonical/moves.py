@@ -1,7 +1,7 @@
-"""Rules of the canonical form for operators that only move or choose elements.
+"""Canonicalization rules for operators that only move or choose elements.
 
-These commute with quantization, which is monotone and the same for every element, so they move from
-float tensors to the integers on either side.
+They commute with quantization, which is monotone and the same for every element, so they move from
+float tensors to the integers before or after them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MOVES = frozenset(
     {"DepthToSpace", "Expand", "Flatten", "Identity", "MaxPool", "Reshape", "SpaceToDepth"}
     | {"Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
-# Operators that drop elements: quantizing before them takes more time than after them.
+# Operators that drop elements: QuantizeLinear takes longer before them than after them.
 _CHOICES = frozenset({"Gather", "Slice"})
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def pad_all_axes(network: Network, node: Node) -> bool:
-    """A Pad of some axes becomes a Pad of all of them, by 0 where none was given."""
+    """Replace Pad of some axes by Pad of all axes, with amounts of 0 for the others."""
     if node.domain or node.operator != "Pad" or not node.input(3):
         return False
     pads, axes = (network.constants.get(node.inputs[at]) for at in (1, 3))
@@ -98,8 +98,8 @@ def hoist_quantize(network: Network, node: Node) -> bool:
 
 
 def hoist_clamp(network: Network, node: Node) -> bool:
-    """Move → Relu | Clip becomes Relu | Clip → move, of integers (unless it is a pooling, which
-    leaves fewer) or where the result is quantized."""
+    """Hoist Relu or Clip over a move if it is on integers (except over MaxPool, which leaves fewer
+    elements to clamp) or if its result is quantized."""
     move = network.maker(node.inputs[0]) if is_clamp(network, node) else None
     if move is None or not _is_move(move) or len(move.outputs) != 1:
         return False
@@ -168,8 +168,8 @@ def hoist_over_padding(network: Network, node: Node) -> bool:
 
 
 def sink_dequantize_of_parts(network: Network, node: Node) -> bool:
-    """DequantizeLinear of each operand by the same parameters → Concat becomes Concat →
-    DequantizeLinear, where nothing quantizes the result again."""
+    """DequantizeLinear of each operand with equal parameters → Concat becomes Concat →
+    DequantizeLinear, unless a QuantizeLinear reads the result."""
     if node.operator != "Concat" or node.domain or not _read_as_it_is(network, node):
         return False
     makers = [network.maker(name) for name in node.inputs]
@@ -185,8 +185,8 @@ def sink_dequantize_of_parts(network: Network, node: Node) -> bool:
 
 
 def sink_dequantize_of_padded(network: Network, node: Node) -> bool:
-    """DequantizeLinear → Pad with a constant that the integers have becomes Pad →
-    DequantizeLinear, where nothing quantizes the result again."""
+    """DequantizeLinear → Pad with a constant that is exact as an integer becomes Pad →
+    DequantizeLinear, unless a QuantizeLinear reads the result."""
     if node.operator != "Pad" or node.domain or not _read_as_it_is(network, node):
         return False
     dequantize = network.maker(node.inputs[0])
@@ -206,8 +206,8 @@ def sink_dequantize_of_padded(network: Network, node: Node) -> bool:
 
 
 def sink_dequantize_of_clamp(network: Network, node: Node) -> bool:
-    """DequantizeLinear → Relu | Clip with bounds that the integers have becomes Clip of integers →
-    DequantizeLinear, where a product or a move reads the result."""
+    """DequantizeLinear → Relu | Clip with bounds that are exact as integers becomes Clip of
+    integers → DequantizeLinear, if a product or a move, and no QuantizeLinear, reads the result."""
     if not is_clamp(network, node) or not _read_as_it_is(network, node):
         return False
     dequantize = network.maker(node.inputs[0])
@@ -229,8 +229,8 @@ def sink_dequantize_of_clamp(network: Network, node: Node) -> bool:
 
 
 def hoist_over_extremes(network: Network, node: Node) -> bool:
-    """Max | Min of tensors of one shape → QuantizeLinear becomes QuantizeLinear of each → Max | Min
-    of two integers at a time: quantization is monotone."""
+    """Max | Min of tensors of one shape → QuantizeLinear becomes QuantizeLinear of each, then Max |
+    Min of two integer tensors at a time: quantization is monotone."""
     parameters = parameters_of(network, node, "QuantizeLinear")
     extreme = network.maker(node.inputs[0]) if parameters else None
     if parameters is None or extreme is None or extreme.operator not in ("Max", "Min"):
@@ -265,7 +265,7 @@ def hoist_over_extremes(network: Network, node: Node) -> bool:
 
 
 def _is_held(value: float, parameters: QuantizationParameters) -> bool:
-    """Whether an integer of these ``parameters`` is ``value``, without rounding."""
+    """Whether ``value`` can be quantized with these ``parameters`` without rounding."""
     if not parameters.scale.item() or not np.isfinite(value):
         return False
     held = np.array(parameters.quantize(value), parameters.zero.dtype)
@@ -273,13 +273,13 @@ def _is_held(value: float, parameters: QuantizationParameters) -> bool:
 
 
 def _read_as_it_is(network: Network, node: Node) -> bool:
-    """Whether no QuantizeLinear reads the result of ``node``, which is one that is read."""
+    """Whether the result of ``node`` has readers, none of which is a QuantizeLinear."""
     readers = network.nodes.readers(node.outputs[0])
     return bool(readers) and all(item.operator != "QuantizeLinear" for item in readers)
 
 
 def _behind(network: Network, node: Node, moved: Node, dequantize: Node) -> None:
-    """Replace ``node`` by ``moved``, on integers, followed by ``dequantize``."""
+    """Replace ``node`` by ``moved``, which is on integers, followed by ``dequantize``."""
     name = network.unused_name(f"{node.outputs[0]}_integer")
     source = network.types[dequantize.inputs[0]]
     network.types[name] = replace(network.types[node.outputs[0]], dtype=source.dtype)
@@ -294,7 +294,8 @@ def _behind(network: Network, node: Node, moved: Node, dequantize: Node) -> None
 
 
 def fold_padding(network: Network, node: Node) -> bool:
-    """Pad of rows and columns with the zero point → QLinearConv becomes QLinearConv with pads."""
+    """Fold Pad of rows and columns with the zero point into the pads of the QLinearConv after
+    it."""
     if node.domain or node.operator != "QLinearConv":
         return False
     padded = _padded_with(network, node.inputs[0])
@@ -318,8 +319,8 @@ def fold_padding(network: Network, node: Node) -> bool:
 
 
 def _padded_with(network: Network, name: str) -> tuple[Node, float] | None:
-    """The Pad that makes ``name``, and the constant with which it pads all axes that it is told;
-    None if none does, or if ``name`` has several readers."""
+    """The Pad of all axes with a constant that produces ``name``, and that constant; None for other
+    producers, or unless ``name`` has exactly one reader."""
     pad = network.maker(name)
     if pad is None or pad.operator != "Pad" or pad.domain or pad.input(3):
         return None
@@ -330,7 +331,7 @@ def _padded_with(network: Network, name: str) -> tuple[Node, float] | None:
 
 
 def _padding_value(network: Network, pad: Node) -> float | None:
-    """The constant with which a Pad pads; None if it is known only at run time."""
+    """The constant that a Pad pads with; None if it is known only at run time."""
     if not pad.input(2):
         return 0.0
     maker = network.maker(pad.input(2))

@@ -1,4 +1,5 @@
-"""Parameters of QuantizeLinear and DequantizeLinear, and clamps between them as integers."""
+"""Parameters of QuantizeLinear and DequantizeLinear, and integer bounds of the clamps between
+them."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class QuantizationParameters:
         )
 
     def dequantize(self, values: Array) -> Array:
-        """float32 values of integers; with per-channel parameters, along ``axis``."""
+        """Dequantize integers to float32; per-channel parameters apply along ``axis``."""
         scale, zero = self.scale, self.zero
         if not self.per_tensor and values.ndim > 1:
             along = [1] * values.ndim
@@ -52,8 +53,8 @@ class QuantizationParameters:
 def parameters_of(
     network: Network, node: Node | None, operator: str
 ) -> QuantizationParameters | None:
-    """The parameters of ``node``; None if it is not the ``operator`` asked for, or if its scale is
-    not constant, float32, finite and positive (a weight's may be 0)."""
+    """The parameters of ``node``; None if it is not an ``operator``, or if its scale is not
+    constant, float32, finite and positive (DequantizeLinear also allows 0)."""
     if node is None or node.operator != operator or node.domain:
         return None
     if node.attributes.get("block_size") or node.input(1) not in network.constants:
@@ -78,7 +79,7 @@ def is_clamp(network: Network, node: Node) -> bool:
     if node.domain or node.operator not in ("Relu", "Clip"):
         return False
     bounds = [network.constants.get(name) for name in node.inputs[1:] if name]
-    # A NaN bound stays a float operator, with ONNX Runtime's semantics.
+    # A NaN bound is left to the float operator, with ONNX Runtime's semantics.
     return all(
         bound is not None and bound.size == 1 and not np.isnan(bound).any() for bound in bounds
     )
@@ -87,13 +88,13 @@ def is_clamp(network: Network, node: Node) -> bool:
 def integer_limits(
     network: Network, clamps: list[Node], out: QuantizationParameters
 ) -> tuple[int, int]:
-    """The bounds of the integers that clamping in float and then quantizing gives."""
+    """The range of the integers after ``clamps`` in float and quantization by ``out``."""
     limits = np.iinfo(out.zero.dtype)
     low, high = int(limits.min), int(limits.max)
     for node in clamps:
         floor = 0.0 if node.operator == "Relu" else _constant(network, node.input(1), -np.inf)
         ceiling = _constant(network, node.input(2), np.inf)
-        # Where the bounds of a Clip cross, the upper one wins, as in ONNX.
+        # If the bounds of a Clip cross, the upper one wins, as in ONNX.
         low, high = (max(item, out.quantize(floor)) for item in (low, high))
         low, high = (min(item, out.quantize(ceiling)) for item in (low, high))
     return low, high
@@ -106,8 +107,8 @@ def _constant(network: Network, name: str, otherwise: float) -> float:
 def quantized_after(
     network: Network, name: str
 ) -> tuple[list[Node], Node, QuantizationParameters] | None:
-    """The clamps and the QuantizeLinear that follow ``name``, each as the only reader, and the
-    parameters; None unless they quantize to 8 bits at one scale."""
+    """The clamps and the QuantizeLinear after ``name``, each the only reader of its input, and the
+    parameters; None unless the chain quantizes to 8 bits with one scale."""
     clamps: list[Node] = []
     while (reader := network.only_reader(name)) is not None:
         out = parameters_of(network, reader, "QuantizeLinear")
@@ -135,9 +136,8 @@ def clip_node(
 def clipped(
     network: Network, made: list[Node], out: QuantizationParameters, low: int, high: int
 ) -> list[Node]:
-    """``made`` with a Clip after its anchor, or after a Where that reads it, unless the bounds are
-    those of the type.
-    """
+    """Insert a Clip after the integer operator in ``made``, or after the Where that ends it, unless
+    the bounds are those of the type."""
     limits = np.iinfo(out.zero.dtype)
     if (low, high) == (limits.min, limits.max):
         return made

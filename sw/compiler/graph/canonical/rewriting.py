@@ -1,4 +1,4 @@
-"""Apply rewrite rules to a network until none applies, revisiting only changed neighbourhoods."""
+"""Apply rewrite rules to a network until none applies, revisiting only changed neighborhoods."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from heapq import heapify, heappop, heappush
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node, Place
 
-# Changes the network at a node and returns True, or returns False.
+# A rule changes the network at a node and returns True, or returns False.
 Rule = Callable[[Network, Node], bool]
 
-# Starting at an operator, a rule looks through these for the QuantizeLinear that follows.
+# From an operator, a rule looks downstream through these, up to a QuantizeLinear.
 _LOOKED_THROUGH = frozenset({"QuantizeLinear", "Relu", "Clip"})
 
 
 class _Waiting:
-    """The places of the nodes at which a rule is yet to be tried, in the order of the network."""
+    """Priority queue, in network order, of the nodes at which a rule has yet to be tried."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._heap = list(places)
@@ -37,13 +37,13 @@ class _Waiting:
 
 
 def rewrite(network: Network, rules: Sequence[Rule]) -> None:
-    """Repeats until no rule applies: applies the first of ``rules`` that applies anywhere, at the
-    first node where it does, and removes nodes that no output needs.
+    """Apply ``rules`` until none applies. Each step applies the first rule that applies anywhere,
+    at the first node where it does, and removes dead nodes.
 
-    A rule that did not apply at a node is tried there again only after a change near it: to the
-    node, to a producer of its inputs or a reader of its outputs, before a DequantizeLinear that
-    produces one, or behind clamps (and the addition of a bias) that follow it. A rule must not look
-    further.
+    A rule that failed at a node is retried there only after a change nearby: to the node, to
+    producers of its inputs or readers of its outputs, to the producer of the input of a
+    DequantizeLinear before it, or after the clamps (and the addition of a bias) that follow it.
+    Rules must not look further.
     """
     nodes = network.nodes
     waiting = [_Waiting([nodes.place(node) for node in nodes]) for _ in rules]
@@ -58,7 +58,8 @@ def rewrite(network: Network, rules: Sequence[Rule]) -> None:
 def _apply_first(
     network: Network, rules: Sequence[Rule], waiting: Sequence[_Waiting]
 ) -> list[Node] | None:
-    """Applies one rule; the nodes at which others may apply as a result, None if none applied."""
+    """Apply one rule. Returns the nodes at which rules have to be retried, or None if no rule
+    applied."""
     for rule, queue in zip(rules, waiting, strict=True):
         while (place := queue.pop()) is not None:
             node = network.nodes.at(place)
@@ -70,9 +71,9 @@ def _apply_first(
 
 
 def _remove_dead(network: Network) -> None:
-    """Removes nodes whose results have lost their last reader, and what only they needed."""
+    """Remove nodes whose results have lost their last reader, and then their dead producers."""
     nodes, outputs = network.nodes, network.outputs
-    # `unread` grows as nodes are removed.
+    # `unread` grows while nodes are removed.
     for name in nodes.unread:
         maker = nodes.maker(name)
         if maker is not None and not any(
@@ -92,7 +93,7 @@ def _near_changes(network: Network) -> Iterator[Node]:
     for name in nodes.unread:
         readers = nodes.readers(name)
         near += _makers(network, [name])
-        # A tensor that is left with one reader may satisfy a rule that asks for an only reader.
+        # A tensor with one reader left may now match a rule that requires a single reader.
         near += readers if len(readers) == 1 else []
     nodes.added.clear()
     nodes.unread.clear()
@@ -104,7 +105,7 @@ def _near_changes(network: Network) -> Iterator[Node]:
 
 
 def _looked_from(network: Network, node: Node) -> Iterator[Node]:
-    """The nodes before ``node`` from which a rule may look as far as ``node``."""
+    """Nodes upstream of ``node`` from which a rule may look downstream as far as ``node``."""
     while node.operator in _LOOKED_THROUGH:
         maker = network.maker(node.inputs[0])
         if maker is None:

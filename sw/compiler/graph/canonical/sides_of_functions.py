@@ -1,7 +1,7 @@
 """Decompose functions that are linear on each side of zero.
 
-PRelu with a slope per channel is neither linear nor one table. Each of its sides is linear and
-equals the zero point where the other one does not, so the function is their sum.
+PRelu with per-channel slopes is neither a linear function nor a single table. It is the sum of a
+positive and a negative side, each of which is linear where the other one is 0.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .quantization import BYTE_TYPES, parameters_of
 
 
 def sides_of_prelu(network: Network, node: Node) -> bool:
-    """DequantizeLinear → PRelu with slopes per channel → QuantizeLinear becomes the sum of
-    Relu → QuantizeLinear and Min with 0 → Mul → QuantizeLinear."""
+    """Rewrite DequantizeLinear → PRelu with per-channel slopes → QuantizeLinear as the sum of Relu
+    → QuantizeLinear and Min with 0 → Mul → QuantizeLinear."""
     if node.domain or node.operator != "PRelu":
         return False
     given = parameters_of(network, network.maker(node.inputs[0]), "DequantizeLinear")

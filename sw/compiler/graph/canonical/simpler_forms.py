@@ -1,4 +1,4 @@
-"""Rules of the canonical form that replace operators by simpler ones, which other rules know."""
+"""Canonicalization rules that replace operators by simpler ones, which other rules match."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .quantization import BYTE_TYPES, parameters_of
 
-# Windows of max pooling from which on two layers take less: overlapping ones of which each pixel
-# is read by all, and others, of which the machine holds all pixels.
+# Pixels of a max pooling window from which two layers are cheaper: for windows that overlap in both
+# directions, and for others.
 _OVERLAPPING_WINDOW, _WINDOW = 25, 64
 
 
 def drop_identity(network: Network, node: Node) -> bool:
-    """Removes Identity, Dropout (which does nothing in inference), a Sum of one tensor, a Reshape
-    that keeps the shape, a Transpose that keeps the order, and a Cast that keeps the type."""
+    """Remove Identity, Dropout (a no-op in inference), Sum of one tensor, and no-op Reshape,
+    Transpose and Cast."""
     if node.domain or not node.outputs or not _does_nothing(network, node):
         return False
     source, result = node.inputs[0], node.outputs[0]
@@ -34,7 +34,8 @@ def drop_identity(network: Network, node: Node) -> bool:
 
 
 def _made_as(network: Network, source: str, result: str, node: Node) -> bool:
-    """Lets the maker of ``source``, which ``node`` alone reads, make the output ``result``."""
+    """Let the producer of ``source``, whose only reader is ``node``, write the output
+    ``result``."""
     maker = network.maker(source)
     if maker is None or network.only_reader(source) is not node:
         return False
@@ -61,7 +62,7 @@ def _does_nothing(network: Network, node: Node) -> bool:
 
 
 def sum_of_two(network: Network, node: Node) -> bool:
-    """A Sum of two tensors becomes an Add."""
+    """Replace a Sum of two tensors by an Add."""
     if node.domain or node.operator != "Sum" or len(node.inputs) != 2:
         return False
     network.nodes.replace(node, [replace(node, operator="Add")])
@@ -69,7 +70,7 @@ def sum_of_two(network: Network, node: Node) -> bool:
 
 
 def leave_out_empty(network: Network, node: Node) -> bool:
-    """A region or scales of a Resize that are constants without elements are left out."""
+    """Drop the inputs of a Resize (region, scales) that are empty constants."""
     if node.domain or node.operator != "Resize":
         return False
     constants = network.constants
@@ -81,7 +82,7 @@ def leave_out_empty(network: Network, node: Node) -> bool:
 
 
 def both_bounds(network: Network, node: Node) -> bool:
-    """A Clip of 8-bit integers with one bound gets the other one of their type."""
+    """Add the missing bound of a Clip of 8-bit integers: the limit of their type."""
     if node.domain or node.operator != "Clip":
         return False
     dtype = network.types[node.inputs[0]].dtype
@@ -97,7 +98,7 @@ def both_bounds(network: Network, node: Node) -> bool:
 
 
 def slices_of_split(network: Network, node: Node) -> bool:
-    """A Split of integers, or of a dequantized tensor, becomes a Slice per part."""
+    """Replace a Split of integers, or of a dequantized tensor, by one Slice per part."""
     if node.domain or node.operator != "Split":
         return False
     source = node.inputs[0]
@@ -121,9 +122,8 @@ def slices_of_split(network: Network, node: Node) -> bool:
 
 
 def slice_of_gather(network: Network, node: Node) -> bool:
-    """A Gather of one index, or of consecutive indices, from integers or a dequantized tensor
-    becomes a Slice, and a Reshape where an axis is removed.
-    """
+    """Replace a Gather of one index, or of consecutive indices, from integers or a dequantized
+    tensor by a Slice, and a Reshape if an axis is removed."""
     if node.domain or node.operator != "Gather" or not _of_quantized(network, node.inputs[0]):
         return False
     indices, result = network.constants.get(node.inputs[1]), node.outputs[0]
@@ -154,8 +154,8 @@ def slice_of_gather(network: Network, node: Node) -> bool:
 
 
 def whole_maximum(network: Network, node: Node) -> bool:
-    """GlobalMaxPool, or ReduceMax of rows and columns, becomes MaxPool with a window as large as
-    the image."""
+    """Replace GlobalMaxPool, or ReduceMax over rows and columns, by MaxPool with a window as large
+    as the image."""
     if node.domain or node.operator not in ("GlobalMaxPool", "ReduceMax"):
         return False
     shape = network.types[node.inputs[0]].shape
@@ -183,8 +183,9 @@ def whole_maximum(network: Network, node: Node) -> bool:
 
 
 def smaller_windows(network: Network, node: Node) -> bool:
-    """A MaxPool with large windows becomes one along the rows and one along the columns, and one
-    whose windows are long rows or columns becomes one of their parts and one of these."""
+    """Split a MaxPool with large windows into one MaxPool per axis. Split a MaxPool with long
+    windows along one axis into a MaxPool over parts of each window and a MaxPool over the parts'
+    results."""
     if node.domain or node.operator != "MaxPool" or len(node.outputs) != 1:
         return False
     given, made = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
@@ -219,7 +220,7 @@ def smaller_windows(network: Network, node: Node) -> bool:
 
 
 def _along(node: Node, axis: int) -> dict[str, Any]:
-    """The attributes of a pooling whose windows extend along one ``axis`` only."""
+    """The attributes of a pooling whose windows extend along ``axis`` only."""
     own = {name: [1, 1] for name in ("kernel_shape", "strides", "dilations")}
     for name, values in own.items():
         values[axis] = node.attributes.get(name, values)[axis]
@@ -232,8 +233,9 @@ def _along(node: Node, axis: int) -> dict[str, Any]:
 def _parts_of_window(
     node: Node, axis: int, size: int, made: int
 ) -> tuple[dict[str, Any], dict[str, Any], int] | None:
-    """The attributes of two poolings in place of one along ``axis`` from ``size`` pixels to
-    ``made``, and how many are between; None if its windows are not long, or in no such form."""
+    """Split a pooling along ``axis`` from ``size`` to ``made`` pixels in two. Returns the
+    attributes of both, and the number of pixels in between; None if the windows are short, dilated,
+    padded automatically, or reach too far into the padding."""
     length, stride, dilation = (
         node.attributes.get(name, [1, 1])[axis] for name in ("kernel_shape", "strides", "dilations")
     )
@@ -243,7 +245,7 @@ def _parts_of_window(
     if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
     if made == 1 and not begin and length == size:
-        # Parts that do not overlap, the last of which may reach beyond the image.
+        # Disjoint parts; the last one may extend beyond the image.
         part = isqrt(length - 1) + 1
         count = -(-length // part)
         first = {"kernel": part, "stride": part, "end": count * part - length}
@@ -267,7 +269,7 @@ def _line(axis: int, kernel: int, stride: int = 1, begin: int = 0, end: int = 0)
 
 
 def reduced_axes(network: Network, node: Node) -> list[int]:
-    """The axes, in order, over which an operator such as ReduceMean goes; empty if unknown."""
+    """The sorted axes of a reduction such as ReduceMean; empty if unknown."""
     shape = network.types[node.inputs[0]].shape
     axes = node.attributes.get("axes")
     if node.input(1) in network.constants:
@@ -278,14 +280,14 @@ def reduced_axes(network: Network, node: Node) -> list[int]:
 
 
 def _of_quantized(network: Network, name: str) -> bool:
-    """Whether a tensor has 8-bit integers, or is dequantized."""
+    """Whether a tensor has 8-bit integers or is dequantized."""
     maker = network.maker(name)
     of_bytes = network.types[name].dtype in BYTE_TYPES
     return of_bytes or parameters_of(network, maker, "DequantizeLinear") is not None
 
 
 def merge_reshapes(network: Network, node: Node) -> bool:
-    """Two operators in succession that only change the shape become one Reshape."""
+    """Merge two successive operators that only change the shape into one Reshape."""
     maker = network.maker(node.inputs[0]) if _reshapes(node) else None
     shape = network.types[node.outputs[0]].shape if node.outputs else None
     if maker is None or not _reshapes(maker) or shape is None or 0 in shape:
@@ -301,9 +303,8 @@ def _reshapes(node: Node) -> bool:
 
 
 def share_quantize(network: Network, node: Node) -> bool:
-    """QuantizeLinear operators of one tensor with equal parameters are merged; the option
-    ``DedicatedQDQPair`` of ONNX Runtime's quantizer writes one per reader.
-    """
+    """Merge QuantizeLinear of one tensor with equal parameters. With the option
+    ``DedicatedQDQPair``, ONNX Runtime's quantizer writes one per reader."""
     own = parameters_of(network, node, "QuantizeLinear")
     if own is None or node.outputs[0] in network.outputs:
         return False

@@ -1,8 +1,8 @@
-"""Choose steps of a product's sums that are fine enough for its bias.
+"""Choose a step size for the sums of a product that is fine enough for its bias.
 
-An integer product counts its sums in steps of s_x · s_w. A float bias is rounded to these steps.
-With weights of few bits a step is coarse: half of it can exceed a step of the result. Multiplying
-the weights by an integer m and dividing their scale by m leaves the product unchanged and makes the
+An integer product counts its sums in steps of s_x · s_w, to which a float bias is rounded. With
+low-bit weights a step is coarse: half of it can exceed a step of the result. Multiplying the
+weights by an integer m and dividing their scale by m leaves the product unchanged and makes the
 steps finer by m. If some bias is further than `_NEAR` from a step, each channel gets its own m:
 preferably an m for which no result changes, otherwise the m with the smallest rounding error.
 
@@ -19,25 +19,27 @@ from amaranth_vta.sw.compiler.graph.network import Array, Network
 
 from .quantization import QuantizationParameters, parameters_of
 
-# A rounding error of a bias that needs no finer steps, in steps of the result.
+# Largest acceptable rounding error of a bias, in steps of the result.
 _NEAR = 1 / 256
-# The same for layers whose scales are one power of two, which machines without REQUANTIZE need.
+# Largest acceptable rounding error of a bias, in steps of the result, if the scales of a layer are
+# one power of two, which machines without REQUANTIZE need.
 _NEAR_FOR_SHIFTS = 1 / 64
-# From this size of a sum's step, in steps of the result, all sums that are not clipped are tried.
+# Channels whose sums have at least this step size, in steps of the result, are checked by
+# enumerating all sums that are not clipped.
 _COARSE = 1 / 64
-# The width of a rounded bias.
+# Width of a rounded bias.
 _BIAS_BITS = 30
 _SUM_LIMIT = (1 << 31) - 1
-# The relative error of a few float32 operations in succession.
+# Relative error of a few successive float32 operations.
 FLOAT32 = 2.0**-22
-# Results that are not clipped have at most this many steps.
+# Results that are not clipped span at most this many steps.
 STEPS = 256
 
 
 @dataclass(frozen=True)
 class ResultLimits:
-    """The ``scale`` of a result, and the least and the greatest of its steps, ``low`` and ``high``,
-    less its zero point."""
+    """The ``scale`` of a result and its range, ``low`` to ``high``, in steps, less its zero
+    point."""
 
     scale: float
     low: int
@@ -45,16 +47,16 @@ class ResultLimits:
 
     @classmethod
     def of(cls, out: QuantizationParameters, low: int, high: int) -> ResultLimits:
-        """The limits of results quantized by ``out`` and clipped to ``low`` and ``high``."""
+        """The range of results quantized by ``out`` and clipped to ``low`` and ``high``."""
         zero = int(out.zero.item())
         return cls(float(out.scale.item()), low - zero, high - zero)
 
 
 @dataclass(frozen=True)
 class SumSteps:
-    """Weights of a product less their zero points, (channels, …) as given, their ``parameters``,
-    and the ``bias``, int32 (channels,). ``moved`` bounds how far the rounding of bias and weights
-    moves a result, in steps of the result, before the result itself is rounded."""
+    """Weights of a product less their zero points, (channels, …), their ``parameters``, and the
+    ``bias``, int32 (channels,). ``moved`` bounds how far rounding of bias and weights moves a
+    result, in steps of the result, before the result itself is rounded."""
 
     weights: Array
     parameters: QuantizationParameters
@@ -70,11 +72,12 @@ def sum_steps(
     weight: QuantizationParameters,
     limits: ResultLimits,
 ) -> SumSteps | None:
-    """Steps for the sums of ``data`` times ``weights``, int16 (channels, …) less their zero points,
-    that are of ``weight``, plus the tensor ``bias``, empty for none.
+    """Choose the steps of the sums of ``data`` times ``weights``, int16 (channels, …) less their
+    zero points, plus the tensor ``bias``, empty for none. ``weight`` has the parameters of the
+    weights.
 
-    The steps are coarser where the bias would not fit int32, as in nearly dead channels. None if
-    the bias is not constant with one number per channel, or has no number of steps.
+    Steps are made coarser where the bias would not fit int32, as in nearly dead channels. None if
+    the bias is not constant with one number per channel, or not finite in steps.
     """
     channels = len(weights)
     scale = np.asarray((np.float32(data.scale.item()) * weight.scale).reshape(-1))
@@ -101,25 +104,25 @@ def sum_steps(
 
 def is_of_channels(bias: Array, channels: int) -> bool:
     """Whether a bias is one number, or one per channel along its last axis. The bias of a matrix
-    product may also differ from row to row."""
+    product may also differ per row."""
     return bias.size == 1 or bias.shape[-1:] == (channels,) == (bias.size,)
 
 
 def stored(weights: Array, parameters: QuantizationParameters) -> Array:
-    """Weights (channels, …) less their zero points as the integers of ``parameters``."""
+    """Convert weights (channels, …) less their zero points to integers with ``parameters``."""
     zero = parameters.zero.astype(np.int16)
     return (weights + _wide(zero, weights)).astype(parameters.zero.dtype)
 
 
 def zero_free(values: Array, parameters: QuantizationParameters) -> Array:
-    """int16: weights (channels, …) of ``parameters`` less their zero points."""
+    """Subtract the zero points of ``parameters`` from weights (channels, …); int16."""
     return values.astype(np.int16) - _wide(parameters.zero.astype(np.int16), values)
 
 
 @dataclass(frozen=True)
 class _Finer:
-    """``factors`` of the weights, integers or negative powers of two, the ``bias`` in steps finer
-    by these, float64, and whether a channel is ``unchanged``: no result becomes another. All are
+    """Integer ``factors`` of the weights, or powers of two below 1; the float64 ``bias`` in steps
+    divided by these factors; and whether all results of a channel are ``unchanged``. All are
     (channels,)."""
 
     factors: Array
@@ -129,8 +132,8 @@ class _Finer:
 
 @dataclass(frozen=True)
 class _Product:
-    """The sums of ``data`` times ``weights``, int16 (channels, terms), of steps ``scale``, plus a
-    ``bias`` of real numbers, (channels,)."""
+    """The sums of ``data`` times ``weights``, int16 (channels, terms), with step size ``scale``,
+    plus a real-valued ``bias``, (channels,)."""
 
     weights: Array
     scale: Array
@@ -139,7 +142,7 @@ class _Product:
     limits: ResultLimits
 
     def finer(self, dtype: np.dtype) -> _Finer | None:
-        """None if the bias has no number of steps."""
+        """Choose the factors; None if the bias is not finite in steps."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             steps = np.where(self.bias == 0, 0, self.bias.astype(np.float64) / self.scale)
             unit = np.broadcast_to(self.scale.astype(np.float64) / self.limits.scale, steps.shape)
@@ -172,8 +175,8 @@ class _Product:
         return _Finer(multiples[at] * coarser, whole[np.arange(len(at)), at], unchanged)
 
     def _unchanging(self, bias: float, unit: float) -> tuple[float, float]:
-        """The open interval around the ``bias`` of a channel, in steps of the sum, in which no
-        result changes for any sum; a step of the sum is ``unit`` steps of the result."""
+        """The open interval around the ``bias`` of a channel, in steps of the sum, within which no
+        result changes for any sum. A step of the sum is ``unit`` steps of the result."""
         sums = np.arange(
             np.floor((self.limits.low - 0.5) / unit - bias),
             np.ceil((self.limits.high + 0.5) / unit - bias) + 1,
@@ -183,8 +186,8 @@ class _Product:
         return bias - float(above.min()) / unit, bias + float(1 - above.max()) / unit
 
     def _room(self, steps: Array, dtype: np.dtype) -> Array:
-        """int64 (channels,): the greatest multiples of the weights that ``dtype`` holds and whose
-        sums fit 32 bits; 1 if the weights fill it."""
+        """int64 (channels,): the largest factor for which the weights fit ``dtype`` and the sums
+        fit 32 bits; at least 1."""
         limits = np.iinfo(dtype)
         neutral = (limits.max + limits.min + 1) // 2
         ups = np.maximum(self.weights.max(axis=1, initial=0), 0).astype(np.int64)
@@ -193,13 +196,13 @@ class _Product:
             (limits.max - neutral) // np.maximum(ups, 1),
             (neutral - limits.min) // np.maximum(downs, 1),
         )
-        if (fits < 1).any():  # weights of nine bits keep their zero points
+        if (fits < 1).any():  # nine-bit weights keep their zero points
             return np.ones(len(steps), np.int64)
         sums = self._reach() + np.abs(steps) + 1
         return np.maximum(np.minimum(fits, (_SUM_LIMIT // sums).astype(np.int64)), 1)
 
     def _reach(self) -> Array:
-        """float64 (channels,): the greatest magnitude of the sums, without a bias."""
+        """float64 (channels,): the largest magnitude of the sums without bias."""
         return np.abs(self.weights.astype(np.int64)).sum(axis=1).astype(np.float64) * self._span
 
     @property
@@ -208,8 +211,8 @@ class _Product:
         return int(max(limits.max - zero, zero - limits.min))
 
     def moved(self, weights: Array, scale: Array, chosen: _Finer) -> float:
-        """How far results move, in their steps, if ``weights`` and the ``chosen`` bias count steps
-        of ``scale`` instead."""
+        """Bound how far results move, in their own steps, if ``weights`` and the ``chosen`` bias
+        have the step size ``scale`` instead."""
         with np.errstate(over="ignore", invalid="ignore"):
             unit = self.scale.astype(np.float64) / self.limits.scale
             made = scale.astype(np.float64) / self.limits.scale
@@ -219,7 +222,7 @@ class _Product:
             apart = self.weights * _column(unit) - weights * _column(made)
             off += np.where(multiplied, 0, np.abs(apart).sum(axis=1) * self._span)
             off += FLOAT32 * (STEPS + 2 * np.abs(bias))
-            # Channels whose results are always clipped to the same bound do not move.
+            # Results of channels that are always clipped to the same bound do not move.
             reach = self._reach() * unit + off
             clipped = bias - reach > self.limits.high - 0.5
             clipped |= bias + reach < self.limits.low + 0.5
@@ -231,14 +234,15 @@ def _column(of_channels: Array) -> Array:
 
 
 def _are_shifts(unit: Array) -> bool:
-    """Whether the scales of a layer are one power of two."""
+    """Whether all scales of a layer are the same power of two."""
     return bool((unit == unit[0]).all() and np.frexp(unit[0])[0] == 0.5)
 
 
 def _finer(
     weight: QuantizationParameters, factors: Array, weights: Array
 ) -> QuantizationParameters:
-    """``weight`` of steps finer by ``factors``, for ``weights`` less their zero points."""
+    """Divide the scales of ``weight`` by ``factors``. Zero points become the neutral one if the
+    ``weights``, less their zero points, fit around it."""
     same = weight.per_tensor and bool((factors == factors[0]).all())
     scale = (weight.scale.reshape(-1) / (factors[:1] if same else factors)).astype(np.float32)
     limits = np.iinfo(weight.zero.dtype)
@@ -252,8 +256,8 @@ def _finer(
 
 
 def _bias(network: Network, name: str, scale: Array) -> tuple[Array, bool] | None:
-    """The values of a bias, and whether they are int32 steps of ``scale`` or real numbers; None if
-    it is not constant."""
+    """The values of a bias, and whether they are int32 steps of ``scale`` rather than real numbers;
+    None if it is not constant."""
     node = network.maker(name)
     if node is None:
         return (network.constants[name], False) if name in network.constants else None
@@ -269,7 +273,7 @@ def _bias(network: Network, name: str, scale: Array) -> tuple[Array, bool] | Non
 
 
 def _wide(of_channels: Array, values: Array) -> Array:
-    """One number, or one per channel, in a shape that broadcasts over ``values``."""
+    """Reshape one number, or one per channel, so that it broadcasts over ``values``."""
     if of_channels.size == 1:
         return of_channels.reshape(())
     return of_channels.reshape(-1, *[1] * (values.ndim - 1))

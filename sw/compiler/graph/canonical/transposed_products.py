@@ -1,9 +1,9 @@
-"""Transposed convolutions of the canonical form: one QLinearConv for all phases of the output.
+"""Rewrite transposed convolutions as one QLinearConv for all phases of the output.
 
-With strides s, outputs f = s · q + p of one phase p are a convolution of the input with every s-th
-tap: the sum over t of x[q - t] · w[s · t + p]. The phases are channels of one QLinearConv, which
-Reshape and Transpose interleave. The sums, and so the results, are those of a QLinearConv of the
-input with zero points inserted between its pixels.
+With stride s, the outputs s · q + p of phase p are a convolution of the input with every s-th tap:
+the sum over t of x[q - t] · w[s · t + p]. The phases are channels of one QLinearConv, which Reshape
+and Transpose interleave. The sums, and so the results, are those of a QLinearConv of the input with
+zero points inserted between its pixels.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PIXELS_OF_PHASES = [0, 3, 4, 1, 5, 2]
 
 @dataclass(frozen=True)
 class _Axis:
-    """One of the two axes: the ``inputs``, the ``kernel`` with its dilation, the ``stride``, and
-    the number of ``results`` that are left when ``before`` are cropped at the start."""
+    """One spatial axis: the number of ``inputs``, the ``kernel`` size with dilation, the
+    ``stride``, and the number of ``results`` after ``before`` have been cropped at the start."""
 
     inputs: int
     kernel: int
@@ -40,19 +40,18 @@ class _Axis:
 
     @property
     def taps(self) -> int:
-        """Taps of each phase."""
+        """Taps per phase."""
         return -(-self.kernel // self.stride)
 
     @property
     def steps(self) -> int:
-        """Results of each phase, cropped ones included."""
+        """Results per phase, cropped ones included."""
         return max(self.inputs, -(-(self.before + self.results) // self.stride))
 
 
 def phases_of_depth(network: Network, node: Node) -> bool:
-    """QLinearConv → [Clip] → DepthToSpace: blocks of pixels are phases, as in a transposed
-    convolution; in mode CRD with the channels in another order.
-    """
+    """Rewrite DepthToSpace after QLinearConv → [Clip] as interleaved phases, as in a transposed
+    convolution. In mode CRD, the channels of the QLinearConv are permuted."""
     if node.domain or node.operator != "DepthToSpace":
         return False
     conv = network.maker(node.inputs[0])
@@ -81,9 +80,8 @@ def phases_of_depth(network: Network, node: Node) -> bool:
 
 
 def _phases_first(network: Network, conv: Node, phases: int) -> bool:
-    """Permute the results of ``conv``, ``phases`` per channel, to phase-major order. False if they
-    depend on run-time values.
-    """
+    """Permute the results of ``conv``, ``phases`` per channel, to phase-major order. Returns False
+    if its parameters are not constant."""
     inputs = list(conv.inputs)
     for at in (3, 4, 5, 8):
         value = network.constants.get(conv.input(at))
@@ -97,8 +95,8 @@ def _phases_first(network: Network, conv: Node, phases: int) -> bool:
 
 
 def fuse_transposed(network: Network, node: Node) -> bool:
-    """DequantizeLinear → ConvTranspose → [Relu | Clip] → QuantizeLinear becomes QLinearConv, then
-    Clip, then the Reshape and Transpose that interleave the phases."""
+    """Rewrite DequantizeLinear → ConvTranspose → [Relu | Clip] → QuantizeLinear as QLinearConv,
+    then Clip, then Reshape and Transpose that interleave the phases."""
     anchor = anchor_of(network, node, ("ConvTranspose",))
     made = None if anchor is None else _integer_nodes(network, anchor)
     if anchor is None or made is None:
@@ -135,7 +133,7 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
         scale, zero = (np.tile(item.reshape(-1), groups) for item in (weight.scale, weight.zero))
         whole = QuantizationParameters(scale, zero, 0)
     kernel = _phases(_zero_free(values, weight, anchor.node), groups, axes)
-    # All phases of a channel have its bias.
+    # All phases of a channel share its bias.
     phases = np.swapaxes(kernel.reshape(-1, outputs, *kernel.shape[1:]), 0, 1)
     low, high = integer_limits(network, anchor.clamps, out)
     limits = limits_of(network, anchor, out)
@@ -148,7 +146,8 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
 
 
 def _axes(network: Network, node: Node, kernel: tuple[int, ...]) -> tuple[_Axis, _Axis] | None:
-    """Of images, or of a sequence as images of one row."""
+    """Both axes of images; a sequence counts as images of one row. None if shapes are unknown or
+    the padding is negative."""
     given, made = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
     if given is None or made is None:
         return None
@@ -189,8 +188,8 @@ def _zero_free(values: Array, weight: QuantizationParameters, node: Node) -> Arr
 
 
 def _phases(weights: Array, groups: int, axes: tuple[_Axis, _Axis]) -> Array:
-    """Weights (phases · outputs, inputs, taps, taps), zero between different groups, with the taps
-    in the order in which a convolution reads pixels."""
+    """Weights (phases · outputs, inputs, taps, taps), 0 between different groups, with the taps
+    reversed for a convolution."""
     (rows, columns), (inputs, each) = axes, weights.shape[:2]
     height, width = rows.taps * rows.stride, columns.taps * columns.stride
     dense = np.zeros((each * groups, inputs, height, width), np.int16)
@@ -234,7 +233,7 @@ def _nodes(
         anchor.quantize.inputs[1],
         *(added[what] for what in list(constants)[4:]),
     )
-    # A convolution reads the taps of a phase in reverse.
+    # The taps of a phase are reversed, so padding precedes the image.
     pads = [rows.taps - 1, columns.taps - 1]
     pads += [axis.steps - axis.inputs for axis in axes]
     source, cropped = inputs[0], result
@@ -256,7 +255,7 @@ def _nodes(
 def _pixels(
     network: Network, name: str, sums: str, result: str, axes: tuple[_Axis, _Axis]
 ) -> list[Node]:
-    """What brings phases from the channels of ``sums`` to the pixels of ``result``."""
+    """Interleave the phases in the channels of ``sums`` to the pixels of ``result``, cropped."""
     begins = [axis.before for axis in axes]
     ends = [axis.before + axis.results for axis in axes]
     rows, columns = axes
@@ -272,8 +271,8 @@ def _interleaved(
     begins: Sequence[int],
     ends: Sequence[int],
 ) -> list[Node]:
-    """What brings the phases of ``strides`` from the channels of ``sums`` to pixels, of which
-    ``result`` has those from ``begins`` to ``ends``."""
+    """Interleave the phases in the channels of ``sums`` to pixels, and slice ``result`` from
+    ``begins`` to ``ends``."""
     info, (down, right) = network.types[sums], strides
     images, channels, height, width = info.shape or ()
     outputs = channels // (down * right)
@@ -297,8 +296,8 @@ def _interleaved(
 
 
 def _as_images(network: Network, source: str, result: str) -> tuple[str, str, list[Node]]:
-    """``source`` and ``result``, two sequences, as images of one row, and the Reshape from the one
-    and to the other."""
+    """Treat the sequences ``source`` and ``result`` as images of one row: returns the images'
+    names, and the Reshape before and after the images."""
     names = []
     for name in (source, result):
         names.append(network.unused_name(f"{name}_image"))

@@ -1,4 +1,4 @@
-"""Rules of the canonical form for Transpose, which networks with channels last are full of."""
+"""Canonicalization rules for Transpose, which is frequent in networks with channels last."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .simpler_forms import reduced_axes
 _LAST, _FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 # Element-wise operators with parameters along one axis.
 _WITH_CHANNELS = frozenset({"BatchNormalization", "BiasGelu"})
-# The largest tensors in which a shuffle of channels is looked for.
+# Size limit of the tensors that are searched for channel shuffles.
 _MOST_ELEMENTS = 1 << 24
 _REDUCTIONS = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
 
 
 def merge_transposes(network: Network, node: Node) -> bool:
-    """Two Transpose in succession become one."""
+    """Merge two successive Transpose."""
     after = _order(network, node)
     maker = network.maker(node.inputs[0]) if after else None
     before = _order(network, maker)
@@ -36,8 +36,8 @@ def merge_transposes(network: Network, node: Node) -> bool:
 
 
 def gather_of_shuffle(network: Network, node: Node) -> bool:
-    """Reshape → Transpose → Reshape of integers that bring the channels of images, sequences or
-    rows into another order become a Gather of channels, as in ShuffleNet."""
+    """Replace Reshape → Transpose → Reshape of integers that permute the channels of images,
+    sequences or rows by a Gather of channels, as in ShuffleNet."""
     turned = network.maker(node.inputs[0]) if _reshapes(node) else None
     before = network.maker(turned.inputs[0]) if turned is not None else None
     order = _order(network, turned)
@@ -66,8 +66,8 @@ def _reshapes(node: Node) -> bool:
 
 
 def reduce_before_transpose(network: Network, node: Node) -> bool:
-    """Transpose → DequantizeLinear → ReduceMean | ReduceSum | ReduceMax goes over the axes that
-    these were before, where that leaves the others in order."""
+    """Hoist ReduceMean | ReduceSum | ReduceMax, with the DequantizeLinear before it, over a
+    Transpose if the remaining axes stay in order."""
     if node.domain or node.operator not in _REDUCTIONS:
         return False
     dequantize = network.maker(node.inputs[0])
@@ -83,7 +83,7 @@ def reduce_before_transpose(network: Network, node: Node) -> bool:
     if kept != sorted(kept):
         return False
     moved = [order[axis] for axis in axes]
-    if min(moved) < 2:  # over images or channels, which no layer is
+    if min(moved) < 2:  # no layer reduces over images or channels
         return False
     given = network.types[transpose.inputs[0]]
     assert given.shape is not None
@@ -102,8 +102,9 @@ def reduce_before_transpose(network: Network, node: Node) -> bool:
 
 
 def reduce_columns(network: Network, node: Node) -> bool:
-    """DequantizeLinear → ReduceMean | ReduceSum over the rows of matrices (N, rows, channels), as
-    over the tokens of an encoder, becomes Transpose → DequantizeLinear → the same over columns."""
+    """Rewrite DequantizeLinear → ReduceMean | ReduceSum over the rows of matrices (N, rows,
+    channels), such as the tokens of an encoder, as Transpose → DequantizeLinear → reduction over
+    columns."""
     if node.domain or node.operator not in _REDUCTIONS - {"ReduceMax"}:
         return False
     dequantize = network.maker(node.inputs[0])
@@ -134,8 +135,8 @@ def reduce_columns(network: Network, node: Node) -> bool:
 def _reduced(
     network: Network, node: Node, source: str, axes: list[int], sizes: tuple[int, ...]
 ) -> list[Node]:
-    """The reduction ``node`` over ``axes`` of ``source``, which leaves ``sizes``, and the Reshape
-    to the shape of its result."""
+    """The reduction ``node`` of ``source`` over ``axes`` to the shape ``sizes``, and the Reshape to
+    its final shape."""
     name, info = node.name, network.types[node.outputs[0]]
     reduced = network.unused_name(f"{name}_reduced")
     network.types[reduced] = replace(info, shape=sizes)
@@ -153,9 +154,9 @@ def _reduced(
 
 
 def sink_transpose(network: Network, node: Node) -> bool:
-    """Transpose of images to channels last → [DequantizeLinear] → element-wise operator or
-    QuantizeLinear becomes [DequantizeLinear] → that operator → Transpose. Other operands are images
-    transposed likewise, pixels, and constants. With pixels alone a Reshape does the same."""
+    """Sink a Transpose of images to channels last, with a DequantizeLinear after it, below an
+    element-wise operator or QuantizeLinear. Other operands must be images with the same Transpose,
+    single pixels, or constants. For single pixels a Reshape takes the place of the Transpose."""
     quantization = parameters_of(network, node, "QuantizeLinear")
     per_tensor = quantization is not None and quantization.per_tensor
     if len(node.outputs) != 1 or not (is_elementwise(node) or per_tensor):
@@ -185,7 +186,7 @@ def sink_transpose(network: Network, node: Node) -> bool:
 
 
 class _Operand:
-    """An operand of an element-wise operator, or the tensor dequantized to it."""
+    """An operand of an element-wise operator; if it is dequantized, with its DequantizeLinear."""
 
     def __init__(self, network: Network, name: str) -> None:
         self._network, self._name, self._source = network, name, name
@@ -199,7 +200,8 @@ class _Operand:
 
     @property
     def moved(self) -> str | None:
-        """The tensor with channels first that this one is made of, if there is one."""
+        """The tensor with channels first that was transposed to this operand; None if there is
+        none."""
         maker = self._network.maker(self._source)
         if maker is None:
             return None
@@ -212,7 +214,7 @@ class _Operand:
 
     @property
     def known(self) -> bool:
-        """Whether `channels_first` has it."""
+        """Whether `channels_first` can produce the operand."""
         constant = self._source in self._network.constants
         return constant or self.moved is not None or self._is_pixel
 
@@ -221,7 +223,7 @@ class _Operand:
         return self._shape is not None and len(self._shape) == len(_LAST) and _is_pixel(self._shape)
 
     def channels_first(self, made: list[Node]) -> str:
-        """The operand with channels first; adds the nodes that make it to ``made``."""
+        """The operand with channels first; the nodes that produce it are appended to ``made``."""
         network, first = self._network, self.moved
         if self._source in network.constants:
             value = network.constants[self._source]
@@ -246,12 +248,12 @@ class _Operand:
 
 
 def _is_pixel(shape: tuple[int, ...]) -> bool:
-    """Whether a shape with channels last has one row and one column."""
+    """Whether a shape with channels last has a single pixel."""
     return shape[1:3] == (1, 1)
 
 
 def _order(network: Network, node: Node | None) -> list[int] | None:
-    """The axes of the input, in the order of the result; None if ``node`` is no Transpose."""
+    """The permutation of a Transpose; None for other nodes, or if it is unknown."""
     if node is None or node.domain or node.operator != "Transpose":
         return None
     shape = network.types[node.inputs[0]].shape

@@ -1,4 +1,4 @@
-"""Why an operator of the canonical form is still in float, as facts that the file shows."""
+"""Explain why an operator of the canonical form is still in float, from facts shown in the file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .quantization import (
     parameters_of,
 )
 
-# Axes of images (N, C, H, W); sequences have one less.
+# Rank of images (N, C, H, W); sequences have one axis less.
 _MAX_AXES = 4
 _SUMS = frozenset({"ConvInteger", "MatMulInteger"})
 
 
 def why_float(network: Network, node: Node) -> str:
-    """The reason why a Conv, ConvTranspose, Gemm or MatMul did not become one on integers."""
+    """Why a Conv, ConvTranspose, Gemm or MatMul was not rewritten as an integer operator."""
     what = node.operator
     if node.name in network.rounding.refused:
         return f"{what} is in float: {moved_too_far(network, node)}"
@@ -38,7 +38,7 @@ def why_float(network: Network, node: Node) -> str:
 
 
 def moved_too_far(network: Network, product: Node) -> str:
-    """Why the result of a product of integers, with a bias that is not, is not one on integers."""
+    """Why a product was not requantized: rounding its bias could move results too far."""
     steps = network.rounding.refused[product.name]
     return (
         f"rounding its bias to steps of the sums could move results by {steps:.2g} steps "
@@ -47,7 +47,7 @@ def moved_too_far(network: Network, product: Node) -> str:
 
 
 def is_whole_sum(network: Network, name: str) -> bool:
-    """Whether a tensor has the sums of a product of integers, perhaps with a bias."""
+    """Whether a tensor has the int32 sums of an integer product, perhaps with a bias."""
     maker = network.maker(name)
     while maker is not None and maker.operator == "Add" and not maker.domain:
         given = [item for item in maker.inputs if item not in network.constants]
@@ -61,7 +61,7 @@ def why_in_float(network: Network, name: str) -> str:
 
 
 def why_no_parameters(network: Network, node: Node) -> str:
-    """Why parameters of a QuantizeLinear or DequantizeLinear are unusable, as a predicate of the
+    """Why parameters of a QuantizeLinear or DequantizeLinear are unusable, as a predicate about the
     tensor; empty if they are usable."""
     if parameters_of(network, node, node.operator) is not None:
         return ""
@@ -132,7 +132,8 @@ def _of_result(network: Network, node: Node) -> str:
 
 
 def _of_operands(network: Network, node: Node) -> str:
-    """Name the operand or attribute for which a quantized product has no integer form."""
+    """Describe the operand or attribute because of which a quantized product has no integer
+    form."""
     what = node.operator
     weight = network.maker(node.inputs[1])
     parameters = parameters_of(network, weight, "DequantizeLinear")
@@ -140,7 +141,8 @@ def _of_operands(network: Network, node: Node) -> str:
     bias = _bias(network, node)
     if values is None and what != "MatMul":
         return "its weights are computed by the network, not constant"
-    # Axis of the outputs: 0 for weights (outputs, inputs, …), 1 for weights (inputs, outputs, …).
+    # Axis of the output channels: 0 in weights (outputs, inputs, …), 1 in weights (inputs, outputs,
+    # …).
     turned = what in ("ConvTranspose", "MatMul") or (what == "Gemm" and not _is_set(node, "transB"))
     axis = 1 if turned else 0
     two = values is None or values.ndim != 2
@@ -171,7 +173,7 @@ def _is_set(node: Node, attribute: str) -> bool:
 
 
 def _bias(network: Network, node: Node) -> str:
-    """Name of the bias of a product ``node``; empty without a bias."""
+    """Name of the bias of the product ``node``; empty without a bias."""
     if node.operator != "MatMul":
         return node.input(2)
     reader = network.only_reader(node.outputs[0])

@@ -1,5 +1,4 @@
-"""Sums and differences of two tensors of any scales on the machine: Add and Sub between
-quantizations."""
+"""Lower Add and Sub of two tensors with arbitrary scales, between quantizations."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ from .parts.tensors import Tensors
 
 
 def addition(node: Node, tensors: Tensors) -> Layer:
-    """An Add or Sub in float between DequantizeLinear of both operands and QuantizeLinear, with
-    Relu or Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises
+    """Lower a float Add or Sub between DequantizeLinear of both operands and QuantizeLinear, with
+    Relu or Clip, if the machine reproduces all 65,536 results of ONNX Runtime. Raises
     `Unsupported`."""
     network = tensors.network
     given = [name for name in node.inputs if name not in network.constants]
@@ -46,7 +45,7 @@ def addition(node: Node, tensors: Tensors) -> Layer:
 
 
 def sum_of_several(node: Node, tensors: Tensors) -> Layer:
-    """Place a Sum of more than two operands, which runs on the machine only if all operands are
+    """Lower a Sum of more than two operands, which the machine runs only if all operands are
     functions of one tensor. Raises `Unsupported`."""
     network = tensors.network
     for name in node.inputs:
@@ -68,8 +67,8 @@ def addition_layer(
     wanted: Array,
     tensors: Tensors,
 ) -> Layer:
-    """The sum of two tensors with the results ``wanted``, int64 (256, 256), as `added` computes
-    them.
+    """The layer of the sum of two tensors with the results ``wanted``, int64 (256, 256), as `added`
+    computes them.
 
     ``scales`` are those of both operands and of the result. Raises `Unsupported` if no constants
     reproduce every result.

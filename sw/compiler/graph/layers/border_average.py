@@ -1,5 +1,5 @@
-"""Average pools on the machine whose windows count fewer pixels at the border: a QLinearConv for
-each number of pixels, and Where operators that choose, as the canonical form has them."""
+"""Lower average pools whose border windows count fewer pixels. In the canonical form, these are one
+QLinearConv per pixel count, and Where operators that select among the results."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .parts.products import QuantizedProduct
 from .parts.tensors import Tensors
 from .pooling import average_workload
 
-# Where QLinearConv has the scale of its result.
+# Input position of the output scale of QLinearConv.
 _SCALE = 6
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """``nodes`` compute an average; ``makers`` are the convolutions, and ``chosen``, int64 (height,
-    width), says which of them makes each result."""
+    """A border average: its ``nodes``, the convolutions ``makers``, and ``chosen``, int64 (height,
+    width), the index of the convolution that produces each result."""
 
     nodes: tuple[Node, ...]
     makers: tuple[Node, ...]
@@ -36,7 +36,7 @@ class _Choice:
 
 
 def is_chosen_from(network: Network, node: Node) -> bool:
-    """Whether only a Where reads the result of ``node``."""
+    """Whether a Where is the only reader of the result of ``node``."""
     reader = network.only_reader(node.outputs[0])
     return reader is not None and reader.operator == "Where" and not reader.domain
 
@@ -44,7 +44,7 @@ def is_chosen_from(network: Network, node: Node) -> bool:
 def border_average(
     product: QuantizedProduct, tensors: Tensors, moved: Window, image: Image, out: Image
 ) -> Layer:
-    """The layer of averages of which `is_chosen_from`. Raises `Unsupported`."""
+    """Lower an average that `is_chosen_from`, with its Where. Raises `Unsupported`."""
     node, config = product.nodes[0], tensors.config
     if not config.requantize:
         raise Unsupported(
@@ -90,8 +90,8 @@ def _constants(
 
 
 def _choice(network: Network, first: Node, out: Image) -> _Choice | None:
-    """The averages that are chosen from, beginning with ``first``; None if they are not of the same
-    windows."""
+    """The chain of averages and Where that begins with ``first``; None unless all have the same
+    windows and no other readers."""
     nodes, makers = [first], [first]
     chosen = np.zeros(out[2:], np.int64)
     latest = first.outputs[0]
@@ -111,7 +111,7 @@ def _choice(network: Network, first: Node, out: Image) -> _Choice | None:
 
 
 def _alike(network: Network, node: Node, other: Node) -> bool:
-    """Whether two convolutions differ in the scales of their results alone."""
+    """Whether two convolutions differ only in their output scales."""
     if node.operator != other.operator or node.attributes != other.attributes:
         return False
     if node.inputs[0] != other.inputs[0] or len(node.inputs) != len(other.inputs):

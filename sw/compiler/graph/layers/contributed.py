@@ -1,4 +1,4 @@
-"""Operators of the domain com.microsoft, which ONNX Runtime's quantizer writes."""
+"""Lower operators of the domain com.microsoft, which ONNX Runtime's quantizer writes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ DOMAIN = "com.microsoft"
 
 
 def element_wise(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearAdd or QLinearMul of two tensors of one shape, with a following Clip, or of a tensor
-    and a constant. Raises `Unsupported`.
+    """Lower a QLinearAdd or QLinearMul of two tensors of one shape, with a following Clip, or of a
+    tensor and a constant. Raises `Unsupported`.
 
     ONNX Runtime computes the 65,536 reference results, since its formula differs from that of Add
     between quantizations.
@@ -46,12 +46,13 @@ def element_wise(node: Node, tensors: Tensors) -> Layer:
 
 
 def of_one_tensor(node: Node, tensors: Tensors) -> Layer:
-    """An operator on one tensor, such as QLinearLeakyRelu. Raises `Unsupported`."""
+    """Lower an operator on one tensor, such as QLinearLeakyRelu. Raises `Unsupported`."""
     return function_layer(OneTensor(node.inputs[0], node.outputs[0], (node,)), tensors)
 
 
 def _of_one(node: Node, tensors: Tensors) -> OneTensor | None:
-    """A QLinearAdd or QLinearMul of a tensor and a constant, in either order; else None."""
+    """The function of a QLinearAdd or QLinearMul of a tensor and a constant, in either order; else
+    None."""
     varying = [index for index in (0, 3) if node.inputs[index] not in tensors.network.constants]
     if len(varying) != 1:
         return None
@@ -59,15 +60,15 @@ def _of_one(node: Node, tensors: Tensors) -> OneTensor | None:
 
 
 def gemm(node: Node, tensors: Tensors) -> Layer:
-    """A QGemm with constant weights, with a Clip that follows. Raises `Unsupported`."""
+    """Lower a QGemm with constant weights and a following Clip. Raises `Unsupported`."""
     if node.attributes.get("alpha", 1.0) != 1.0:
         raise Unsupported("its alpha is not 1")
     return matrix_product(node, tensors)
 
 
 def global_average_pool(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearGlobalAveragePool, with a Clip that follows: a convolution with weights of one,
-    as the canonical form has it. Raises `Unsupported`."""
+    """Lower a QLinearGlobalAveragePool and a following Clip as a convolution with weights of one,
+    as the canonical form does for other averages. Raises `Unsupported`."""
     if node.attributes.get("channels_last", 0):
         raise Unsupported("its layout is channels last")
     tensors.require_bytes(node.inputs[0])
@@ -92,7 +93,8 @@ def global_average_pool(node: Node, tensors: Tensors) -> Layer:
 
 
 def average_of_integers(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearAveragePool that the canonical form did not rewrite. Raises `Unsupported`."""
+    """Raise `Unsupported` with the reason why the canonical form did not rewrite a
+    QLinearAveragePool."""
     if node.attributes.get("channels_last", 0):
         raise Unsupported("its layout is channels last")
     if tensors.network.types[node.outputs[0]].shape is None:

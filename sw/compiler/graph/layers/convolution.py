@@ -1,4 +1,4 @@
-"""QLinearConv and ConvInteger on the machine."""
+"""Lower QLinearConv and ConvInteger."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .transposed import transposed_convolution
 
 
 def convolution(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearConv, with a Clip that follows. Raises `Unsupported`."""
+    """Lower a QLinearConv and a following Clip. Raises `Unsupported`."""
     image, out = tensors.image(node.inputs[0]), tensors.image(node.outputs[0])
     product = QuantizedProduct.of(node, tensors)
     moved = _window(product, image, out)
@@ -52,7 +52,7 @@ def convolution(node: Node, tensors: Tensors) -> Layer:
 
 
 def convolution_sums(node: Node, tensors: Tensors) -> Layer:
-    """A ConvInteger, with the addition of a bias that follows. Raises `Unsupported`."""
+    """Lower a ConvInteger and the following addition of a bias. Raises `Unsupported`."""
     image, out = tensors.image(node.inputs[0]), tensors.image(node.outputs[0])
     product = WholeProduct.of(node, tensors)
     return _of_images(product, tensors, _window(product, image, out), image, out)

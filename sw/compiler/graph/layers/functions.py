@@ -1,5 +1,5 @@
-"""Element-wise functions of one tensor: any function by a table with LOOKUP, otherwise functions
-that are linear between two bounds, such as sums and products with constants."""
+"""Lower element-wise functions of one tensor: any function to a LOOKUP table; without LOOKUP or
+with per-channel constants, functions that are linear between two bounds."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def _layer(function: OneTensor, tensors: Tensors) -> Layer:
     else:
         layer = _of_channels(function, table, tensors)
     if layer.nodes != function.absorbed:
-        return layer  # fused with the product that makes the tensor
+        return layer  # fused with the layer that produces the tensor
     return replace(layer, name=function.name.name, operator=function.name.operator)
 
 
 def _table(function: OneTensor, tensors: Tensors) -> tuple[Image, Array]:
-    """The shape in which the machine holds the tensor, and the `results`. A tensor that the host
-    writes can have the shape of rows or of a sequence: that whose channels are the constants'."""
+    """The shape in which the machine holds the tensor, and the `results`. A tensor written by the
+    host can be held as rows or as a sequence, whichever has the channels of the constants."""
     image, shape = tensors.any_image(function.source), tensors.network.types[function.source].shape
     known = tensors.root(function.source) in tensors.images
     if known or shape is None or len(shape) != 3:
@@ -71,9 +71,9 @@ def _table(function: OneTensor, tensors: Tensors) -> tuple[Image, Array]:
 
 
 def of_one_source(nodes: tuple[Node, ...], tensors: Tensors) -> Layer | None:
-    """The layer of ``nodes``, whose first has two operands and whose last makes integers, as a
-    function of one tensor of which both operands are made; None if they are not, or if the machine
-    cannot run it."""
+    """Lower ``nodes``, from an operator with several operands to an integer result, as a function
+    of one tensor from which all operands are computed. None if there is no such tensor, or if the
+    machine cannot run the function."""
     whole = before(tensors.network, nodes[-1]) if tensors.config.lookup else None
     if whole is None:
         return None
@@ -109,8 +109,7 @@ def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
 
 
 def _of_channels(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
-    """The layer of a function that differs per channel: a depthwise convolution with a kernel of
-    one pixel."""
+    """The layer of a function that differs per channel: a depthwise 1×1 convolution."""
     config = tensors.config
     weights, parameters = channel_lines(table, function.zero_point(tensors.network), config)
     image = tensors.images[tensors.root(function.source)]

@@ -1,4 +1,4 @@
-"""Products of two tensors, element by element, on the machine: Mul between quantizations."""
+"""Lower element-wise products of two tensors: Mul between quantizations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .parts.two_tensors import all_results
 
 
 def multiplication(node: Node, tensors: Tensors) -> Layer:
-    """A Mul in float between DequantizeLinear of both operands and QuantizeLinear, with Relu or
-    Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises `Unsupported`."""
+    """Lower a float Mul between DequantizeLinear of both operands and QuantizeLinear, with Relu or
+    Clip, if the machine reproduces all 65,536 results of ONNX Runtime. Raises `Unsupported`."""
     network = tensors.network
     (first, a), (second, b) = (dequantized(network, name) for name in node.inputs)
     after = quantized_after(network, node.outputs[0])
@@ -45,7 +45,8 @@ def multiplication_layer(
     wanted: Array,
     tensors: Tensors,
 ) -> Layer:
-    """The product of two tensors with the results ``wanted``, int64 (256, 256) by their values.
+    """The layer of the product of two tensors with the results ``wanted``, int64 (256, 256), for
+    all pairs of values.
 
     ``scales`` are those of both operands and of the result. Raises `Unsupported` if no constants
     reproduce every result.

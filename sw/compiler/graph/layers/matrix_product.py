@@ -1,5 +1,5 @@
-"""Products with a constant matrix on the machine: QLinearMatMul, QGemm, MatMulInteger, and
-convolutions of single pixels."""
+"""Lower products with a constant matrix: QLinearMatMul, QGemm, MatMulInteger, and convolutions of
+single pixels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .product_of_two import product_of_two
 
 
 def matrix_product(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearMatMul or QGemm, with a Clip that follows. Raises `Unsupported`."""
+    """Lower a QLinearMatMul or QGemm and a following Clip. Raises `Unsupported`."""
     factor = tensors.network.constants.get(node.inputs[3])
     if node.operator == "QLinearMatMul" and (factor is None or factor.ndim > 2):
         return product_of_two(node, tensors)
@@ -33,7 +33,7 @@ def matrix_product(node: Node, tensors: Tensors) -> Layer:
 
 
 def matrix_sums(node: Node, tensors: Tensors) -> Layer:
-    """A MatMulInteger, with the addition of a bias that follows. Raises `Unsupported`."""
+    """Lower a MatMulInteger and the following addition of a bias. Raises `Unsupported`."""
     factor = tensors.network.constants.get(node.inputs[1])
     require_known_zero_points(node, tensors)
     if factor is None or factor.ndim > 2:
@@ -45,8 +45,8 @@ def matrix_sums(node: Node, tensors: Tensors) -> Layer:
 
 
 def product_layer(product: ConstantProduct, tensors: Tensors, image: Image, out: Image) -> Layer:
-    """A product of images of one pixel; the machine may hold the input as larger images. Raises
-    `Unsupported`."""
+    """The layer of a product of one-pixel images; the machine may hold the input as larger images.
+    Raises `Unsupported`."""
     node, config = product.nodes[0], tensors.config
     held = tensors.held(node.inputs[0], image)
     fits = (held[0], prod(held[1:])) == image[:2]
@@ -54,7 +54,7 @@ def product_layer(product: ConstantProduct, tensors: Tensors, image: Image, out:
     held = source.image
     workload = Dense(
         rows=tiles(held[0], config.batch),
-        # The features of a flattened image, in the order in which its tiles are held.
+        # The features of a flattened image, in the order of its tiles in memory.
         inputs=tiles(held[1], config.block_in) * held[2] * held[3],
         outputs=tiles(out[1], config.block_out),
         requantize=product.requantize,

@@ -1,4 +1,4 @@
-"""Chooses the cheapest layer for operators that only move integers."""
+"""Lower operators that only move integers, by the cheapest layer."""
 
 from __future__ import annotations
 
@@ -30,24 +30,23 @@ from .selecting import (
 )
 from .transposing import transposition
 
-# Operators that move no pixels, besides those that select channels.
+# Operators, besides channel selections, that do not move pixels.
 _OF_CHANNELS = frozenset({"Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def concatenating(node: Node, tensors: Tensors) -> Layer:
-    """A Concat. Raises `Unsupported`."""
+    """Lower a Concat. Raises `Unsupported`."""
     return _by_channels(concatenation, node, tensors)
 
 
 def choosing(node: Node, tensors: Tensors) -> Layer:
-    """A Gather or a Slice of channels. Raises `Unsupported`."""
+    """Lower a Gather or a Slice of channels. Raises `Unsupported`."""
     return _by_channels(chosen_channels, node, tensors)
 
 
 def _by_channels(make: Callable[[Node, Tensors], Layer], node: Node, tensors: Tensors) -> Layer:
-    """The layer of an operator that selects or joins channels: by ``make`` or, if that is
-    unsupported or operators before ``node`` move pixels, by `rearrangement`.
-    """
+    """Lower an operator that selects or joins channels by ``make``; if that is unsupported, or if
+    operators before ``node`` move pixels, by `rearrangement`."""
     inner = movers_before(tensors.network, node, tensors.fused)[:-1]
     pixels = [
         item
@@ -63,7 +62,7 @@ def _by_channels(make: Callable[[Node, Tensors], Layer], node: Node, tensors: Te
 
 
 def slicing(node: Node, tensors: Tensors) -> Layer:
-    """A Slice: by GEMM if it selects channels within a tile, else by gathering tiles. Raises
+    """Lower a Slice: by GEMM if it selects channels within a tile, else by gathering tiles. Raises
     `Unsupported`."""
     chosen = chosen_numbers(node, tensors)
     if chosen is not None and not is_of_chosen(node, tensors):
@@ -74,7 +73,7 @@ def slicing(node: Node, tensors: Tensors) -> Layer:
 
 
 def resizing(node: Node, tensors: Tensors) -> Layer:
-    """A nearest-neighbor Resize. Raises `Unsupported`."""
+    """Lower a nearest-neighbor Resize. Raises `Unsupported`."""
     if node.attributes.get("mode", "nearest") != "nearest":
         raise Unsupported("it interpolates between pixels")
     if is_mover(tensors.network, node):
@@ -84,7 +83,7 @@ def resizing(node: Node, tensors: Tensors) -> Layer:
 
 
 def transposing(node: Node, tensors: Tensors) -> Layer:
-    """A Transpose. Raises `Unsupported`."""
+    """Lower a Transpose. Raises `Unsupported`."""
     try:
         return transposition(node, tensors)
     except Unsupported as reason:
@@ -95,7 +94,7 @@ def transposing(node: Node, tensors: Tensors) -> Layer:
 
 
 def _upsampling(node: Node, tensors: Tensors) -> Layer:
-    """A Resize that repeats each pixel equally often. Raises `Unsupported`."""
+    """Lower nearest-neighbor upsampling by integer factors. Raises `Unsupported`."""
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     image, out = tensors.image(node.inputs[0]), tensors.image(node.outputs[0])
     tensors.require_held(node.inputs[0], image)

@@ -1,4 +1,4 @@
-"""Poolings on the machine: MaxPool, and QLinearConv that computes an average."""
+"""Lower poolings: MaxPool, and QLinearConv that computes an average."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .parts.scales import dequantized
 from .parts.tensors import Tensors
 from .parts.windows import fitting_window
 
-# Pixels of a window: each is a separate operation in the loop nest.
+# Largest number of pixels per window: each is a separate operation in the loop nest.
 _LARGEST = 256
 
 
 def max_pool(node: Node, tensors: Tensors) -> Layer:
-    """A MaxPool of 8-bit integers. Raises `Unsupported`."""
+    """Lower a MaxPool of 8-bit integers. Raises `Unsupported`."""
     source, result = node.inputs[0], node.outputs[0]
     tensors.require_bytes(source, result)
     image, out = tensors.image(source), tensors.image(result)
@@ -42,7 +42,7 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
         raise Unsupported(f"its windows have more than {_LARGEST} pixels")
     low, high = tensors.range(source)
     config = tensors.config
-    # Padding must never be a maximum.
+    # Padding must not exceed any pixel.
     pad_value = -128 if any(moved.pads) and low < 0 else 0
     tensors.require_padding(pad_value, "the least integer")
     tensors.require_held(source, image)
@@ -72,9 +72,9 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
 
 @where_it_fits
 def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tensors) -> Layer | None:
-    """The layer of a pooling, ``alone`` by itself, and of the convolution whose result it reads;
-    None if there is no such convolution, if windows are dilated or overlap by too much, or if two
-    layers take fewer cycles."""
+    """Fuse a pooling with the convolution that produces its input. None if there is no such
+    convolution, if windows are dilated or overlap too much, or if two layers take fewer cycles.
+    ``alone`` is the pooling as its own layer."""
     name = node.inputs[0]
     known = tensors.convolutions.get(name)
     if known is None or alone.dilations != (1, 1) or tensors.network.only_reader(name) is not node:
@@ -102,7 +102,7 @@ def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tenso
 
 
 def average_in_float(node: Node, tensors: Tensors) -> Layer:
-    """An average that the canonical form left in float. Raises `Unsupported`."""
+    """Raise `Unsupported` with the reason why the canonical form left an average in float."""
     network, source = tensors.network, node.inputs[0]
     dequantized(network, source)
     if quantized_after(network, node.outputs[0]) is None:
@@ -120,7 +120,7 @@ def average_in_float(node: Node, tensors: Tensors) -> Layer:
 
 
 def is_average(product: QuantizedProduct, window: Window) -> bool:
-    """Whether a convolution sums the pixels of each channel separately."""
+    """Whether a convolution sums the pixels of each channel, with weights of one."""
     weights = product.sums.weights
     return (
         product.nodes[0].attributes.get("group", 1) == len(weights)
@@ -135,7 +135,7 @@ def is_average(product: QuantizedProduct, window: Window) -> bool:
 def average_pool(
     product: QuantizedProduct, tensors: Tensors, moved: Window, image: Image, out: Image
 ) -> Layer:
-    """A QLinearConv that `is_average`. Raises `Unsupported`."""
+    """Lower a QLinearConv that `is_average`. Raises `Unsupported`."""
     node, config, total = product.nodes[0], tensors.config, product.sums
     tensors.require_held(node.inputs[0], image)
     try:
@@ -172,7 +172,8 @@ def average_workload(
     image: Image,
     constants: FixedPoint,
 ) -> AveragePool2d:
-    """The averages of windows ``moved`` over an ``image``, with the same constants for all."""
+    """The workload of averages over windows ``moved`` of an ``image``, all with the same
+    constants."""
     return AveragePool2d(
         batch=tiles(image[0], tensors.config.batch),
         channels=tiles(image[1], tensors.config.block_out),

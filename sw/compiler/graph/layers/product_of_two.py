@@ -1,8 +1,7 @@
-"""QLinearMatMul and MatMulInteger of two tensors that the network makes, on the machine: products
-of attention.
+"""Lower QLinearMatMul and MatMulInteger of two computed tensors, as in attention.
 
 The second factor passes through the host, which packs it as weights. A stack of matrices, one per
-head of attention, is one layer.
+attention head, is one layer.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from .parts.tiled_constants import pack_weights
 
 
 def product_of_two(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearMatMul whose second factor is not constant, or is a stack of matrices, with a Clip
-    that follows, or such a MatMulInteger. Raises `Unsupported`."""
+    """Lower a QLinearMatMul and a following Clip, or a MatMulInteger, whose second factor is not
+    constant or is a stack of matrices. Raises `Unsupported`."""
     config, network, result = tensors.config, tensors.network, node.outputs[0]
     first, second = _factors(node)
     whole = node.operator == "MatMulInteger"
@@ -58,7 +57,7 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
         groups=groups,
     )
     workload = _cheapest(plain, zero, config)
-    # Amount subtracted from the second factor in the weights; row sums have the rest.
+    # The part of the zero point that weights subtract; row sums subtract the rest.
     taken = 0 if workload.row_sums else zero
     weights = FactorWeights(taken, workload.terms, config.block_out)
     added, *rest = constants
@@ -82,8 +81,8 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
 
 
 def _cheapest(plain: Dense, zero: int, config: Config) -> Dense:
-    """``plain``, or the same product of weights of one term whose rows' sums take the zero point
-    off, if that takes fewer cycles and fits int8."""
+    """Choose the faster of ``plain`` and, if the negated zero point fits int8, the same product
+    with single-term weights and a correction for the zero point by row sums."""
     if plain.terms == 1 or -zero > INT8_RANGE[1]:
         return plain
     other = replace(plain, terms=1, row_sums=True)
@@ -96,8 +95,8 @@ def _factors(node: Node) -> tuple[str, str]:
 
 
 def _shapes(node: Node, tensors: Tensors) -> tuple[Image, Image]:
-    """The shapes of the first factor, as the rows of all products, and of the second, as a stack of
-    matrices. In the canonical form both stacks are equal, or the second is one matrix."""
+    """The shape of the first factor, as the rows of all products, and of the second, as a stack of
+    matrices. In the canonical form both stacks are equal, or the second factor is one matrix."""
     a, b = (tensors.network.types[name].shape for name in _factors(node))
     if a is None or b is None:
         raise Unsupported("the shapes of its factors are known only at run time")

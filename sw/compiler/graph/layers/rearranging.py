@@ -1,4 +1,4 @@
-"""Lowers chains of operators that only move elements, by their index map, to one layer or two.
+"""Lower chains of operators that only move elements, by their index map, to one layer or two.
 
 If every element keeps its position within its tile, LOADs gather tiles. Otherwise GEMM selects
 channels with weights of 0 and 1, before or after the tiles are gathered.
@@ -34,17 +34,15 @@ from .parts.tile_maps import TileMap, gathered
 from .selecting import require_selection, selection
 
 FindFunction = Callable[[], Function]
-# Operators that run on the machine even if the host writes their operands, since they make larger
-# tensors.
+# Operators that enlarge tensors run on the machine even if the host writes their operands.
 _GROWING = frozenset({"Concat", "Pad", "Resize"})
-# The largest intermediate tensor, in multiples of the sources and the result together.
+# Size limit of the intermediate tensor, relative to the sources and the result together.
 _LARGEST_INTERMEDIATE = 2
 
 
 def rearrangement(node: Node, tensors: Tensors) -> Layer:
-    """The layer of ``node``, which only moves elements, fused with all preceding such operators
-    without other readers, or else of ``node`` alone. Raises `Unsupported`.
-    """
+    """The layer of ``node``, which only moves elements, fused with all movers before it that have
+    no other readers; if that fails, of ``node`` alone. Raises `Unsupported`."""
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     if not is_mover(tensors.network, node):
         raise Unsupported("where it moves elements is known only at run time")
@@ -80,7 +78,7 @@ def _layer(nodes: tuple[Node, ...], tensors: Tensors) -> Layer:
 
 
 def _images(tensors: Tensors, name: str) -> list[Image]:
-    """Shapes in which the machine can hold a tensor, in order of preference. Raises
+    """The shapes in which the machine can hold a tensor, in order of preference. Raises
     `Unsupported`."""
     shape = tensors.network.types[name].shape or ()
     if len(shape) == 4:
@@ -93,7 +91,7 @@ def _images(tensors: Tensors, name: str) -> list[Image]:
 
 
 def _unravelled(numbers: Array, image: Image) -> Array:
-    """Image, channel, row and column of the elements of ``image`` with these ``numbers``."""
+    """Image, channel, row and column of the elements of ``image`` with the indices ``numbers``."""
     places = np.empty((4, *numbers.shape), np.int32)
     for axis in (3, 2, 1):
         numbers, places[axis] = np.divmod(numbers, image[axis])
@@ -102,7 +100,7 @@ def _unravelled(numbers: Array, image: Image) -> Array:
 
 
 class _Rearranged:
-    """Makes the layer of the index map ``found``, whose result the machine holds as ``out``."""
+    """Builds the layer of the index map ``found``, whose result the machine holds as ``out``."""
 
     def __init__(self, found: IndexMap, out: Image, tensors: Tensors) -> None:
         self.found, self.out, self.tensors = found, out, tensors
@@ -121,7 +119,7 @@ class _Rearranged:
         self.whole = not fills.size
 
     def _of_sources(self, values: Callable[[Image], Array]) -> Array:
-        """Map each element to the item of ``values`` for its source, given the source's shape."""
+        """For each element, the item of ``values`` for its source, given the source's shape."""
         result, *others = map(values, self.images)
         for number, other in enumerate(others, 1):
             result = np.where(self.source == number, other, result)
@@ -149,8 +147,8 @@ class _Rearranged:
         return self._selecting_first()
 
     def _channels(self) -> Array | None:
-        """Source channel of each channel of the result, 0 for constant ones; None if some channel
-        has several."""
+        """The source channel of each channel of the result, 0 for constant channels; None if a
+        channel has several source channels."""
         there = np.moveaxis(self.source >= 0, 1, 0).reshape(self.out[1], -1)
         found = []
         for values in (self.source, self.places[1]):
@@ -166,7 +164,7 @@ class _Rearranged:
         return bool(((self.source < 0) | (self.places[0] == numbers)).all())
 
     def _tiles(self) -> Array:
-        """Index of the source tile of each element of the result."""
+        """The index of the source tile of each element of the result."""
         config, (n, c, h, w) = self.tensors.config, self.places
 
         def number(image: Image) -> Array:
@@ -176,11 +174,11 @@ class _Rearranged:
         return self._of_sources(number)
 
     def _of_tiles(self, source: Array, numbers: Array) -> TileMap | None:
-        """Reduces a map of elements, given by their source tiles, to one of tiles; None if a tile
+        """Reduce a map of elements, given by their source tiles, to a map of tiles; None if a tile
         of the result mixes elements of several source tiles."""
         config, (n, c, _, _) = self.tensors.config, self.out
         block = config.block_out
-        # Lanes without a channel follow the first lane of their tile.
+        # Padding lanes follow the first lane of their tile.
         first = np.arange(tiles(c, block)) * block
         own = np.arange(c) // block * block
         same = (source == source[:, own]) & ((numbers == numbers[:, own]) | (source < 0))
@@ -208,13 +206,13 @@ class _Rearranged:
         return self.tensors.function(gather_tiles, workload, self.node)
 
     def _selecting_last(self, channels: Array) -> Layer:
-        """Gathers tiles, then selects channels: each channel of the result has one source channel,
-        given by ``channels``, whose pixels may move. SpaceToDepth is such a map."""
+        """Gather tiles, then select channels: each channel of the result has one source channel, in
+        ``channels``, and its pixels may move. SpaceToDepth is such a map."""
         tensors, block, (n, c, h, w) = self.tensors, self.tensors.config.block_out, self.out
         source = self.source[:: tensors.config.batch]
         numbers = np.where(source < 0, -1, self._tiles()[:: tensors.config.batch])
-        # Channels that take all their pixels from the same tiles share a tile in between. Constants
-        # are behind all data.
+        # Channels whose pixels all come from the same tiles share an intermediate tile. Constant
+        # channels come last.
         keys = [(source[:, at].tobytes(), numbers[:, at].tobytes()) for at in range(c)]
         firsts = [keys.index(key) for key in dict.fromkeys(keys)]
         firsts.sort(key=lambda at: not (source[:, at] >= 0).any())
@@ -227,8 +225,8 @@ class _Rearranged:
         return self._selecting(between, chosen, self._result(), first)
 
     def _selecting_first(self) -> Layer:
-        """Selects channels, then gathers tiles: all elements of a tile have the same source pixel,
-        and their channels depend on it. DepthToSpace is such a map."""
+        """Select channels, then gather tiles: all elements of a tile have the same source pixel,
+        but any channels. DepthToSpace is such a map."""
         tensors, block, (n, c, h, w) = self.tensors, self.tensors.config.block_out, self.out
         if len(self.images) > 1 or tensors.config.batch > 1:
             raise Unsupported("elements of several tensors would change their places within tiles")
@@ -249,7 +247,7 @@ class _Rearranged:
         between = self._between("selected", (image[0], len(kinds) * block, *image[2:]))
         at = (images[:, first], which.reshape(n, -1, h, w), rows[:, first], columns[:, first])
         numbers = np.ravel_multi_index(at, (image[0], len(kinds), *image[2:]))
-        # Lanes without a channel may hold anything.
+        # Padding lanes may have any value.
         chosen = np.maximum(kinds, 0).reshape(-1).tolist()
         selected = self._selecting(self._sources()[0], chosen, between)
         moved = TileMap(np.zeros_like(numbers), numbers)
@@ -298,7 +296,7 @@ class _Rearranged:
         result: TiledTensor,
         *first: Layer,
     ) -> Layer:
-        """The layer that makes ``result``, the final or the intermediate tensor."""
+        """The layer that produces ``result``, the final or the intermediate tensor."""
         is_last = result.tensor == self.found.result
         if is_last:
             self.tensors.set_range(result.tensor, *self._range())

@@ -1,4 +1,4 @@
-"""Element-wise operators of integers on the machine: Clip, a change of scale, and Max and Min."""
+"""Lower element-wise integer operators: Clip, changes of scale, Max and Min."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .parts.tensors import Tensors
 
 
 def clip(node: Node, tensors: Tensors) -> Layer:
-    """A Clip of integers with constant bounds. Raises `Unsupported`."""
+    """Lower a Clip of integers with constant bounds. Raises `Unsupported`."""
     source = node.inputs[0]
     tensors.require_made(source)
     tensors.require_bytes(source, node.outputs[0])
@@ -39,7 +39,7 @@ def clip(node: Node, tensors: Tensors) -> Layer:
 
 
 def extremum(node: Node, tensors: Tensors) -> Layer:
-    """A Max or Min of two tensors of 8-bit integers. Raises `Unsupported`."""
+    """Lower a Max or Min of two tensors of 8-bit integers. Raises `Unsupported`."""
     if any(name in tensors.network.constants for name in node.inputs):
         raise Unsupported("one of its operands is a constant")
     if len(set(node.inputs)) != 2 or len(node.inputs) != 2:
@@ -56,8 +56,9 @@ def extremum(node: Node, tensors: Tensors) -> Layer:
 
 
 def quantization(node: Node, tensors: Tensors) -> Layer:
-    """A QuantizeLinear of a function of one tensor. If the function is Relu, Clip or nothing, the
-    layer is a change of scale, for tensors that the machine made. Raises `Unsupported`."""
+    """Lower a QuantizeLinear of a function of one tensor. If there are only Relu, Clip or no
+    operators in between, the layer rescales a tensor produced by the machine. Raises
+    `Unsupported`."""
     network, name = tensors.network, node.inputs[0]
     whole = before(network, node)
     if whole is not None and any(item.operator not in CLAMPS for item in whole.operators):

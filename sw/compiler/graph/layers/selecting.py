@@ -1,4 +1,4 @@
-"""Operators that bring channels into another order: Concat, Gather, and Slice within tiles."""
+"""Lower operators that reorder channels: Concat, Gather, and Slice within tiles."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from amaranth_vta.sw.runtime.scalars import pack
 from .parts.layer import Layer, Unsupported
 from .parts.tensors import Tensors
 
-# A tensor, and the number of one of its channels.
+# A tensor and the index of one of its channels.
 Channel = tuple[str, int]
 
 
 def concatenation(node: Node, tensors: Tensors) -> Layer:
-    """A Concat of images, sequences or rows along their channels. Raises `Unsupported`."""
+    """Lower a Concat of images, sequences or rows along channels. Raises `Unsupported`."""
     tensors.require_bytes(*node.inputs, node.outputs[0])
     images = [_joined(tensors, name, node.attributes["axis"]) for name in node.inputs]
     (n, _, h, w), config = images[0], tensors.config
@@ -47,10 +47,9 @@ def concatenation(node: Node, tensors: Tensors) -> Layer:
 
 
 def chosen_channels(node: Node, tensors: Tensors) -> Layer:
-    """A Gather or a Slice that selects channels of a layer's result in any order. Channels of a
-    Concat, or of another Gather, whose only readers are such operators are taken from its operands.
-    Raises `Unsupported`.
-    """
+    """Lower a Gather or a Slice that selects channels of a layer's result in any order. A Concat or
+    another Gather before it is bypassed if all its readers are such operators. Raises
+    `Unsupported`."""
     chosen = chosen_numbers(node, tensors)
     if chosen is None:
         raise Unsupported("it does not choose channels by constant indices")
@@ -60,18 +59,18 @@ def chosen_channels(node: Node, tensors: Tensors) -> Layer:
 
 
 def is_of_chosen(node: Node, tensors: Tensors) -> bool:
-    """Whether ``node`` reads channels that a Gather has brought into another order."""
+    """Whether ``node`` reads channels that a Gather has reordered."""
     maker = tensors.network.maker(node.inputs[0])
     return maker is not None and maker.operator == "Gather" and chooses_channels(maker, tensors)
 
 
 def chooses_channels(node: Node, tensors: Tensors) -> bool:
-    """Whether ``node`` is a Gather or a Slice of channels alone, by constant indices."""
+    """Whether ``node`` is a Gather or a Slice of channels only, by constant indices."""
     return chosen_numbers(node, tensors) is not None
 
 
 def require_selection(tensors: Tensors) -> None:
-    """Raises `Unsupported` on a machine that cannot move channels within tiles."""
+    """Raise `Unsupported` if the machine cannot move channels within tiles."""
     if not reads_what_it_stores(tensors.env):
         config, env = tensors.config, tensors.env
         raise Unsupported(
@@ -99,8 +98,8 @@ def selection(
 
 
 def _joined(tensors: Tensors, name: str, axis: int) -> Image:
-    """The shape as images whose channels are the ``axis`` of a tensor: of sequences (N, C, L), as
-    of images, the second, of rows the last."""
+    """The shape of a tensor as images with ``axis`` as channels: the second axis of images and
+    sequences (N, C, L), the last axis of rows. Raises `Unsupported` for other axes."""
     shape = tensors.network.types[name].shape
     if shape is None:
         raise Unsupported(f"the shape of {name} is known only at run time")
@@ -124,7 +123,8 @@ def _is_of_channels(rank: int, axis: int) -> bool:
 
 
 def _axis(node: Node, tensors: Tensors) -> int | None:
-    """The axis along which a Concat, a Gather or a Slice works; None if it is not one."""
+    """The axis of a Concat, a Gather or a Slice; None for other operators, or a Slice of several or
+    unknown axes."""
     if node.domain:
         return None
     if node.operator in ("Concat", "Gather"):
@@ -136,8 +136,8 @@ def _axis(node: Node, tensors: Tensors) -> int | None:
 
 
 def chosen_numbers(node: Node, tensors: Tensors) -> list[int] | None:
-    """The numbers of the channels that a Gather or a Slice chooses; None if it is another
-    operator, or does anything else."""
+    """The indices of the channels that a Gather or a Slice selects; None for other operators, or if
+    they select anything but channels."""
     if node.domain or node.operator not in ("Gather", "Slice"):
         return None
     constants, axis = tensors.network.constants, _axis(node, tensors)
@@ -162,7 +162,7 @@ def chosen_numbers(node: Node, tensors: Tensors) -> list[int] | None:
 
 
 def _origins(node: Node, tensors: Tensors, chosen: Sequence[int]) -> list[Channel]:
-    """The channels with the numbers ``chosen`` of what ``node`` reads."""
+    """Trace the channels ``chosen`` of the input of ``node`` back through Concat and Gather."""
     network, name, axis = tensors.network, node.inputs[0], _axis(node, tensors)
     maker = network.maker(name)
     readers = network.nodes.readers(name)

@@ -1,6 +1,5 @@
-"""Transposed convolutions, and convolutions before DepthToSpace, on the machine: a QLinearConv of
-all phases of the results as channels, with the operators that bring these to their pixels, as the
-canonical form has them."""
+"""Lower transposed convolutions, and convolutions before DepthToSpace. In the canonical form, these
+are a QLinearConv with all phases as channels, and operators that interleave the phases."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ from .parts.tiled_constants import pack_bias, pack_weights
 
 @dataclass(frozen=True)
 class _Phases:
-    """``nodes`` interleave the phases of ``strides`` into an image and crop it: they leave out
-    ``before`` rows and columns, and the result is an image of shape ``out``."""
+    """``nodes`` interleave the phases of ``strides`` into an image, and crop ``before`` rows and
+    columns at its start; the result has the shape ``out``."""
 
     nodes: tuple[Node, ...]
     strides: tuple[int, int]
@@ -37,8 +36,8 @@ class _Phases:
 def transposed_convolution(
     product: QuantizedProduct, tensors: Tensors, image: Image
 ) -> Layer | None:
-    """The layer of a QLinearConv of phases with the nodes that interleave them; None if other nodes
-    follow, or if the machine can only run the convolution by itself."""
+    """Lower a QLinearConv of phases with the nodes that interleave them. None if other nodes
+    follow, or if the machine can only run the convolution alone."""
     phases = _phases_after(tensors.network, product.nodes[-1].outputs[0])
     if phases is None or product.sums.terms > 1:
         return None
@@ -54,7 +53,7 @@ def _layer(product: QuantizedProduct, phases: _Phases, tensors: Tensors, image: 
         raise Unsupported("it pads with its zero point, and the machine with zeros")
     kernel = _kernel(sums.weights, phases.strides)
     pads = product.nodes[0].attributes.get("pads", [0] * 4)
-    # The first results of the phases use the taps with the farthest reach.
+    # The first results of the phases use the taps that reach furthest back.
     before = tuple(
         phases.before[axis] + (sums.weights.shape[2 + axis] - 1 - pads[axis]) * phases.strides[axis]
         for axis in (0, 1)
@@ -89,7 +88,7 @@ def _layer(product: QuantizedProduct, phases: _Phases, tensors: Tensors, image: 
     made = tensors.function(transposed_conv2d, workload, nodes[0])
     macs = prod(image) * phases.out[1] * prod(size)
     layer = tensors.layer(nodes, [source], phases.out, made, given, (sums.low, sums.high), macs)
-    # The canonical form names what interleaves the phases after the operator that wants them.
+    # The canonical form names the interleaving nodes after the operator that they come from.
     own = phases.nodes[-1].name == f"{nodes[0].name}_results"
     layer = replace(layer, operator="ConvTranspose" if own else "QLinearConv+DepthToSpace")
     tensors.products[layer.result.tensor] = layer, transposed_conv2d, workload
@@ -118,9 +117,8 @@ def _phases_after(network: Network, name: str) -> _Phases | None:
 
 
 def _kernel(phases: Array, strides: tuple[int, int]) -> Array:
-    """Weights (outputs, inputs, height, width) of the transposed convolution from those of phases,
-    in reverse order; without rows and columns of zeros at their end.
-    """
+    """Weights (outputs, inputs, height, width) of the transposed convolution: the taps of all
+    phases, reversed again and interleaved, without trailing rows and columns of zeros."""
     down, right = strides
     _, inputs, *taps = phases.shape
     split = phases.reshape(down, right, -1, inputs, *taps)[..., ::-1, ::-1]
@@ -130,8 +128,8 @@ def _kernel(phases: Array, strides: tuple[int, int]) -> Array:
 
 
 def _by_phases(constants: Array, phases: _Phases, block: int) -> Array:
-    """Constants (phases · outputs, …) as (tiles of outputs · phases · BLOCK_OUT, …), the phases
-    counted from the first result that is not cropped."""
+    """Reorder constants (phases · outputs, …) as (tiles of outputs · phases · BLOCK_OUT, …), the
+    phases counted from the first result that is not cropped."""
     (down, right), channels = phases.strides, phases.out[1]
     split = constants.reshape(down, right, channels, *constants.shape[1:])
     split = np.roll(split, [-before for before in phases.before], (0, 1))

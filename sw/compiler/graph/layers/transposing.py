@@ -1,4 +1,4 @@
-"""Transpose on the machine, where it is a matter of tiles: elements keep their places in these."""
+"""Lower Transpose as a permutation of tiles: elements keep their positions within tiles."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from .parts.layer import Layer, Unsupported
 from .parts.tensors import Tensors
 
 Shape = tuple[int, ...]
-# What reads integers on the machine, besides products and operators of ONNX Runtime's domain.
+# Operators that read integers on the machine, besides products and operators of com.microsoft.
 _READERS = frozenset({"Clip", "Concat", "Gather", "Max", "MaxPool", "Min", "Pad", "Resize"})
 _MOST_DIMENSIONS = 4
 
 
 def transposition(node: Node, tensors: Tensors) -> Layer:
-    """A Transpose that preserves channels: images to rows of channels, rows to images, and
+    """Lower a Transpose that preserves channels: images to rows of channels, rows to images, and
     attention heads, with the Reshape that splits channels into heads before it or joins them after
-    it. Raises `Unsupported`.
-    """
+    it. Raises `Unsupported`."""
     network, config = tensors.network, tensors.config
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     shape, result = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
@@ -47,8 +46,8 @@ def transposition(node: Node, tensors: Tensors) -> Layer:
 
 
 def _source(node: Node, tensors: Tensors, shape: Shape) -> tuple[str, Image, int]:
-    """The tensor that the machine holds, its shape there, and the axis of ``shape``, which
-    ``node`` reads, that are its channels."""
+    """The tensor held by the machine, its shape there, and the axis of ``shape``, the shape that
+    ``node`` reads, with the channels."""
     network, source = tensors.network, node.inputs[0]
     rows: Image = (prod(shape[:-1]), shape[-1], 1, 1)
     if tensors.root(source) in tensors.results:
@@ -76,8 +75,8 @@ def _source(node: Node, tensors: Tensors, shape: Shape) -> tuple[str, Image, int
 def _result(
     node: Node, tensors: Tensors, channels: int, shape: Shape
 ) -> tuple[tuple[Node, ...], Image]:
-    """The nodes of the layer and the shape in which the machine holds their result, of which axis
-    ``channels`` of ``shape`` has the channels."""
+    """The nodes of the layer, and the shape in which the machine holds their result. The channels
+    are axis ``channels`` of ``shape``."""
     if channels == len(shape) - 1:
         rows: Image = (prod(shape[:-1]), shape[-1], 1, 1)
         reader = tensors.network.only_reader(node.outputs[0])
@@ -95,7 +94,7 @@ def _result(
 
 
 def _without_ones(sizes: list[int], order: list[int]) -> Permute:
-    """The permutation of axes with these ``sizes``, without axes of size one."""
+    """The permutation ``order`` of axes of these ``sizes``, with axes of size one removed."""
     kept = [axis for axis, size in enumerate(sizes) if size > 1] or [0]
     return Permute(
         tuple(sizes[axis] for axis in kept),
@@ -104,8 +103,8 @@ def _without_ones(sizes: list[int], order: list[int]) -> Permute:
 
 
 def _is_for_machine(network: Network, name: str) -> bool:
-    """Whether something that the machine may run reads integers by ``name``. Second factors of
-    products pass through the host anyway."""
+    """Whether an operator that the machine may run reads integers from ``name``. Second factors of
+    products do not count, as they pass through the host anyway."""
     for reader in network.nodes.readers(name):
         if reader.domain == "com.microsoft" or reader.operator in _READERS:
             return True

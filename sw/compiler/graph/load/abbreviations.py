@@ -1,4 +1,4 @@
-"""Expand abbreviations in a file: its functions, and sparse constants."""
+"""Expand local functions and sparse constants of a file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 from .undefined_operators import nodes_of
 
-# Functions that call functions twice make 2^n nodes of n lines.
+# A chain of n functions, each calling the next one twice, expands to 2^n nodes.
 _MOST_NODES = 1 << 20
 # Domain, name and overload.
 _Key = tuple[str, str, str]
 
 
 def written_out(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``, or a copy in which the bodies of its functions take the place of their calls, and
-    sparse constants are dense.
+    """Return ``model``, or a copy with its functions inlined and its sparse constants dense.
 
-    Raises `ModelError` for functions that make too many nodes or cannot be put in place, and
+    Raises `ModelError` for functions that expand to too many nodes or cannot be inlined, and
     `FileLimitError` for constants that are too large.
     """
     if model.functions:
@@ -54,7 +53,7 @@ def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of ``model`` with the types of its tensors, which conversions between opsets need."""
+    """Return a copy of ``model`` with tensor types, which opset conversion needs."""
     typed = onnx.shape_inference.infer_shapes(model)
     typed.graph.value_info.extend(
         helper.make_tensor_value_info(item.name, item.data_type, item.dims)
@@ -64,7 +63,8 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _require_few_nodes(model: onnx.ModelProto) -> None:
-    """Raises `ModelError` if ``model``, in which no function calls itself, becomes too large."""
+    """Raise `ModelError` if inlining the functions of ``model``, none of which is recursive, would
+    result in too many nodes."""
     known = {_key(item.domain, item.name, item.overload): item for item in model.functions}
 
     @cache

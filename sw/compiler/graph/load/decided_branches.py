@@ -17,12 +17,12 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .undefined_operators import nodes_of
 
-# Changes a network, or returns another one that does the same.
+# Modifies a network, or returns an equivalent one.
 Fold = Callable[[Network], object]
 Infer = Callable[[Network], Network]
 
 _BRANCHES = ("then_branch", "else_branch")
-# The largest number of nodes that a Loop becomes.
+# Largest number of nodes in an unrolled Loop.
 _MOST_NODES = 1 << 12
 _UNKNOWN = TensorType(np.dtype(np.void), None)
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -52,7 +52,7 @@ def inline_decided(network: Network, fold: Fold, infer: Infer) -> bool:
 
 
 def why_undecided(network: Network, node: Node) -> str:
-    """The reason why `inline_decided` has left an If or a Loop."""
+    """The reason why `inline_decided` did not inline an If or a Loop."""
     if _has_sequences(node):
         return "operators in its subgraphs have sequences of tensors"
     if node.operator == "If":
@@ -154,7 +154,7 @@ def _count(network: Network, name: str) -> int | None:
 
 
 def _truth(network: Network, name: str) -> bool | None:
-    """A condition; None if it is not constant."""
+    """The value of a condition; None if it is not constant."""
     while (maker := network.maker(name)) is not None and maker.operator == "Identity":
         name = maker.inputs[0]
     value = network.constants.get(name)
@@ -162,7 +162,8 @@ def _truth(network: Network, name: str) -> bool | None:
 
 
 def _stacked(network: Network, name: str, values: Sequence[str], made: list[Node]) -> str:
-    """The tensor of ``values`` along a new first axis; adds the nodes that make it to ``made``."""
+    """Stack ``values`` along a new first axis and return the name of the result. The nodes are
+    appended to ``made``."""
     axes = network.add_constant(f"{name}_axes", np.array([0], np.int64))
     parts = []
     for number, value in enumerate(values):
@@ -177,8 +178,8 @@ def _stacked(network: Network, name: str, values: Sequence[str], made: list[Node
 
 @dataclass
 class _Copy:
-    """Instantiates ``graph``, a subgraph of a node, in ``network``. All instances share one copy of
-    the constants; ``made`` counts the nodes."""
+    """Instantiates ``graph``, a subgraph of a node, in ``network``. All instances share the
+    constants; ``made`` counts the nodes."""
 
     network: Network
     graph: onnx.GraphProto
@@ -187,7 +188,7 @@ class _Copy:
     _inner: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        # Graphs in attributes must not define names of the tensors around them.
+        # Subgraphs must not redefine names of the enclosing graph.
         self._inner = {name for node in self.network.nodes for name in _defined_within(node)}
         for item in self.graph.initializer:
             value = numpy_helper.to_array(item)
@@ -255,7 +256,7 @@ def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
 
 
 def _branches_are_alike(network: Network, node: Node, infer: Infer) -> bool:
-    """Whether both branches of an If are equivalent apart from views, and their results have equal
+    """Whether the branches of an If are equivalent, ignoring views, and their results have equal
     shapes."""
     outer = {*network.inputs, *(name for item in network.nodes for name in item.outputs)}
     results = [name for name in node.outputs if name]

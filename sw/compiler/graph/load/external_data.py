@@ -1,4 +1,4 @@
-"""Tensors that a model keeps in other files."""
+"""Load tensors that a model keeps in other files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 from .foreign_files import kind_of
 
-# Path suffixes of the stores that tools link working folders to: the Hugging Face cache, DVC and
-# git-annex.
+# Path suffixes of stores that working folders link to: the Hugging Face cache, DVC and git-annex.
 _STORES = (("blobs",), (".dvc", "cache"), ("files", "md5"), (".git", "annex", "objects"))
 
 
 def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """The tensors of ``model`` whose data are in other files."""
+    """The tensors of ``model`` whose data is in other files."""
     tensors = external_data_helper._get_all_tensors(model)
     return [item for item in tensors if external_data_helper.uses_external_data(item)]
 
@@ -31,7 +30,7 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> None:
 
     A tensor names a file in the model's folder or below. That file may be a link, within the folder
     or into a tool's store (see docs/security.md); other links are rejected. Raises `ModelError`,
-    which names the file, `FileLimitError`, and `ValueError` for an offset or a length that is no
+    which names the file, `FileLimitError`, and `ValueError` for an offset or length that is not a
     number.
     """
     found = []
@@ -61,10 +60,10 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _file(model: Path, location: str, about: str) -> Path:
-    """The regular file that ``location`` names, for the model at ``model``."""
+    """The regular file that ``location`` refers to, for the model at ``model``."""
     if not location or os.path.isabs(location) or ".." in Path(location).parts:
         raise ModelError(f"{about}, which is not a file in the model's folder or below it")
-    # The model may be a link to a file with its data beside it.
+    # The model may be a link to a file whose data lies beside it.
     folders = dict.fromkeys((model.parent, model.resolve().parent))
     file = next(
         (folder / location for folder in folders if os.path.lexists(folder / location)),
@@ -85,13 +84,13 @@ def _file(model: Path, location: str, about: str) -> Path:
 
 
 def _stores(model: Path) -> Iterator[Path]:
-    """The stores that the working folder of ``model`` belongs to: those beside a folder above it,
-    and that which holds the model itself if it is a link."""
-    # Parent folders as named, and with links resolved.
+    """Yield the stores of the working folder of ``model``: those in its parent folders, and the one
+    that contains the model if it is a link."""
+    # Parent folders, unresolved and with links resolved.
     named, real = Path(os.path.abspath(model)).parents, (model.parent.resolve() / "x").parents
     for folder in dict.fromkeys((*named, *real)):
         for parts in _STORES:
-            # Only the snapshots of the Hugging Face cache have contents in "blobs".
+            # Only snapshots of the Hugging Face cache have their contents in "blobs".
             beside = folder.parent if folder.name == "snapshots" else folder
             if (parts != ("blobs",) or folder.name == "snapshots") and (
                 store := beside.joinpath(*parts)

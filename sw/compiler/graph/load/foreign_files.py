@@ -11,7 +11,7 @@ from pathlib import Path
 _HEAD = 1 << 12
 _ONNX = "convert it to ONNX first"
 _UNPACK = "unpack it first"
-# By the first bytes of a file.
+# Kinds by the first bytes of a file.
 _BEGINNINGS = (
     (
         b"version https://git-lfs",
@@ -31,7 +31,7 @@ _BEGINNINGS = (
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
 )
-# By the four bytes from byte 4 on, where FlatBuffers name their schema.
+# Kinds by bytes 4 to 7, where FlatBuffers files name their schema.
 _SCHEMAS = {
     b"TFL3": f"a TensorFlow Lite model: {_ONNX}",
     b"ORTM": "a model in ONNX Runtime's own format: give the ONNX file that it was made of",
@@ -41,9 +41,8 @@ _PICKLE = f"a Python pickle, as torch.save writes: {_ONNX}, with torch.onnx.expo
 
 
 def kind_of(source: Path | bytes) -> str:
-    """The kind of a file given as an ONNX model or its data, as in "a NumPy array"; empty if it may
-    be one.
-    """
+    """The kind of a file that was passed as an ONNX model or its data, as in "a NumPy array"; empty
+    if it may be an ONNX model."""
     if isinstance(source, bytes):
         data = source[:_HEAD]
     else:
@@ -94,7 +93,7 @@ def _text(data: bytes) -> str:
         return "an XML document"
     if beginning.startswith((b"{", b"[")) and _may_be_json(data):
         return "a JSON document"
-    # A model in protobuf has lengths and tags that are control characters.
+    # A protobuf model contains lengths and tags that are control characters.
     return "a text file" if data.translate(None, _PRINTED) == b"" else ""
 
 

@@ -1,4 +1,4 @@
-"""Types of the results of operators that ONNX does not define, as ONNX Runtime infers them."""
+"""Add types for operators that ONNX does not define, as inferred by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ELEMENTS = {
 
 
 def with_foreign_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Add the types and shapes that ONNX's inference leaves out to ``model``.
+    """Add to ``model`` the types and shapes that ONNX cannot infer.
 
     ONNX's inference stops at operators that ONNX does not define, such as operators of
-    com.microsoft. ONNX Runtime's inference covers most of these; shapes of the others are measured
-    in two runs of the model. If ONNX Runtime does not know an operator, ``model`` is unchanged.
+    com.microsoft. ONNX Runtime infers most of these; shapes of the others are measured in two runs
+    of the model. If ONNX Runtime does not know an operator, ``model`` is unchanged.
     """
     if not any(map(_is_foreign, model.graph.node)):
         return model
@@ -62,7 +62,7 @@ def _is_foreign(node: onnx.NodeProto) -> bool:
 
 
 def _open_names(model: onnx.ModelProto) -> list[str]:
-    """Tensors without a type, or with a type but no shape."""
+    """Tensors without a type or without a shape."""
     known = {item.name: item for item in (*model.graph.value_info, *model.graph.output)}
     return [
         name
@@ -73,7 +73,7 @@ def _open_names(model: onnx.ModelProto) -> list[str]:
 
 
 def _probe(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
-    """A copy of ``model`` that also has the results ``names``."""
+    """A copy of ``model`` with ``names`` as additional outputs."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     outputs = {item.name for item in model.graph.output}
@@ -84,8 +84,8 @@ def _probe(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
 
 
 def _types(model: onnx.ModelProto, names: list[str]) -> dict[str, TensorType]:
-    """What ONNX Runtime infers of tensors; nothing if it does not run ``model``: an operator may be
-    a user's, or one that the host will refuse."""
+    """Types of tensors as inferred by ONNX Runtime; empty if it does not run ``model``, for example
+    because of a user's operators or operators that the host will reject."""
     try:
         session = exact_session(_probe(model, names).SerializeToString())
     except ModelError:
@@ -107,8 +107,7 @@ def _types(model: onnx.ModelProto, names: list[str]) -> dict[str, TensorType]:
 
 
 def _is_scalar(model: onnx.ModelProto, name: str) -> bool:
-    """Whether a tensor is a scalar. ONNX Runtime reports an empty shape for tensors of unknown rank
-    too."""
+    """Whether a tensor is a scalar: ONNX Runtime also reports an empty shape for unknown ranks."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     size = f"{name} as a vector"
@@ -121,7 +120,8 @@ def _is_scalar(model: onnx.ModelProto, name: str) -> bool:
 def _measured(
     model: onnx.ModelProto, found: dict[str, TensorType], names: list[str]
 ) -> dict[str, TensorType]:
-    """The types of the tensors that have equal shapes in two runs of ``model``."""
+    """The types of tensors whose shapes are equal in two runs of ``model`` with different
+    inputs."""
     constants = {item.name for item in model.graph.initializer}
     given = [item for item in model.graph.input if item.name not in constants]
     rng = np.random.default_rng(0)
@@ -149,7 +149,7 @@ def _measured(
 
 
 def _note(model: onnx.ModelProto, found: dict[str, TensorType]) -> None:
-    """Writes types into ``model``."""
+    """Write types into ``model``."""
     known = {item.name: item for item in (*model.graph.value_info, *model.graph.output)}
     for name, info in found.items():
         dtype = helper.np_dtype_to_tensor_dtype(info.dtype)

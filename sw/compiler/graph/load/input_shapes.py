@@ -1,4 +1,4 @@
-"""Shapes of a model's inputs: open dimensions and their values."""
+"""Shapes of a model's inputs, and sizes for their open dimensions."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def is_open(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    """Whether a dimension has no size. Old files of PaddlePaddle have -1 there."""
+    """Whether a dimension has no size, or -1 as in old files of PaddlePaddle."""
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
 def open_batch(model: onnx.ModelProto) -> bool:
-    """Whether an input leaves its first dimension open."""
+    """Whether the first dimension of an input is open."""
     shapes = (item.type.tensor_type.shape.dim for item in inputs_of(model))
     return any(dims and is_open(dims[0]) for dims in shapes)
 
 
 def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """A copy of ``model`` whose inputs have ``shapes``; a first dimension that is open stays."""
+    """A copy of ``model`` whose inputs have ``shapes``, except that an open first dimension stays
+    open."""
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     known = {}
@@ -42,7 +43,7 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
             if position and is_open(dim):
                 known[dim.dim_param] = dim.dim_value = size
     if known:
-        # The file's shapes of other tensors hold for the open dimensions.
+        # The file's shapes of other tensors assume open dimensions.
         del copied.graph.value_info[:]
         for item in copied.graph.output:
             for dim in item.type.tensor_type.shape.dim:
@@ -53,8 +54,7 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
 
 def fix_shapes(model: onnx.ModelProto, batch: int) -> None:
     """Fix the input shapes of ``model``, with ``batch`` for an open first dimension, and remove
-    shapes that depend on it. Raises `ModelError` if another dimension is open.
-    """
+    shapes that depend on it. Raises `ModelError` if another dimension is open."""
     named = set()
     for item in inputs_of(model):
         if not item.type.HasField("tensor_type"):
@@ -76,13 +76,13 @@ def fix_shapes(model: onnx.ModelProto, batch: int) -> None:
                 )
             if dim.dim_value < 1:
                 raise ModelError(f"input {item.name}: dimension {position} is {dim.dim_value}")
-    # The file's shapes of other tensors hold for an open batch: infer them again.
+    # The file's shapes of other tensors assume an open batch; they are inferred again.
     del model.graph.value_info[:]
     for item in model.graph.output:
         item.type.tensor_type.ClearField("shape")
 
 
 def open_dimension(name: str, position: int, dim: onnx.TensorShapeProto.Dimension) -> str:
-    """What to say of a dimension of an input that is open."""
+    """Message about an open dimension of an input."""
     called = f" ({dim.dim_param})" if dim.dim_param else ""
     return f"input {name}: dimension {position}{called} is open"

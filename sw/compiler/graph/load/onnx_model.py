@@ -1,4 +1,4 @@
-"""From an ONNX file to a `Network` of fixed shapes, with its constants folded."""
+"""Load an ONNX file as a `Network` with fixed shapes and folded constants."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .undefined_operators import (
     with_contributed_domain,
 )
 
-# Folding it would lose how a constant is quantized.
+# Folding it would lose the quantization of a constant.
 _KEPT = frozenset({"DequantizeLinear"})
 # Operators whose results differ from run to run.
 _RANDOM = frozenset(
@@ -47,10 +47,10 @@ Source = str | Path | bytes | onnx.ModelProto
 
 
 def read_model(source: Source) -> onnx.ModelProto:
-    """The model in a file, in bytes or as given: checked, with its shapes as they stand, without
-    functions and sparse constants, and converted if the compiler does not know its opset.
+    """Read a model from a file, bytes or a proto: check it, inline functions, expand sparse
+    constants, and convert it if the compiler does not know its opset. Open dimensions stay open.
 
-    Raises `ModelError` if it cannot be read, is damaged, or has an opset that is not supported, and
+    Raises `ModelError` if the model cannot be read, is damaged, or has an unsupported opset, and
     `FileLimitError` if it is too large.
     """
     what = str(source) if isinstance(source, str | Path) else "the model"
@@ -101,7 +101,7 @@ def read_model(source: Source) -> onnx.ModelProto:
 
 
 def _model_in_file(path: Path) -> onnx.ModelProto:
-    """The model, with the tensors that it keeps in other files."""
+    """Read a model and the tensors that it keeps in other files."""
     model = _parsed(str(path), read_limited(path))
     load_external_data(model, path)
     return model
@@ -114,7 +114,7 @@ def _parsed(what: str, data: bytes) -> onnx.ModelProto:
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
-    """All names in ``graph``; names that are not text are bytes."""
+    """Yield all names in ``graph``; names that are not valid text are bytes."""
     yield graph.name
     for item in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         yield item.name
@@ -127,9 +127,10 @@ def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
 
 
 def load_network(model: onnx.ModelProto, batch: int) -> Network:
-    """A network of fixed shapes: a first dimension of inputs that is open becomes ``batch``.
+    """Convert ``model`` to a network of fixed shapes, with ``batch`` for an open first dimension of
+    inputs.
 
-    Operators on constants and on shapes alone are computed, except DequantizeLinear. Raises
+    Operators that depend only on constants and shapes are folded, except DequantizeLinear. Raises
     `ModelError` if another dimension is open or if shapes contradict each other.
     """
     fixed = onnx.ModelProto()
@@ -143,7 +144,7 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
         folded = _fold_constants(network)
         inlined = inline_decided(network, _fold_constants, infer)
         network.drop_unused()
-        # Folding reveals shapes that depend on constants, and these the results of Shape.
+        # Folding reveals shapes that depend on constants, which in turn determine results of Shape.
         network = infer(network)
         more = folded and any(_is_known(network, node) for node in network.nodes)
         if not (inlined or more):
@@ -151,9 +152,10 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
 
 
 def infer(network: Network) -> Network:
-    """``network`` with all types that follow from its inputs and constants.
+    """Return ``network`` with all types that can be inferred from its inputs and constants.
 
-    Types that ONNX cannot infer are unchanged: asking ONNX Runtime again would take a session.
+    Types that ONNX cannot infer are kept as they are: inferring them by ONNX Runtime again would
+    take a session.
     """
     foreign = {
         name
@@ -173,17 +175,16 @@ def infer(network: Network) -> Network:
 
 
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``, or a copy with inferred output shapes if it lacks them: the checker needs them,
-    ONNX Runtime does not.
-    """
+    """Return ``model``, or a copy with inferred output shapes if some are missing: the checker
+    needs them, ONNX Runtime does not."""
     if all(item.type.tensor_type.HasField("shape") for item in model.graph.output):
         return model
     return with_foreign_types(onnx.shape_inference.infer_shapes(model, data_prop=True))
 
 
 def _with_any_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``, or if shapes of outputs are known only once constants are folded, a copy for the
-    check that has some."""
+    """Return ``model``, or for the checker a copy with placeholder output shapes if some are known
+    only after constant folding."""
     if all(item.type.tensor_type.HasField("shape") for item in model.graph.output):
         return model
     copied = onnx.ModelProto()
@@ -194,8 +195,8 @@ def _with_any_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_own_constants(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``, or a copy in a format in which constants need not be inputs as well: quantizers
-    add constants to files of format 3, where ONNX Runtime minds it as little."""
+    """Return ``model``, or a copy of IR version 4 if its IR version requires all constants to be
+    inputs and some are not. Quantizers write such files, and ONNX Runtime accepts them."""
     inputs = {item.name for item in model.graph.input}
     if model.ir_version >= 4 or all(item.name in inputs for item in model.graph.initializer):
         return model
@@ -217,7 +218,7 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _require_sizes(network: Network) -> None:
-    """Raises `FileLimitError` if a tensor is too large: a model of a few bytes can declare one."""
+    """Raise `FileLimitError` if a tensor is too large: a model of a few bytes can declare one."""
     for name, info in network.types.items():
         if info.shape is not None:
             require_within_limit(f"tensor {name}", prod(info.shape) * info.dtype.itemsize)
@@ -249,7 +250,7 @@ def _fold_constants(network: Network) -> bool:
 
 
 def _is_known(network: Network, node: Node) -> bool:
-    """Whether a node is a Shape whose result follows from the types."""
+    """Whether a node is a Shape whose result is determined by the types."""
     of_shape = node.operator == "Shape" and not node.domain
     return of_shape and network.types[node.inputs[0]].shape is not None
 

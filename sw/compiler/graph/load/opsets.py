@@ -1,4 +1,4 @@
-"""ONNX operator set versions, and conversion to supported ones."""
+"""Check ONNX operator set versions, and convert models to supported ones."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from onnx import version_converter
 
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
-# The oldest that ONNX converts from and ONNX Runtime runs.
+# The oldest opset that ONNX converts and ONNX Runtime runs.
 OLDEST_OPSET = 7
-# From 13 on QuantizeLinear has an axis; the pinned ONNX Runtime knows opsets up to 26.
+# QuantizeLinear has an axis since 13; the pinned ONNX Runtime supports opsets up to 26.
 _FIRST_KNOWN, LAST_KNOWN = 13, 26
-# The key in the metadata of a converted model under which its original opset is kept.
+# Metadata key for the original opset of a converted model.
 CONVERTED_FROM = "amaranth_vta.converted_from_opset"
 
 
 def opset_of(what: str, model: onnx.ModelProto) -> int:
-    """The version of ONNX's operators that ``model`` uses.
+    """The version of the ONNX opset that ``model`` uses.
 
-    Raises `ModelError`, in which ``what`` names the model, if the model gives no version or one
-    that is not supported.
+    Raises `ModelError`, in which ``what`` names the model, if the version is missing or not
+    supported.
     """
     versions = {item.domain: item.version for item in model.opset_import}
     version = versions.get("", versions.get("ai.onnx"))
@@ -36,15 +36,14 @@ def opset_of(what: str, model: onnx.ModelProto) -> int:
 def with_known_opset(
     what: str, model: onnx.ModelProto, version: int, needed: int
 ) -> onnx.ModelProto:
-    """``model``, or if the compiler does not know its opset ``version``, or some operators need a
-    newer one, a conversion to the nearest that has both. Raises `ModelError` where that is not
-    possible."""
+    """Return ``model``, or a conversion if the compiler does not know its opset ``version`` or if
+    some operators need the newer opset ``needed``. Raises `ModelError` if conversion fails."""
     target = min(max(needed, _FIRST_KNOWN), LAST_KNOWN)
     if target == version:
         return model
     try:
         converted = version_converter.convert_version(model, target)
-    except Exception as error:  # the converter's exceptions have no other common base
+    except Exception as error:  # exceptions of the converter have no other common base
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(
             f"{what} uses opset {version} of ONNX and cannot be converted to {target}: {reason[0]}"
@@ -58,7 +57,7 @@ def with_known_opset(
 
 
 def conversion(model: onnx.ModelProto) -> str:
-    """The sentence that tells the user of a conversion; empty if the model was not converted."""
+    """Message that a model was converted; empty if it was not."""
     found = {item.key: item.value for item in model.metadata_props}.get(CONVERTED_FROM)
     if found is None:
         return ""

@@ -1,8 +1,8 @@
 """Rewrite poolings so that ONNX infers the sizes that ONNX Runtime computes.
 
-Before opset 22, ONNX's shape inference counts windows of ``ceil_mode`` that begin behind the image;
-in all opsets its rules for ``auto_pad`` differ from ONNX Runtime's with dilations, with
-``ceil_mode`` and with strides larger than the kernel.
+Before opset 22, ONNX's shape inference with ``ceil_mode`` counts windows that begin past the image.
+In all opsets, its rules for ``auto_pad`` differ from ONNX Runtime's for dilations, ``ceil_mode``,
+and strides larger than the kernel.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 def use_explicit_paddings(model: onnx.ModelProto) -> None:
     """Replace ``auto_pad`` and ``ceil_mode`` of poolings by the paddings that ONNX Runtime uses.
 
-    ``ceil_mode`` stays only where no padding expresses them. Paddings below 0 become a Slice in
-    front of the pooling. Poolings of images whose sizes are unknown stay as they are. Raises
-    `ModelError` for windows that ``auto_pad`` leaves without padding.
+    ``ceil_mode`` is kept only if no padding is equivalent. Negative paddings become a Slice before
+    the pooling. Poolings of images of unknown size are unchanged. Raises `ModelError` for windows
+    to which ``auto_pad`` assigns no padding.
     """
     unclear = [node for node in model.graph.node if _is_unclear(node)]
     while unclear:
@@ -40,15 +40,15 @@ def use_explicit_paddings(model: onnx.ModelProto) -> None:
             inferred = known.get(node.output[0], ())[2:]
             _rewrite(model, node, axes)
             unclear.remove(node)
-            # A wrong size spreads to the poolings that follow.
+            # A wrong size propagates to later poolings, so infer again.
             if inferred != tuple(axis.results for axis in axes):
                 break
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """Windows along an axis of ``size`` pixels: ``results`` windows that span ``reach`` pixels
-    each, with ``begin`` and ``end`` pixels of padding, which are cropped where less than 0."""
+    """Windows along an axis of ``size`` pixels: ``results`` windows, each spanning ``reach``
+    pixels, with ``begin`` and ``end`` pixels of padding; negative padding crops."""
 
     size: int
     begin: int
@@ -59,17 +59,17 @@ class _Axis:
 
     @property
     def fitting_end(self) -> int:
-        """Padding at the end up to the last pixel of the last window."""
+        """Padding at the end that just covers the last window."""
         return (self.results - 1) * self.stride + self.reach - self.size - self.begin
 
     @property
     def beyond(self) -> bool:
-        """Whether the last window reaches beyond the padding."""
+        """Whether the last window extends past the padding."""
         return self.fitting_end > self.end
 
     @property
     def rounded_down(self) -> int:
-        """Padding at the end for ``results`` windows without ``ceil_mode``."""
+        """Padding at the end for which there are ``results`` windows without ``ceil_mode``."""
         return 0 if -self.stride < self.fitting_end < 0 else self.fitting_end
 
 
@@ -85,7 +85,7 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """Infer the shapes of all tensors by ONNX, with 0 for unknown sizes."""
+    """Shapes of all tensors as inferred by ONNX, with 0 for unknown sizes."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     return {
         item.name: tuple(size.dim_value for size in item.type.tensor_type.shape.dim)
@@ -94,7 +94,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
 
 
 def _axis(node: onnx.NodeProto, axis: int, size: int) -> _Axis:
-    """Windows of ``node`` along an ``axis`` of the image, by the formulas of ONNX Runtime."""
+    """The windows of ``node`` along an ``axis`` of the image, by the formulas of ONNX Runtime."""
     given = _attributes(node)
     rank = len(given["kernel_shape"])
     kernel = given["kernel_shape"][axis]
@@ -126,7 +126,7 @@ def _rewrite(model: onnx.ModelProto, node: onnx.NodeProto, axes: Sequence[_Axis]
             f"{node.op_type} {node.name or node.output[0]} has windows that reach beyond the "
             f"image, for which auto_pad {given['auto_pad'].decode()} defines no padding"
         )
-    # Averages count padding but not pixels beyond it; ONNX Runtime rejects padding as wide as the
+    # Averages count padding but not pixels past it; ONNX Runtime rejects padding as wide as the
     # kernel.
     rounded_up = any(
         axis.beyond and (given.get("count_include_pad") or axis.fitting_end >= kernel)

@@ -1,4 +1,4 @@
-"""Whether a model is quantized, and how."""
+"""Determine whether and how a model is quantized."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import onnx
 
 from .undefined_operators import nodes_of
 
-# What `unquantized` says of a model without any integers.
+# Result of `unquantized` for a model without integers.
 FLOAT = "is a float model"
 _STATIC = frozenset({"QuantizeLinear", "DequantizeLinear", "QGemm", "QAttention"})
 _DYNAMIC = frozenset(
@@ -16,8 +16,8 @@ _DYNAMIC = frozenset(
 
 
 def unquantized(model: onnx.ModelProto) -> str:
-    """Why nothing of ``model`` can run on the machine, or only its products, as a predicate for a
-    sentence; empty if it is quantized with scales that the file holds."""
+    """Why nothing in ``model``, or nothing but its products, can run on the machine, worded as a
+    predicate. Empty if the model is quantized with scales stored in the file."""
     operators = {node.op_type for node in nodes_of(model.graph.node)}
     static = operators & _STATIC or any(name.startswith("QLinear") for name in operators)
     if not operators or static:

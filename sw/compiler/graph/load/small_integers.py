@@ -1,4 +1,4 @@
-"""Integers of two and four bits, stored in bytes."""
+"""Widen 2-bit and 4-bit integers to bytes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from onnx import helper, numpy_helper
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-# The type in bytes, and the limits of the values, by name of the small type.
+# The byte type and the range of values of each small type.
 _BYTES: dict[str, tuple[np.dtype, int, int]] = {
     "int2": (np.dtype(np.int8), -2, 1),
     "int4": (np.dtype(np.int8), -8, 7),
     "uint2": (np.dtype(np.uint8), 0, 3),
     "uint4": (np.dtype(np.uint8), 0, 15),
 }
-# Operators with a result of such integers that mean the same in bytes. ONNX Runtime has no others
-# but Cast.
+# Operators with 2-bit or 4-bit results that have the same meaning on bytes. ONNX Runtime supports
+# no others but Cast.
 _KNOWN = frozenset({"Constant", "Identity", "QuantizeLinear"})
 
 
 def widen_small_integers(network: Network) -> None:
-    """Stores integers of two and four bits in int8 or uint8, with a Clip behind QuantizeLinear.
+    """Store 2-bit and 4-bit integers as int8 or uint8, with a Clip after QuantizeLinear.
 
     ONNX Runtime neither returns such tensors nor moves their elements. The network is unchanged if
-    an operator other than QuantizeLinear computes one at run time.
+    one is an input, or if an operator other than QuantizeLinear computes one at run time.
     """
     small = {name for name, info in network.types.items() if info.dtype.name in _BYTES}
     makers = [maker for name in small if (maker := network.maker(name)) is not None]
@@ -48,7 +48,7 @@ def widen_small_integers(network: Network) -> None:
 
 
 def _clip(network: Network, node: Node) -> None:
-    """Lets ``node`` quantize to bytes, and clips these."""
+    """Make ``node`` quantize to bytes, and clip these to the range of its small type."""
     result = node.outputs[0]
     wide, low, high = _BYTES[network.types[result].dtype.name]
     unclipped = network.unused_name(f"{result}_unclipped")

@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's own domain that ONNX defines too, moved to ONNX's domain."""
+"""Move operators that ONNX Runtime's own domain shares with ONNX to ONNX's domain."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from onnx import TensorProto
 
 _DOMAIN = "com.microsoft"
 _BYTES = frozenset({TensorProto.INT8, TensorProto.UINT8})
-# Types that ONNX takes in every opset that the compiler knows, by operator.
+# Integer types, by operator, that ONNX allows in every opset that the compiler knows.
 _INTEGERS = {"QuantizeLinear": _BYTES, "DequantizeLinear": _BYTES | {TensorProto.INT32}}
 
 
 def use_standard_operators(model: onnx.ModelProto) -> None:
-    """Moves QuantizeLinear and DequantizeLinear of com.microsoft to ONNX's domain where both mean
-    the same: with a float32 scale and a zero point of a type that ONNX knows."""
+    """Move QuantizeLinear and DequantizeLinear of com.microsoft to ONNX's domain if they are
+    equivalent there: with a float32 scale and a zero point of a type that ONNX allows."""
     types = {item.name: item.data_type for item in model.graph.initializer}
     types |= {
         node.output[0]: _constant_type(node)

@@ -1,5 +1,5 @@
-"""Operators that ONNX does not have in the opset of a model: refused, brought by a newer one, or
-for ONNX Runtime alone."""
+"""Handle operators that ONNX does not define in a model's opset: reject them, find a newer opset
+that defines them, or leave them to ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .opsets import LAST_KNOWN
 
 _CONTRIBUTED = "com.microsoft"
 _STANDARD = ("", "ai.onnx")
-# The domain of operators while ONNX, which does not have them in the model's opset, looks at it.
+# Temporary domain that hides operators from ONNX.
 _HIDDEN = "amaranth_vta.hidden"
 
 
 def with_contributed_domain(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``, or if it has operators of com.microsoft and names no version of that domain, a
-    copy that does: ONNX Runtime does not mind either."""
+    """Return ``model``, or a copy that imports com.microsoft if it uses that domain without
+    importing it. ONNX Runtime accepts both."""
     imported = {item.domain for item in model.opset_import}
     used = {node.domain for node in nodes_of(model.graph.node)}
     if _CONTRIBUTED in imported or _CONTRIBUTED not in used:
@@ -34,12 +34,12 @@ def with_contributed_domain(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def hide_undefined(what: str, model: onnx.ModelProto, version: int) -> tuple[onnx.ModelProto, int]:
-    """Hide operators from ONNX that it does not define in opset ``version``. Return the model, and
-    the opset that defines all operators but ONNX Runtime's.
+    """Hide operators from ONNX that it does not define in opset ``version``. Returns the model, and
+    the first opset that defines all operators except ONNX Runtime's own.
 
     ONNX Runtime runs some operators, such as LayerNormalization, in older opsets than ONNX, and
-    defines others, such as SimplifiedLayerNormalization, in ONNX's domain. They move to a private
-    domain in a copy of ``model`` until `show_undefined`. Raises `ModelError`, in which ``what``
+    defines others, such as SimplifiedLayerNormalization, in ONNX's domain. In a copy of ``model``,
+    these are in a private domain until `show_undefined`. Raises `ModelError`, in which ``what``
     names the model, for an operator that ONNX Runtime does not run.
     """
     newer = [node for node in nodes_of(model.graph.node) if _is_newer(node, version)]
@@ -48,7 +48,7 @@ def hide_undefined(what: str, model: onnx.ModelProto, version: int) -> tuple[onn
         return model, version
     opsets = [_first_opset(what, node, version) for node in newer]
     try:
-        if version <= LAST_KNOWN:  # else ONNX Runtime runs it only when it is converted
+        if version <= LAST_KNOWN:  # ONNX Runtime runs newer opsets only after conversion
             exact_session(model.SerializeToString())
     except UnknownOperatorError as error:
         unknown = [node for node in foreign if node.op_type == error.operator]
@@ -68,7 +68,7 @@ def hide_undefined(what: str, model: onnx.ModelProto, version: int) -> tuple[onn
 def _too_old(
     what: str, version: int, newer: list[onnx.NodeProto], opsets: list[int], error: ModelError
 ) -> ModelError:
-    """What to say of a model that ONNX Runtime does not run."""
+    """The error for a model that ONNX Runtime does not run."""
     if not newer:
         return ModelError(f"{what}: {error}")
     return ModelError(
@@ -78,14 +78,14 @@ def _too_old(
 
 
 def is_foreign(domain: str, operator: str) -> bool:
-    """Whether no opset of ONNX has an operator, although it is of ONNX's own domain."""
+    """Whether an operator is in ONNX's domain, but in no opset of ONNX."""
     return domain in _STANDARD and operator not in _defined()
 
 
 def inferred(model: onnx.ModelProto, strict: bool = False) -> onnx.ModelProto:
-    """``model`` with the types and shapes that ONNX infers, also with undefined operators.
+    """Infer types and shapes by ONNX, even if ``model`` has undefined operators.
 
-    Raises what `onnx.shape_inference.infer_shapes` does.
+    Raises the exceptions of `onnx.shape_inference.infer_shapes`.
     """
     if not any(is_foreign(node.domain, node.op_type) for node in nodes_of(model.graph.node)):
         return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
@@ -99,14 +99,14 @@ def inferred(model: onnx.ModelProto, strict: bool = False) -> onnx.ModelProto:
 
 @cache
 def _defined() -> frozenset[str]:
-    """All operators of ONNX's domain, of all opsets."""
+    """Names of all operators in ONNX's domain, in all opsets."""
     schemas = defs.get_all_schemas_with_history()
     return frozenset(schema.name for schema in schemas if schema.domain in _STANDARD)
 
 
 def _hide(model: onnx.ModelProto, version: int | None) -> None:
-    """Move operators into a private domain if no opset defines them, or only opsets after
-    ``version``."""
+    """Move operators to the private domain if no opset defines them, or if only opsets after
+    ``version`` do."""
     for node in nodes_of(model.graph.node):
         if is_foreign(node.domain, node.op_type) or (
             version is not None and _is_newer(node, version)
@@ -116,8 +116,8 @@ def _hide(model: onnx.ModelProto, version: int | None) -> None:
 
 
 def show_undefined(model: onnx.ModelProto) -> None:
-    """Puts hidden operators back into ONNX's domain, in a ``model`` converted to the opset that
-    they need."""
+    """Move hidden operators back to ONNX's domain, after ``model`` has been converted to an opset
+    that defines them."""
     for node in nodes_of(model.graph.node):
         if node.domain == _HIDDEN:
             node.domain = ""
@@ -127,7 +127,7 @@ def show_undefined(model: onnx.ModelProto) -> None:
 
 
 def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """``nodes`` and those of the graphs in their attributes."""
+    """Yield ``nodes`` and the nodes of all subgraphs in their attributes."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -136,7 +136,7 @@ def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def _is_newer(node: onnx.NodeProto, version: int) -> bool:
-    """Whether ONNX has the operator of ``node``, but not in opset ``version``."""
+    """Whether ONNX defines the operator of ``node``, but not in opset ``version``."""
     if node.domain not in _STANDARD or is_foreign(node.domain, node.op_type):
         return False
     try:
@@ -146,7 +146,7 @@ def _is_newer(node: onnx.NodeProto, version: int) -> bool:
 
 
 def _first_opset(what: str, node: onnx.NodeProto, version: int) -> int:
-    """The first opset after ``version`` that has the operator of ``node``."""
+    """The first opset after ``version`` that defines the operator of ``node``."""
     history = [
         schema
         for schema in defs.get_all_schemas_with_history()

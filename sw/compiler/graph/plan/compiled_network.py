@@ -1,4 +1,4 @@
-"""A network compiled for one machine: its operators placed, ordered and recorded."""
+"""Compile a network for one machine: place, order and record its operators."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from .steps import PlannedStep, planned_steps
 class CompiledNetwork:
     """A network compiled for one machine: ``program``.
 
-    The network and the placement that it was made from are not kept with a program:
-    ``find_network`` and ``find_placement`` compute them at their first use.
+    The network and its placement are not saved with a program. ``find_network`` and
+    ``find_placement`` compute them on first use.
     """
 
     program: NetworkProgram
@@ -56,7 +56,7 @@ class CompiledNetwork:
 
     @cached_property
     def placement(self) -> Placement:
-        """Which operators of `network` the machine runs, as which layers."""
+        """The operators of `network` that run on the machine, as layers, and on the host."""
         return self.find_placement(self.network)
 
 
@@ -67,7 +67,7 @@ def compile_network(
     open_batch: bool = False,
     passes: Sequence[PlacedPass] = (),
 ) -> CompiledNetwork:
-    """Place the operators of a canonical network and compile those of the machine. Raises
+    """Place the operators of a canonical network and compile the layers of the machine. Raises
     `ModelError` for an output that the file format cannot hold.
 
     ``open_batch`` is that of `NetworkProgram`; ``passes`` are additional passes for the loop nest
@@ -97,8 +97,8 @@ def compile_network(
 def _record(
     steps: Sequence[PlannedStep], config: Config, known: Mapping[str, Array]
 ) -> tuple[tuple[Step, ...], tuple[Launch, ...], Program]:
-    """Record the layers' streams. Buffers with disjoint lifetimes share memory; the ``known``
-    constants of the network are packed once, into constant buffers."""
+    """Record the layers' streams. Buffers with disjoint lifetimes share memory. The network's
+    ``known`` constants are packed once, into constant buffers."""
     recorder = Recorder(config)
     steps, within = in_place(steps, buffer_alignment(config))
     packed: dict[str, Buffer] = {}
@@ -142,7 +142,7 @@ def _record(
                     own[-1].write(data)
                 constants += own
                 if not (result and isinstance(result[-1], RunLayer)):
-                    recorder.forget_kernels()  # each group of layers can be launched by itself
+                    recorder.forget_kernels()  # each group of layers can be launched separately
                     places = Places(config)
                 first = len(recorder.streams)
                 placed = Placed(recorder, places.of(step.function.elements))
@@ -167,7 +167,7 @@ def _record(
 
 
 def _launches(steps: Sequence[Step], recorder: Recorder) -> Iterator[Launch]:
-    """Joins the streams of layers that follow one another."""
+    """Join the streams of consecutive layers."""
     for is_layer, group in groupby(steps, lambda step: isinstance(step, RunLayer)):
         layers = [step for step in group if isinstance(step, RunLayer)] if is_layer else []
         streams = [index for layer in layers for index in layer.streams]
@@ -180,7 +180,7 @@ def _launches(steps: Sequence[Step], recorder: Recorder) -> Iterator[Launch]:
 
 
 def _touched(step: PlannedStep) -> list[tuple[str, int]]:
-    """The buffers that a step uses, and their bytes."""
+    """The buffers that a step uses, and their sizes in bytes."""
     match step:
         case Layer():
             return [(item.buffer, item.nbytes) for item in (*step.sources, step.result)]

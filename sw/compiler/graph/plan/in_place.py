@@ -14,7 +14,7 @@ from .steps import PlannedStep
 
 @dataclass(frozen=True)
 class Within:
-    """The bytes of a buffer from ``offset`` on."""
+    """The part of ``buffer`` that starts at byte ``offset``."""
 
     buffer: str
     offset: int
@@ -23,10 +23,10 @@ class Within:
 def in_place(
     steps: Sequence[PlannedStep], alignment: int
 ) -> tuple[list[PlannedStep], dict[str, Within]]:
-    """``steps`` without layers that only concatenate tensors whose producers can write in place,
-    and the place of each such tensor, by the name of its buffer.
+    """Remove layers that only concatenate tensors whose producers can write in place. Returns the
+    remaining steps, and where each such tensor lies, by the name of its buffer.
 
-    Tensors that pass between host and machine keep separate buffers, and so do tensors whose place
+    Tensors that pass between host and machine keep separate buffers, and so do tensors whose offset
     is not a multiple of ``alignment`` bytes.
     """
     makers = {step.result.buffer: at for at, step in enumerate(steps) if isinstance(step, Layer)}
@@ -47,7 +47,7 @@ def in_place(
         for name, offset in zip(names, offsets, strict=True):
             places[name] = Within(step.result.buffer, offset)
         del left[number]
-        # The last producer of its parts completes it.
+        # The layer that writes the last part completes the concatenation.
         last = max((makers[name] for name in names if makers[name] in left), default=None)
         if last is not None:
             maker = left[last]
@@ -57,7 +57,7 @@ def in_place(
 
 
 def outermost(name: str, places: Mapping[str, Within]) -> tuple[str, int]:
-    """The buffer that all others around ``name`` lie in, and the byte of it where that begins."""
+    """The outermost buffer that contains buffer ``name``, and the byte offset of ``name`` in it."""
     offset = 0
     while name in places:
         offset += places[name].offset

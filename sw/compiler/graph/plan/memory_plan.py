@@ -1,4 +1,4 @@
-"""Which activations share a buffer."""
+"""Assign activations with disjoint lifetimes to shared buffers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SharedBuffers:
-    """The buffer that each tensor is in, and the bytes of each buffer."""
+    """The buffer of each tensor, and the size of each buffer in bytes."""
 
     place: dict[str, int] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
 
 
 def share_buffers(lives: Mapping[str, tuple[int, int, int]]) -> SharedBuffers:
-    """Puts tensors into buffers so that no two in one buffer are live at the same time.
+    """Assign tensors to buffers so that no two tensors in a buffer are live at the same time.
 
-    ``lives`` has, for each tensor, the first and the last step that use it and its bytes. The
-    largest tensors come first, each into the smallest buffer that is free while it is live, or else
-    into a new one.
+    ``lives`` has, for each tensor, the first and the last step that use it and its size in bytes.
+    Tensors are assigned from large to small, each to the smallest buffer that is free during its
+    lifetime, or else to a new one.
     """
     plan = SharedBuffers()
     guests: list[list[tuple[int, int]]] = []
@@ -34,7 +34,7 @@ def share_buffers(lives: Mapping[str, tuple[int, int, int]]) -> SharedBuffers:
             guests.append([])
             plan.sizes.append(size)
             free = [len(guests) - 1]
-        # Any free buffer is large enough, since larger tensors came first.
+        # Any free buffer is large enough, since larger tensors were assigned first.
         number = min(free, key=lambda candidate: plan.sizes[candidate])
         guests[number].append((first, last))
         plan.place[name] = number

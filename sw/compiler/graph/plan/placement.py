@@ -1,4 +1,4 @@
-"""Which operators of a canonical network run on the machine, and why the others run on the host."""
+"""Place the operators of a canonical network on machine or host, with reasons for the host."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 
-# Makes the layer of a node, or raises `Unsupported` with the reason why the host runs it.
+# Lowers a node to a layer, or raises `Unsupported` with the reason why it runs on the host.
 MakeLayer = Callable[[Node, Tensors], Layer]
 
-# Makers of layers, by domain and operator of ONNX.
+# Lowering functions by domain and ONNX operator.
 _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Add"): addition,
     ("", "AveragePool"): average_in_float,
@@ -95,11 +95,11 @@ _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def register_operator(operator: str, domain: str = "") -> Callable[[MakeLayer], MakeLayer]:
-    """A decorator for the function that makes the layers of an ONNX ``operator`` of ``domain``.
+    """Decorate a function that lowers an ONNX ``operator`` of ``domain``.
 
-    The function is called with each such `Node` of a network and the network's `Tensors`, returns a
-    `Layer`, and raises `Unsupported` for nodes that are to run on the host. It replaces an earlier
-    function for the same operator. ``examples/own_operator.py`` shows one.
+    The function is called with each such `Node` of a network and the network's `Tensors`. It
+    returns a `Layer`, or raises `Unsupported` for nodes that are to run on the host. It replaces an
+    earlier function for the same operator. ``examples/own_operator.py`` is an example.
     """
 
     def register(make: MakeLayer) -> MakeLayer:
@@ -118,7 +118,7 @@ def has_own_operators() -> bool:
 class Placement:
     """Layers and host nodes in the order of the network.
 
-    ``views`` maps each tensor that only renames another tensor of the machine to that one.
+    ``views`` maps each tensor that only renames another tensor on the machine to that tensor.
     ``images`` are the shapes (N, C, H, W) in which the machine holds tensors.
     """
 
@@ -128,13 +128,13 @@ class Placement:
 
 
 def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> Placement:
-    """Places each operator on the machine of ``config`` if that can run it, the others on the host.
+    """Place each operator on the machine of ``config`` if possible, else on the host.
 
     ``passes`` are additional passes for the loop nest of each layer.
     """
     functions = LayerFunctions(Environment(config, passes))
     placement = _placed(network, functions)
-    # A function that cannot be built is not asked for again, so that other layers do its work.
+    # Placement is repeated without the functions that could not be built.
     while not functions.build(item for item in placement.items if isinstance(item, Layer)):
         placement = _placed(network, functions)
     return placement
@@ -155,10 +155,10 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
                 continue
             layer = _layer(node, tensors)
             tensors.note(layer)
-            for part in layer.nodes:  # a part may have had its own layer before it was fused
+            for part in layer.nodes:  # a node may have had its own layer before fusion
                 items.pop(part.name, None)
             items |= {f"{layer.name} {part.result.tensor}": part for part in layer.first}
-            # Not by its own name, which may be that of a node that the host still needs.
+            # The layer's name may be that of a node that the host still runs.
             items[layer.nodes[0].name] = layer
         except NoScheduleFits as reason:
             items[node.name] = HostNode(node, str(reason))
@@ -204,8 +204,7 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
 
 
 def _require_quantized(network: Network, node: Node) -> None:
-    """Raises `Unsupported` unless an operator in float that moves elements is between
-    quantizations."""
+    """Raise `Unsupported` unless a float operator that moves elements is between quantizations."""
     operands = node.inputs if node.operator in ("Concat", "Max", "Min") else node.inputs[:1]
     given = [name for name in operands if name not in network.constants]
     for name in given:
@@ -218,7 +217,7 @@ def _require_quantized(network: Network, node: Node) -> None:
 
 
 def _why_no_function(tensors: Tensors, node: Node) -> str:
-    """Why an element-wise operator is not part of a function of one tensor."""
+    """The reason why an element-wise operator is not part of a function of one tensor."""
     network = tensors.network
     given = [name for name in node.reads if name not in network.constants]
     for name in given:
@@ -235,7 +234,7 @@ def _why_no_function(tensors: Tensors, node: Node) -> str:
 
 
 def _needed(items: list[Layer | HostNode], tensors: Tensors) -> list[Layer | HostNode]:
-    """``items`` without those whose results only absorbed nodes read."""
+    """Remove ``items`` whose results are read only by absorbed nodes."""
     read = set(map(tensors.root, tensors.network.outputs))
     needed: list[Layer | HostNode] = []
     for item in reversed(items):
@@ -251,8 +250,8 @@ def _needed(items: list[Layer | HostNode], tensors: Tensors) -> list[Layer | Hos
 
 
 def _same_layout(held: Image, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor held as images has the same bytes as one of ``shape``: pixels of a channel
-    reshaped, images flattened to features, or rows reshaped."""
+    """Whether images in the shape ``held`` have the same memory layout as a tensor of ``shape``,
+    which may reshape the pixels of a channel, flatten images to features, or reshape rows."""
     features = (held[0], prod(held[1:]))
     if shape in (features, (*features, 1, 1)):
         return True
@@ -262,9 +261,8 @@ def _same_layout(held: Image, shape: tuple[int, ...]) -> bool:
 
 
 def _changes_type(node: Node, tensors: Tensors) -> bool:
-    """Whether ``node`` quantizes a stored tensor with equal steps, so that the integers are
-    unchanged and its result is a view of its input.
-    """
+    """Whether ``node`` requantizes a stored tensor with equal steps, so that the machine's integers
+    are unchanged. The result then becomes a view of the input."""
     network = tensors.network
     out = parameters_of(network, node, "QuantizeLinear")
     maker = network.maker(node.inputs[0]) if out else None
@@ -282,7 +280,7 @@ def _changes_type(node: Node, tensors: Tensors) -> bool:
 
 
 def _view(node: Node, tensors: Tensors) -> None:
-    """Makes the result of ``node`` another name of its input, if the layout stays the same. Raises
+    """Make the result of ``node`` a view of its input, if the layout stays the same. Raises
     `Unsupported`."""
     root = tensors.root(node.inputs[0])
     tensors.require_made(node.inputs[0])

@@ -1,4 +1,4 @@
-"""The order in which host and machine work, and the tensors that pass between them."""
+"""Order the steps of host and machine, and insert the transfers between them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PlannedStep = RunHost | Layer | ToMachine | ToHost
 
 
 def planned_steps(network: Network, placement: Placement) -> list[PlannedStep]:
-    """The operators of ``placement`` in the order in which they run; before each, the transfers of
-    the tensors that it needs from the other side."""
+    """The operators of ``placement`` in execution order, each preceded by transfers of the tensors
+    that it needs from the other side."""
     return _Planner(network, placement).steps()
 
 
@@ -28,10 +28,11 @@ class _Planner:
         self.network = network
         self.placement = placement
         self.on_host = set(network.inputs) | set(network.constants)
-        # By tensor, the tiled forms in which the machine holds it.
+        # By tensor, the tiled layouts in which the machine holds it.
         self.held: dict[str, list[TiledTensor]] = {}
         self.done: list[PlannedStep] = []
-        # A layer may read the integers from which the float input of its first node is dequantized.
+        # A layer may read the integers of a DequantizeLinear whose float result its first node
+        # reads.
         layers = [item for item in placement.items if isinstance(item, Layer)]
         self.needed = {source.tensor for layer in layers for source in layer.sources}
         self.needed |= set(network.outputs)
@@ -89,9 +90,10 @@ class _Planner:
 
 
 def _segments(network: Network, placement: Placement) -> Iterator[list[Item]]:
-    """Items in groups that run on one side, as large as dependences allow, beginning with the host.
+    """Group items that run on the same side into segments as large as dependences allow, beginning
+    with the host.
 
-    Within a group the items keep their order.
+    Items keep their order within a segment.
     """
     items = placement.items
     known = set(network.inputs) | set(network.constants)

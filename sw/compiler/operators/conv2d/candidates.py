@@ -1,4 +1,4 @@
-"""The schedules of a convolution that fit a machine, with rough estimates of their cycles."""
+"""Candidate schedules of a convolution: knobs that fit, with rough estimates of their cycles."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .sizes import Conv2dKnobs, Conv2dSizes
 
 Array = npt.NDArray[Any]
 _BOTH = (True, False)
-# Tiles of different shapes, but of the same channels, that are considered first.
+# Number of tile shapes (rows, columns) per setting of the other knobs that are ranked first.
 _SHAPES = 3
 
 
 def candidates(c: Conv2dSizes, config: Config) -> Candidates[Conv2dKnobs]:
     """Knobs whose tiles fit the scratchpads, the best by a rough estimate first.
 
-    All are evaluated at once, in arrays with one item per schedule.
+    Vectorized: arrays with one item per schedule.
     """
     tilings = _tilings(c, config)
-    # Narrower tiles load more, but tiles that leave no remainder may take fewer cycles.
+    # Narrower tiles load more, but tiles that divide the width evenly may take fewer cycles.
     even, exact = (
         _widest(tilings, widths, c, config)
         for widths in (even_tiles(c.output_width), divisors(c.output_width))
@@ -46,7 +46,7 @@ def candidates(c: Conv2dSizes, config: Config) -> Candidates[Conv2dKnobs]:
 
 
 def _tilings(c: Conv2dSizes, config: Config) -> dict[str, Array]:
-    """All knobs but ``columns``, for tilings with which one copy of the weights fits."""
+    """All knobs but ``columns``, for tilings whose weights fit the scratchpad once."""
     values = {
         "outputs": even_tiles(c.outputs),
         "rows": even_tiles(c.output_height),
@@ -69,7 +69,7 @@ def _tilings(c: Conv2dSizes, config: Config) -> dict[str, Array]:
 
 
 def _widest(tilings: dict[str, Array], widths: list[int], c: Conv2dSizes, config: Config) -> Array:
-    """The first of ``widths`` that fits each tiling, 0 where none does."""
+    """The first of ``widths`` that fits, for each tiling; 0 where none does."""
     rows = {name: values[:, None] for name, values in tilings.items()}
     many = _many({**rows, "columns": np.array(widths)})
     fits: Array = np.asarray(many.fits(c, config))
@@ -82,8 +82,9 @@ def _many(fields: Mapping[str, Any]) -> Conv2dKnobs:
 
 
 def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
-    """Estimates without a walk, as if all tiles were alike: the first operands are loaded, each
-    tile then takes as long as its slowest part, and the last one is stored."""
+    """Closed-form estimates that assume equal tiles: load the first operands, compute every tile at
+    the rate of the slowest unit, store the last tile.
+    """
     blocks, whole = parts(c.outputs, knobs.outputs), knobs.is_whole(c)
     tiles = knobs.images(c) * blocks
     steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
@@ -105,7 +106,7 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     tile = knobs.outputs * knobs.inputs * knobs.kernel_rows * c.weights_per_row
     weights = bus_cycles(config, 1, tile * config.wgt.element_bytes)
     load_first = image + weights
-    # The operand that stays on chip is loaded once for all tiles that use it.
+    # The stationary operand is loaded once for all tiles that use it.
     load = np.where(whole & knobs.weights_outside, image + weights / knobs.images(c), load_first)
     inside = whole & (knobs.weights_outside ^ True)
     load = np.where(inside, image / blocks + weights, load)
@@ -115,7 +116,7 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     step = np.maximum(gemm, load + store / steps)
     step = np.maximum(step, (gemm + load + ROUND_TRIP_CYCLES) / copies)
     turn = (steps * gemm + alu + store + ROUND_TRIP_CYCLES) / banks
-    # All but the last passes of the ALU keep GEMM from issuing the next tile.
+    # All but the last ALU passes keep GEMM from issuing the next tile.
     issue = steps * gemm + vectors * max(c.operations - OVERLAPPING_PASSES, 0)
     slowest = np.maximum(np.maximum(steps * step, turn), issue)
     total: Array = load_first + tiles * slowest + alu + store

@@ -1,4 +1,4 @@
-"""The cycles of a schedule of a convolution: its tiles, walked through the cost model."""
+"""Cycles of a convolution's schedule: walks its tiles through the cost model."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from .sizes import Conv2dKnobs, Conv2dSizes
 
 
 def estimated(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs, limit: float = inf) -> Estimate:
-    """The estimate of a schedule by walking all its tiles through the cost model; the walk stops
-    once ``limit`` cycles are certain to be reached."""
+    """Estimate a schedule by walking all its tiles through the cost model; the walk stops once the
+    schedule is certain to take at least ``limit`` cycles.
+    """
     return _Tiles(c, config, knobs).estimate(limit)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Nest:
-    """The loop nest that computes the tiles of a size: one object for each size. It accumulates
-    ``pixels`` vectors; with a pooling more than it stores."""
+    """The loop nest for output tiles of one size; one object per size. It accumulates ``pixels``
+    vectors, which with a pooling are more than it stores.
+    """
 
     outputs: int
     rows: int
@@ -43,7 +45,7 @@ class _Nest:
 
 
 class _Tile(NamedTuple):
-    """A tile of the output: which tile of weights and of the image it needs, and its nest."""
+    """An output tile: the indices of its weight tile and image tile, and its loop nest."""
 
     block: int
     image: int
@@ -59,7 +61,7 @@ class _Tiles:
         self.image = BufferCopies(self.pipeline, knobs.copies_of_image(c))
         self.weights = BufferCopies(self.pipeline, knobs.copies_of_weights(c))
         self.whole, self.output_width = knobs.is_whole(c), c.output_width
-        # By size of tile: the rows of memory that hold it, and the bytes of each.
+        # Memoized by tile size: number of contiguous rows in DRAM, and bytes per row.
         self.image_rows: dict[tuple[int, ...], tuple[int, int]] = {}
         self.weight_rows: dict[tuple[int, ...], tuple[int, int]] = {}
         self.result_rows: dict[_Nest, tuple[int, int]] = {}
@@ -117,7 +119,7 @@ class _Tiles:
                 waits = []
             if not knobs.in_turn:
                 self._load_constants(nest.outputs)
-            # As `mark_independent` lets GEMM wait for the ALU before each epilogue.
+            # The WaitForAlu that `mark_independent` inserts before each epilogue.
             waited = pipeline.reset(0, [alu]) if knobs.in_turn and alu is not None else None
             alu = pipeline.alu(vectors, [gemm, waited], c.operations)
             if c.pooling is not None:
@@ -142,7 +144,7 @@ class _Tiles:
             pairs = [(block, image) for block in blocks for image in images]
         else:
             pairs = [(block, image) for image in images for block in blocks]
-        # Some are made that the walk does not reach: `_make` takes half the time.
+        # The walk may be pruned before it reaches all of these tiles: `_make` halves their cost.
         make = _Tile._make
         return [
             make((block, image, nests[outputs, size])) for (block, outputs), (image, size) in pairs
@@ -153,8 +155,8 @@ class _Tiles:
         return _Nest(outputs, rows, columns, pixels)
 
     def _behind_alu(self) -> set[_Nest]:
-        """Loop nests whose GEMM waits for the ALU, since at some point they accumulate in the bank
-        that the ALU reads. Each nest alternates between the two banks.
+        """Loop nests whose GEMM waits for the ALU because some tile accumulates in the bank that
+        the ALU reads. Each nest alternates between the two banks.
         """
         if not self.knobs.in_turn:
             return {tile.nest for tile in self.tiles[1:]}
@@ -170,7 +172,7 @@ class _Tiles:
         return found
 
     def _micro_ops(self) -> tuple[int, bool]:
-        """Bytes of all micro-ops and False, or of those of one GEMM and True if not all fit.
+        """Bytes of all micro-ops and False if they all fit; else the bytes for one GEMM and True.
 
         Two loops become loops of the instruction, the others are unrolled into micro-ops, and each
         combination of buffer copies needs separate micro-ops.
@@ -192,8 +194,9 @@ class _Tiles:
         self.pipeline.load_for_compute(elements * self.config.acc.element_bytes)
 
     def _load(self, tile: _Tile, before: _Tile | None, inputs: int, kernel_rows: int) -> None:
-        """Loads the operands of a step that the previous step, of the tile ``before``, has not
-        loaded."""
+        """Load the operands of a step, except those still held from the previous step, which was in
+        the tile ``before``.
+        """
         stays, outside = self.whole, self.knobs.weights_outside
         same_block = before is not None and before.block == tile.block
         same_image = before is not None and before.image == tile.image
@@ -217,7 +220,7 @@ class _Tiles:
     def _rows_of_image(
         self, rows: int, columns: int, inputs: int, kernel_rows: int
     ) -> tuple[int, int]:
-        """How many rows of memory hold a tile of the image, and the bytes of each."""
+        """Number of contiguous rows in DRAM that hold an image tile, and bytes per row."""
         c = self.c
         rows, columns = c.input_rows(rows, kernel_rows), c.input_columns(columns)
         rows, columns = min(rows, c.height), min(columns, c.width)
@@ -242,7 +245,9 @@ class _Tiles:
         return rows, row * self.config.wgt.element_bytes
 
     def _load_added(self, nest: _Nest, used: Task | None) -> Task:
-        """Loads the tile of the other operand of an addition, once the previous one is ``used``."""
+        """Load a tile of the addition's other operand once ``used``, the last user of its buffer,
+        ends.
+        """
         return self.pipeline.load(*self._rows_of_results(nest), [used])
 
     def _store(self, nest: _Nest, after: Task) -> Task:

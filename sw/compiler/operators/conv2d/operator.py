@@ -1,4 +1,4 @@
-"""The operator conv2d, with given knobs or with the tuner's choice."""
+"""The conv2d operator, with given knobs or with the tuner's choice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .stages import scheduled
 
 @dataclass(frozen=True)
 class Conv2d(Conv2dSizes):
-    """A convolution of these sizes, as a workload of the tuner."""
+    """A convolution of these sizes as a workload for the tuner."""
 
     def without_parameters(self) -> Conv2d:
         if self.addition is None:
@@ -43,11 +43,12 @@ class Conv2d(Conv2dSizes):
 def conv2d(
     workload: Conv2d, env: Environment, knobs: Conv2dKnobs | None = None, name: str = "conv2d"
 ) -> Function:
-    """A function of input, weights, bias and output.
+    """Build a function of input, weights, bias and output.
 
     Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
     inputs, kernel height, kernel width · terms, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs,
-    BATCH, BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, output is (batch, outputs, output
-    height, output width, BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
+    BATCH, BLOCK_OUT) acc_dtype or requantization parameters (see `epilogue`), output is (batch,
+    outputs, output height, output width, BATCH, BLOCK_OUT) out_dtype. Default knobs and exceptions:
+    see `tuned`.
     """
     return tuned(workload, env, knobs, name)

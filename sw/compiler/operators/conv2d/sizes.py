@@ -12,18 +12,19 @@ from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.compiler.operators.parts.window import SlidingWindow
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 
-# The most copies of a tile of the image, with `Conv2dKnobs.ahead`.
+# Maximum number of image tiles held at a time, with `Conv2dKnobs.ahead`.
 _MAX_COPIES = 8
 
 
 @dataclass(frozen=True)
 class Conv2dSizes(SlidingWindow):
     """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
-    BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in pixels;
-    ``pads`` are rows and columns of ``pad_value`` at the top, left, bottom and right. Each weight
-    is the sum of ``terms`` values of wgt_dtype, for weights that need more bits. The ``addition``
-    of another tensor may follow, or a ``pooling``: ``output_height`` and ``output_width`` are then
-    those of its maxima."""
+    BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` of the input are in pixels; ``pads``
+    are rows and columns of ``pad_value`` at the top, left, bottom and right. Each weight is the sum
+    of ``terms`` values of wgt_dtype, for weights that need more bits. An ``addition`` of another
+    tensor or a ``pooling`` may be fused; with a pooling, ``output_height`` and ``output_width`` are
+    the size after it.
+    """
 
     batch: int
     inputs: int
@@ -58,7 +59,7 @@ class Conv2dSizes(SlidingWindow):
 
     @property
     def carries(self) -> bool:
-        """Whether tiles, of one row of maxima, carry results over to the tile below."""
+        """Whether each tile is one row of maxima and carries results over to the tile below."""
         return self.pooling is not None and self.pooling.carries
 
     @property
@@ -83,7 +84,7 @@ class Conv2dSizes(SlidingWindow):
 
     @property
     def weights_per_row(self) -> int:
-        """Tiles of weights in a row of the kernel, per tile of inputs and tile of outputs."""
+        """Weight tiles in a row of the kernel, per input tile and output tile."""
         return self.kernel[1] * self.terms
 
     @property
@@ -93,17 +94,17 @@ class Conv2dSizes(SlidingWindow):
 
     @property
     def row_step(self) -> int:
-        """The stride in rows with which the input is loaded: no output reads the rows between."""
+        """Stride in rows with which the input is loaded: rows that no output reads are skipped."""
         whole = self.kernel[0] > 1 or any(self.pads) or self.pooling is not None
         return 1 if whole else self.strides[0]
 
     def image_rows(self, rows: int) -> int:
-        """Rows of results before pooling that a tile of ``rows`` rows of the output computes."""
+        """Rows of pre-pooling results that a tile of ``rows`` output rows computes."""
         return rows if self.pooling is None else self.pooling.rows(rows)
 
     def held_rows(self, rows: int) -> int:
-        """Rows of results that a tile of ``rows`` rows of the output has in accumulators."""
-        # The first tile has no tile above it.
+        """Rows of results that are in accumulators for a tile of ``rows`` rows of the output."""
+        # The first tile has no predecessor to carry rows from.
         more = self.pooling.rows_without_carry if self.pooling is not None else 0
         return self.image_rows(rows) + more
 
@@ -114,7 +115,7 @@ class Conv2dSizes(SlidingWindow):
         return self.rows_read(self.image_rows(rows), kernel_rows)
 
     def rows_read(self, image_rows: int, kernel_rows: int | None = None) -> int:
-        """Rows of input that ``image_rows`` rows of results before pooling read."""
+        """Rows of input that ``image_rows`` rows of pre-pooling results read."""
         if self.row_step > 1:
             return image_rows
         return super().input_rows(image_rows, kernel_rows)
@@ -160,7 +161,7 @@ class Conv2dKnobs:
         return (self.inputs >= c.inputs) & (self.kernel_rows >= c.kernel[0])
 
     def images(self, c: Conv2dSizes) -> int:
-        """The number of tiles of the image, over all images."""
+        """Number of image tiles, over all images."""
         rows, columns = parts(c.output_height, self.rows), parts(c.output_width, self.columns)
         return c.batch * rows * columns
 
@@ -169,12 +170,12 @@ class Conv2dKnobs:
         return self.is_whole(c) & (self.outputs >= c.outputs) & outside
 
     def image_loaded_once(self, c: Conv2dSizes) -> bool:
-        """Whether there is a single tile of the image, loaded only once."""
+        """Whether the whole image is a single tile that is loaded only once."""
         inside = (self.outputs >= c.outputs) | (self.weights_outside ^ True)
         return self.is_whole(c) & (self.images(c) == 1) & inside
 
     def copies_of_image(self, c: Conv2dSizes) -> int:
-        """Tiles of the image that are held at a time."""
+        """Image tiles held at a time."""
         return 1 + (self.image_copies - 1) * (self.ahead & (self.image_loaded_once(c) ^ True))
 
     def copies_of_weights(self, c: Conv2dSizes) -> int:
@@ -185,11 +186,11 @@ class Conv2dKnobs:
         return 1 + self.in_turn * (self.result_copies - 1)
 
     def resets(self, c: Conv2dSizes, config: Config) -> bool:
-        """Whether accumulators are reset; else the first products overwrite them."""
+        """Whether accumulators are reset; otherwise the first products overwrite them."""
         return (self.is_whole(c) & bool(config.overwrite)) ^ True
 
     def image_elements(self, c: Conv2dSizes) -> int:
-        """Elements of a tile of the image."""
+        """Elements of an image tile."""
         rows = c.rows_read(c.held_rows(self.rows), self.kernel_rows)
         region = rows * c.input_columns(self.columns)
         return self.inputs * region
@@ -219,8 +220,9 @@ class Conv2dKnobs:
         )
 
     def with_more_copies(self, c: Conv2dSizes, config: Config) -> Iterator[Conv2dKnobs]:
-        """The same with more copies of the image, an even number, of an addition's other operand,
-        and of accumulators for smaller tiles, as long as there is room."""
+        """These knobs, and variants that use the remaining room for more copies: of the image (an
+        even number), of an addition's other operand, and, with half-size tiles, of accumulators.
+        """
         most = _MAX_COPIES if self.copies_of_image(c) > 1 else self.image_copies
         more = replace(self, added_copies=1 + (c.addition is not None))
         start = more if more.fits(c, config) else self
@@ -230,11 +232,12 @@ class Conv2dKnobs:
                 for copies in range(self.image_copies, most + 1, 2)
                 if (tile_copies := replace(tile, image_copies=copies)).fits(c, config)
             ]
-            # Halves have twice the copies of accumulators as well: only the most.
+            # Of a half-size tile, which already has twice the accumulator copies, only the most
+            # image copies.
             yield from filled[tile == self :] if tile is start else filled[-1:]
 
     def _halves(self) -> Iterator[Conv2dKnobs]:
-        """Tiles of half the size, of which twice as many are held in accumulators."""
+        """Half-size tiles, with twice as many copies in accumulators."""
         for name in ("columns", "rows", "outputs") if self.in_turn else ():
             size = getattr(self, name)
             if size > 1:

@@ -1,4 +1,4 @@
-"""The expression of a convolution, and its schedules."""
+"""A convolution as a tensor expression, and its schedules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .sizes import Conv2dKnobs, Conv2dSizes
 
 
 def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    """The schedule for ``knobs``, and the arguments of the function."""
     product = expression(c, env)
     y, conv = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
@@ -30,7 +30,7 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
         s[y].split(axis, factor)
         for axis, factor in ((o, knobs.outputs), (h, knobs.rows), (w, knobs.columns))
     )
-    # Carried results come from the tile above, which is computed directly before.
+    # Results are carried from the tile above, which must be computed directly before.
     tile = (wo, ho) if c.carries else (ho, wo)
     outer = (oo, n, *tile) if knobs.weights_outside else (n, *tile, oo)
     s[y].reorder(*outer, *part, oi, hi, wi, b, k)
@@ -52,14 +52,14 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
 
 
 def _carry(s: te.Schedule, product: Product, column: IterVar, knobs: Conv2dKnobs) -> None:
-    """Computes each row of results once in all tiles of a ``column`` of them."""
+    """Compute each row of results once per ``column`` of tiles, and carry shared rows."""
     results = (product.total, *product.epilogue.stages)
     for tensor in (product.x_buf, *results):
         s[tensor].store_at(column)
     carried = results[: -len(Pooling.STAGES)]
     for tensor in carried:
         s[tensor].carry(tensor.op.axis[2])
-    # Two tiles read its last row, while GEMM computes the next one.
+    # Two tiles read its last row while GEMM computes the next one.
     s[carried[-1]].double_buffer(2 * knobs.copies_of_results())
 
 
@@ -108,7 +108,7 @@ def expression(c: Conv2dSizes, env: Environment) -> Product:
 
 
 def _rows_that_are_read(x: Tensor, c: Conv2dSizes) -> Tensor:
-    """The input, padded, without the rows that no output reads."""
+    """The padded input, without the rows that no output reads."""
     if c.row_step == 1:
         return padded(x, c.pads, c.pad_value, "x_buf")
     batch, inputs, _, *row = x.shape

@@ -1,4 +1,4 @@
-"""A depthwise convolution in the same tile as the 1×1 convolution before it."""
+"""A depthwise convolution fused with the 1×1 convolution before it."""
 
 from .operator import ExpandedConv2d, expanded_conv2d, is_possible
 from .sizes import ExpandedConv2dKnobs

@@ -1,4 +1,4 @@
-"""The cycles of a schedule: its tiles, walked through the cost model."""
+"""Cycles of a fused expansion's schedule: walks its tiles through the cost model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sizes import ExpandedConv2dKnobs, ExpandedSizes, constants, fits, tile_siz
 
 
 def estimated(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) -> Estimate:
-    """The estimate of a schedule by walking all its tiles through the cost model."""
+    """Estimate a schedule by walking all its tiles through the cost model."""
     return _Tiles(workload, config, knobs).estimate()
 
 
@@ -37,7 +37,7 @@ def candidates(workload: ExpandedSizes, config: Config) -> list[tuple[float, Exp
 
 
 def _rough(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) -> float:
-    """Cycles as if all tiles were alike."""
+    """Estimated cycles, assuming equal tiles."""
     a, d = workload.expansion, workload.depthwise
     size = tile_sizes(workload, knobs.rows, knobs.columns)
     tiles = parts(d.group.output_height, knobs.rows) * parts(d.group.output_width, knobs.columns)
@@ -59,7 +59,7 @@ def _rough(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) 
 
 @dataclass(frozen=True)
 class _Tile:
-    """``rows`` and ``columns`` of results, and of the image region that they need."""
+    """An output tile of ``rows`` and ``columns``, and the size of the image region it reads."""
 
     rows: int
     columns: int
@@ -76,7 +76,7 @@ class _Tile:
 
 
 class _Tiles:
-    """The tiles of the output, in the order of the schedule, as tasks of the cost model."""
+    """The output tiles in schedule order, as tasks of the cost model."""
 
     def __init__(self, workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) -> None:
         self.a, self.d, self.knobs, self.config = (
@@ -92,22 +92,21 @@ class _Tiles:
             tiles * config.wgt.element_bytes for tiles in weights_of(workload)
         )
         self.constants = constants(workload)
-        # Tasks of the latest tiles, with None before the first.
+        # Tasks of the latest tiles; None before the first tile.
         self.forwards: list[Task | None] = [None] * 3
         self.stores: list[Task | None] = [None] * 3
         self.products: list[Task | None] = [None] * 3
-        # The ALU operations of the latest sums and expansions, or of the latest steps.
+        # The latest ALU operations on sums and on expansions (with in_turn: of the latest steps).
         self.rescaled: list[Task | None] = [None] * 2
         self.expanded: list[Task | None] = [None] * 2
-        # The tile that is expanded and not yet forwarded, and its ALU operations.
+        # The tile that is expanded but not yet forwarded, and its ALU operations.
         self.waiting: tuple[_Tile, Task] | None = None
 
     def estimate(self) -> Estimate:
         return self.pipeline.estimate(self._schedule())
 
     def _schedule(self) -> Iterator[None]:
-        """Adds the tasks of one step at a time: the expansion of a tile, and the sums of one
-        before."""
+        """Add the tasks of one step at a time: expand a tile and sum an earlier one."""
         a, b, knobs = self.a, self.d.group, self.knobs
         self.pipeline.load_for_compute(self.constants * self.config.acc.element_bytes)
         if self.shared_bytes:
@@ -133,14 +132,16 @@ class _Tiles:
         return min(b.input_rows(rows), b.height), min(b.input_columns(columns), b.width)
 
     def _image_rows(self, tile: _Tile) -> tuple[int, int]:
-        """How many rows of memory hold a tile of the image, and the bytes of each."""
+        """Number of contiguous rows in DRAM that hold an image tile, and bytes per row."""
         rows, columns = tile.image_rows, tile.image_columns
         if columns == self.a.width:
             rows, columns = 1, rows * columns
         return self.a.inputs * rows, columns * self.config.inp.element_bytes
 
     def _one_ahead(self, expanded: _Tile | None, summed: _Tile | None) -> None:
-        """The two kinds of sums are in separate banks, which the ALU must leave first."""
+        """Expansions and sums have separate banks, which GEMM can use only once the ALU has left
+        them.
+        """
         if expanded is not None:
             gemm = self._expand(expanded, [self.expanded[-1], self.forwards[-2]])
             alu = self._requantize_expanded(expanded, gemm)
@@ -150,7 +151,7 @@ class _Tiles:
             self._store(summed, self._requantize(summed, gemm))
 
     def _in_turn(self, expanded: _Tile | None, summed: _Tile | None) -> None:
-        """The sums of a step are in the bank that the ALU had two steps ago."""
+        """The sums of a step reuse the bank that the ALU worked on two steps earlier."""
         gemm = alu = product = None
         if summed is not None:
             product = gemm = self._sum(summed, [self.forwards[-2], self.expanded[-2]])

@@ -1,9 +1,9 @@
 """A depthwise convolution fused with the 1×1 convolution before it.
 
-The 1×1 convolution expands an image to many channels, of which the depthwise one reads each tile
-separately. A tile of channels is expanded, requantized and forwarded to the input scratchpad, where
-the depthwise convolution reads it: the expanded image is never in memory. The halo of output tiles
-is expanded twice.
+The 1×1 convolution expands an image to many channels, and the depthwise convolution reads each
+channel tile separately. A channel tile is expanded, requantized and forwarded to the input
+scratchpad, where the depthwise convolution reads it: the expanded image never goes to memory. The
+halo of output tiles is expanded twice.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class ExpandedConv2d(ExpandedSizes):
 
 
 def is_possible(workload: ExpandedConv2d, config: Config) -> bool:
-    """Whether the machine can run it in one tile: it forwards results to inputs, GEMM and ALU
-    overlap, and all results are requantized by REQUANTIZE."""
+    """Whether the machine can run the fused operator: it can forward results to the input
+    scratchpad, GEMM and ALU overlap, and REQUANTIZE requantizes all results.
+    """
     a, b = workload.expansion, workload.depthwise.group
     plain = a.kernel == (1, 1) and a.strides == (1, 1) and not any(a.pads)
     alone = a.addition is None and a.pooling is None
@@ -58,8 +59,9 @@ def expanded_conv2d(
     knobs: ExpandedConv2dKnobs | None = None,
     name: str = "expanded_conv2d",
 ) -> Function:
-    """A function of input, weights and parameters of the expansion, those of the depthwise
-    convolution, and output, as `conv2d` and `grouped_conv2d` have them; the weights of the
-    expansion are (outputs, inputs, terms, BLOCK_OUT, BLOCK_IN). Knobs and errors are those of
-    `tuned`."""
+    """Build a function of input, weights and parameters of the expansion, weights and parameters of
+    the depthwise convolution, and output. Layouts are as in `conv2d` and `grouped_conv2d`, except
+    that the weights of the expansion are (outputs, inputs, terms, BLOCK_OUT, BLOCK_IN). Default
+    knobs and exceptions: see `tuned`.
+    """
     return tuned(workload, env, knobs, name)

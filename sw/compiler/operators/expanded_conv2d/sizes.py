@@ -11,8 +11,9 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 
 @dataclass(frozen=True)
 class ExpandedSizes:
-    """The ``depthwise`` convolution, of groups of one tile of channels, of the results of the
-    ``expansion``, a 1×1 convolution with as many tiles of outputs."""
+    """A 1×1 convolution, ``expansion``, and a ``depthwise`` convolution of its results, whose
+    groups are one channel tile each: as many groups as the expansion has output tiles.
+    """
 
     expansion: Conv2dSizes
     depthwise: GroupedConv2d
@@ -20,14 +21,14 @@ class ExpandedSizes:
 
 @dataclass(frozen=True)
 class ExpandedConv2dKnobs:
-    """``rows`` and ``columns`` are the output tile, of one tile of channels; ``image_copies`` image
-    tiles are held at a time. With ``whole_weights`` all weights are loaded at the start, otherwise
-    those of a channel tile for each of its tiles.
+    """``rows`` and ``columns`` of an output tile, which is one channel tile deep; ``image_copies``
+    image tiles are held at a time. With ``whole_weights`` all weights are loaded at the start,
+    otherwise the weights of a channel tile are loaded for each of its output tiles.
 
-    The expansion of the next tile and the sum of this one are in different banks, so that the ALU
+    The expansion of the next tile and the sums of this one are in different banks, so that the ALU
     requantizes one while GEMM computes the other. With ``in_turn`` tiles are expanded three tiles
     ahead, into alternating banks: both sums of an iteration are in one bank, and the ALU
-    requantizes both while GEMM computes those of the next iteration in the other.
+    requantizes them while GEMM computes the sums of the next iteration in the other bank.
     """
 
     rows: int
@@ -39,7 +40,7 @@ class ExpandedConv2dKnobs:
 
 @dataclass(frozen=True)
 class TileSizes:
-    """Vectors of a tile: ``expanded`` ones, the same ``padded``, and ``results``."""
+    """Vectors of a tile: ``expanded``, the same ``padded``, and ``results``."""
 
     expanded: int
     padded: int
@@ -47,21 +48,21 @@ class TileSizes:
 
 
 def tile_sizes(workload: ExpandedSizes, rows: int, columns: int) -> TileSizes:
-    """The sizes of a tile of so many ``rows`` and ``columns`` of results."""
+    """The sizes for an output tile of ``rows`` and ``columns``."""
     b = workload.depthwise.group
     height, width = b.input_rows(rows), b.input_columns(columns)
     return TileSizes(min(height, b.height) * min(width, b.width), height * width, rows * columns)
 
 
 def constants(workload: ExpandedSizes) -> int:
-    """Accumulators for constants."""
+    """Number of accumulators that hold constants."""
     a, d = workload.expansion, workload.depthwise
     both = (a.requantize, a.outputs), (d.group.requantize, d.constants)
     return sum(item.constants * tiles + item.shared for item, tiles in both)
 
 
 def weights_of(workload: ExpandedSizes) -> tuple[int, int]:
-    """Tiles of weights for a tile of channels, and for all of them together."""
+    """Weight tiles per channel tile, and weight tiles that all channel tiles share."""
     a, d = workload.expansion, workload.depthwise
     expansion, filters = a.inputs * a.terms, d.group.kernel[0] * d.weights_per_row
     return (expansion, filters) if d.alike else (expansion + filters, 0)

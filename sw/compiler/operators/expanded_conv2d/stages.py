@@ -1,4 +1,4 @@
-"""The expression of both convolutions, and its schedules."""
+"""Both convolutions as tensor expressions, and their schedules."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from .sizes import ExpandedConv2dKnobs, ExpandedSizes
 
 @dataclass(frozen=True)
 class Expanded:
-    """The tensors of the expansion: ``narrowed`` is its result, out_dtype, and ``forwarded`` that
-    with padding, in the scratchpad of inputs."""
+    """Tensors of the expansion: ``narrowed`` is its result, out_dtype, and ``forwarded`` the padded
+    result in the input scratchpad.
+    """
 
     x: Tensor
     w: Tensor
@@ -45,7 +46,7 @@ class Expanded:
 
 
 def expression(workload: ExpandedSizes, env: Environment) -> tuple[Expanded, Product]:
-    """The expansion, and the sum of products of its forwarded results, with its epilogue."""
+    """The expansion, and the sum of products over its forwarded results, with its epilogue."""
     a, b, acc = workload.expansion, workload.depthwise.group, env.acc_dtype
     tail = (env.BATCH, env.BLOCK_IN)
     x = te.placeholder((a.batch, a.inputs, a.height, a.width, *tail), "x", env.inp_dtype)
@@ -75,7 +76,7 @@ def expression(workload: ExpandedSizes, env: Environment) -> tuple[Expanded, Pro
 
 
 def scheduled(workload: ExpandedSizes, env: Environment, knobs: ExpandedConv2dKnobs) -> Scheduled:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    """The schedule for ``knobs``, and the arguments of the function."""
     expanded, product = expression(workload, env)
     y = product.epilogue.y
     s = te.create_schedule(y.op)
@@ -107,8 +108,9 @@ def place_both(
     banks: tuple[int | None, int | None],
     env: Environment,
 ) -> None:
-    """Computes the expansion and what reads it at the place ``tile``, for one tile of channels,
-    each in its bank of ``banks``; the image is loaded at its own place, in so many copies."""
+    """Place the expansion and its consumer at the axis ``tile``, for one channel tile, each in its
+    bank of ``banks``; the image is loaded at its own axis, into the given number of copies.
+    """
     for bank, total, end in (
         (banks[0], expanded.total, expanded.epilogue),
         (banks[1], product.total, product.epilogue),

@@ -1,4 +1,4 @@
-"""The cycles of a schedule: its tiles, walked through the cost model."""
+"""Cycles of a fused inverted residual's schedule: walks its tiles through the cost model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from amaranth_vta.sw.compiler.tuner.tiles import cut, even_tiles, parts
 
 from .sizes import InvertedResidualKnobs, InvertedResidualSizes, added_copies, fits
 
-# How many iterations after its expansion a tile of channels is filtered, and then projected.
+# Iterations from a channel tile's expansion to its depthwise filter, and to its projection.
 _FILTERED, _PROJECTED = 2, 4
 
 
 def estimated(
     workload: InvertedResidualSizes, config: Config, knobs: InvertedResidualKnobs
 ) -> Estimate:
-    """The estimate of a schedule by walking all its tiles through the cost model."""
+    """Estimate a schedule by walking all its tiles through the cost model."""
     return _Tiles(workload, config, knobs).estimate()
 
 
@@ -45,7 +45,7 @@ def candidates(
 
 
 def _rough(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> float:
-    """Cycles as if all tiles were alike."""
+    """Estimated cycles, assuming equal tiles."""
     a, d, c = workload.expanded.expansion, workload.expanded.depthwise, workload.projection
     b = d.group
     size = tile_sizes(workload.expanded, knobs.rows, knobs.columns)
@@ -61,8 +61,8 @@ def _rough(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> flo
 
 @dataclass(frozen=True)
 class _Tile:
-    """``rows`` and ``columns`` of results, and of the image region that they need, of one tile of
-    channels: the first or the ``last`` one, or one between.
+    """An output tile of ``rows`` and ``columns``, the size of the image region it reads, and
+    whether its channel tile is the first or the ``last`` one.
     """
 
     rows: int
@@ -82,7 +82,7 @@ class _Tile:
 
 
 class _Tiles:
-    """The tiles of the output, in the order of the schedule, as tasks of the cost model."""
+    """The output tiles in schedule order, as tasks of the cost model."""
 
     def __init__(
         self, workload: InvertedResidualSizes, config: Config, knobs: InvertedResidualKnobs
@@ -94,9 +94,8 @@ class _Tiles:
         self.image = BufferCopies(self.pipeline, knobs.image_copies)
         self.added = BufferCopies(self.pipeline, 1)
         self.weights: Task | None = None
-        # Tasks of the latest iterations, with None before the first: those that forwarded
-        # expansions and filters, and the last ALU operations. The stores are those of the latest
-        # tiles.
+        # Latest tasks, with None before the first. By iteration: forwards of expansions, forwards
+        # of filters, last ALU operations; by tile: stores.
         self.expansions: list[Task | None] = [None] * 2
         self.filtered: list[Task | None] = [None] * 2
         self.requantized: list[Task | None] = [None] * 2
@@ -132,8 +131,8 @@ class _Tiles:
     def _iteration(
         self, expanded: _Tile | None, filtered: _Tile | None, projected: _Tile | None
     ) -> None:
-        """The iteration that expands, filters and projects these tiles. Its sums use the
-        accumulators that were forwarded two iterations earlier.
+        """Add the iteration that expands, filters and projects these tiles. Its sums reuse the
+        accumulators whose contents were forwarded two iterations earlier.
         """
         free = self.requantized[-2]
         gemm = project = sums = None
@@ -172,7 +171,7 @@ class _Tiles:
         return gemm
 
     def _end(self, tile: _Tile) -> Task:
-        """The end of a tile's sums: the other operand, the epilogue, and the store."""
+        """Finish the sums of a tile: load the other operand, run the epilogue, and store."""
         results = self.c.outputs * tile.results
         width = self.d.group.output_width
         moved = self._rows(self.c.outputs, tile.rows, tile.columns, width)
@@ -185,8 +184,9 @@ class _Tiles:
         return alu
 
     def _rows(self, channels: int, rows: int, columns: int, width: int) -> tuple[int, int]:
-        """How many rows of memory hold so many ``rows`` of an image ``width`` pixels wide, and the
-        bytes of each."""
+        """Number of contiguous rows in DRAM that hold ``rows`` rows of an image ``width`` pixels
+        wide, and bytes per row.
+        """
         if columns == width:
             rows, columns = 1, rows * columns
         return channels * rows, columns * self.config.inp.element_bytes

@@ -1,9 +1,9 @@
 """An inverted residual: expansion, depthwise convolution and projection in one layer.
 
-Expansion and depthwise convolution are those of `expanded_conv2d`. Filtered channel tiles are
-forwarded to the input scratchpad again, where the projection reads them and adds their contribution
-to the tile's sums. Only image and result are in memory. An addition of the image, or of another
-tensor, may follow, as in `conv2d`.
+Expansion and depthwise convolution run as in `expanded_conv2d`. Filtered channel tiles are again
+forwarded to the input scratchpad, where the projection reads them and adds their contribution to
+the tile's sums. Only the image and the result are in memory. An addition of the image, or of
+another tensor, may be fused, as in `conv2d`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class InvertedResidual(InvertedResidualSizes):
     expanded: ExpandedConv2d
 
     def without_parameters(self) -> InvertedResidual:
-        """The same with any factors of the addition: they are arguments."""
+        """The same workload with placeholder factors in the addition: these are arguments."""
         addition = self.projection.addition
         return self if addition is None else self.followed_by(addition.without_parameters())
 
@@ -51,8 +51,9 @@ class InvertedResidual(InvertedResidualSizes):
 
 
 def is_possible(workload: InvertedResidual, config: Config) -> bool:
-    """Whether the machine can run it in one tile: it can run the first two convolutions so, and the
-    third one is a plain 1×1 convolution whose results are requantized by REQUANTIZE."""
+    """Whether the machine can run the fused operator: it can fuse the first two convolutions, and
+    the third is a plain 1×1 convolution whose results REQUANTIZE requantizes.
+    """
     b, c = workload.expanded.depthwise.group, workload.projection
     plain = c.kernel == (1, 1) and c.strides == (1, 1) and not any(c.pads) and c.pooling is None
     same = (b.batch, workload.expanded.depthwise.groups, b.output_height, b.output_width) == (
@@ -71,8 +72,10 @@ def inverted_residual(
     knobs: InvertedResidualKnobs | None = None,
     name: str = "inverted_residual",
 ) -> Function:
-    """A function of input, the other operand of an addition if there is one, weights and parameters
-    of the expansion, of the depthwise convolution and of the projection, the arguments of the
-    addition, and output, as `expanded_conv2d` and `conv2d` have them; the weights of the projection
-    are (outputs, inputs, terms, BLOCK_OUT, BLOCK_IN). Knobs and errors are those of `tuned`."""
+    """Build a function of input, the other operand of an addition if there is one, weights and
+    parameters of the expansion, of the depthwise convolution and of the projection, the arguments
+    of the addition, and output. Layouts are as in `expanded_conv2d` and `conv2d`, except that the
+    weights of the projection are (outputs, inputs, terms, BLOCK_OUT, BLOCK_IN). Default knobs and
+    exceptions: see `tuned`.
+    """
     return tuned(workload, env, knobs, name)

@@ -1,4 +1,4 @@
-"""Sizes of an inverted residual, and its tiles."""
+"""Sizes and tiles of a fused inverted residual."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import (
 
 @dataclass(frozen=True)
 class InvertedResidualSizes:
-    """The ``projection``, a 1×1 convolution, of the results of ``expanded``, all of whose channels
-    it sums. The addition of another tensor may follow."""
+    """A 1×1 convolution, ``projection``, of all result channels of ``expanded``. The addition of
+    another tensor may follow.
+    """
 
     expanded: ExpandedSizes
     projection: Conv2dSizes
@@ -25,15 +26,15 @@ class InvertedResidualSizes:
 
 @dataclass(frozen=True)
 class InvertedResidualKnobs:
-    """``rows`` and ``columns`` are the output tile, of all channels; ``image_copies`` image tiles
-    are held at a time. All weights are loaded at the start.
+    """``rows`` and ``columns`` of an output tile, which has all channels; ``image_copies`` image
+    tiles are held at a time. All weights are loaded at the start.
 
-    For one channel tile after another, the image is expanded and filtered, and the projection adds
-    its contribution. An iteration projects a channel tile, filters the second after it, and
-    expands the fourth: each reads data forwarded two iterations before. Expansions and filters of
-    an iteration are in one bank of accumulators, alternating between iterations. A tile's last sums
-    are requantized in the following iteration, in the bank that GEMM then leaves free: with an even
-    number of iterations per tile always the same one.
+    The schedule loops over channel tiles: expand the image, filter it, add its contribution to the
+    projection. It is software-pipelined: an iteration projects one channel tile, filters the second
+    after it and expands the fourth, each from data forwarded two iterations earlier. Expansions and
+    filters of an iteration share one accumulator bank, alternating between iterations. A tile's
+    final sums are requantized in the following iteration, in the bank that GEMM then leaves free:
+    with an even number of iterations per tile always the same bank.
     """
 
     rows: int
@@ -42,12 +43,12 @@ class InvertedResidualKnobs:
 
 
 def results_bank(workload: InvertedResidualSizes) -> int | None:
-    """Bank of the projection's sums; None if tiles alternate."""
+    """Bank of the projection's sums; None if tiles alternate between banks."""
     return None if workload.expanded.expansion.outputs % 2 else 1
 
 
 def added_copies(workload: InvertedResidualSizes) -> int:
-    """The copies of the other operand of an addition in accumulators."""
+    """Accumulator copies of the addition's other operand."""
     return 1 if results_bank(workload) is not None else 2
 
 
@@ -64,7 +65,7 @@ def fits(workload: InvertedResidualSizes, config: Config, knobs: InvertedResidua
     kept = constants(expanded) + c.requantize.constants * c.outputs + c.parameters
     held = 1 if results_bank(workload) is None else 2
     if c.addition is not None:
-        # Its operand comes once the tile is summed, as does an identity matrix.
+        # The other operand is loaded once the tile is summed, and so is an identity matrix.
         held += c.accumulators - 1
         image, weights = image + results, weights + 1
     return (

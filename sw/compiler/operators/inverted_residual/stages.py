@@ -1,4 +1,4 @@
-"""The expression of the three convolutions, and its schedules."""
+"""The three convolutions as tensor expressions, and their schedules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from .sizes import (
 
 
 def _projection(workload: InvertedResidualSizes, x: Tensor, env: Environment) -> Product:
-    """The sum of products of ``x`` (batch, channels, 1, height, width, BATCH, BLOCK_IN)."""
+    """The projection: sum of products over ``x`` (batch, channels, 1, height, width, BATCH,
+    BLOCK_IN).
+    """
     c, acc = workload.projection, env.acc_dtype
     w = te.placeholder(
         (c.outputs, c.inputs, c.terms, env.BLOCK_OUT, env.BLOCK_IN), "projection", env.wgt_dtype
@@ -63,7 +65,7 @@ def _projection(workload: InvertedResidualSizes, x: Tensor, env: Environment) ->
 def scheduled(
     workload: InvertedResidualSizes, env: Environment, knobs: InvertedResidualKnobs
 ) -> Scheduled:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    """The schedule for ``knobs``, and the arguments of the function."""
     expanded, filtered = expression(workload.expanded, env)
     product = _projection(workload, filtered.epilogue.y, env)
     total, end = product.total, product.epilogue
@@ -80,7 +82,7 @@ def scheduled(
     place_stages(s, (total, *own), (end.y, wo), 2, bank, env)
     if end.residual is not None:
         place_stages(s, added, (end.y, wo), copies, bank, env)
-        # Once a tile is summed; without a loop of sums, in the order of an iteration.
+        # After the sum is complete; without a summation loop, in the order within an iteration.
         after = total if workload.projection.inputs > 1 else None
         end.residual.place(s, end.y, wo, env, (1, copies), bank, after)
 

@@ -1,8 +1,9 @@
-"""Additions that no factors give exactly: a correction for each value of the first operand.
+"""Residual additions that are exact only with a correction for each value of the first operand.
 
-Float32 rounds each operand times its scale by itself. Where a sum is about as near to a half as
-that rounding, no straight line has the results. With the first operand rounded as float32 does,
-which is a table of 256 small corrections, one of the factors around the second one's ratio has.
+Float32 rounds each operand's product with its scale separately. Where a sum is as close to a tie as
+that rounding error, no linear form gives all of float32's results. A table of 256 small corrections
+makes the first operand's product round as in float32; some factor near the second operand's ratio
+then gives all results.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .fixed_point import REACH, Array, FixedPoint, finest_shift
 
 _LEAST, _MOST = -128, 127
 _VALUES = np.arange(_LEAST, _MOST + 1)
-# How many shifts are tried: with a smaller one the corrections reach farther.
+# Number of shifts to try: with smaller shifts the corrections have a larger range.
 _SHIFTS = 3
 
 
@@ -30,9 +31,9 @@ def corrected_sum(
     bounds: tuple[int, int, int],
     config: Config,
 ) -> FixedPoint | None:
-    """Constants with corrections that give ``wanted``, int64 (256, 256), for each value of two
-    operands: approximately Σ ratio · operand + offset, rounded and clipped. None if none do, or if
-    the machine has no REQUANTIZE and LOOKUP. The arguments are those of `fixed_point`.
+    """Find constants with corrections that give ``wanted``, int64 (256, 256), for each pair of
+    operand values: approximately Σ ratio · operand + offset, rounded and clipped. Returns None if
+    there are none, or if the machine lacks REQUANTIZE or LOOKUP. Arguments as in `fixed_point`.
 
     Raises `NotExact` if sums do not fit accumulators.
     """
@@ -51,7 +52,9 @@ def corrected_sum(
 
 
 def _corrected(plain: FixedPoint, wanted: Array, config: Config) -> FixedPoint | None:
-    """``plain`` with an addend and corrections that give ``wanted``, or None."""
+    """Add an addend and corrections to ``plain`` so that it gives ``wanted``; None if there are
+    none.
+    """
     begins, (first, second) = plain.first_sums(config.acc_width), plain.factors
     total = first * _VALUES[:, None] + second * _VALUES
     least = (begins[wanted - plain.low] - total).max(axis=1)

@@ -1,4 +1,4 @@
-"""The epilogue of a product, before it is stored: bias, scaling with rounding, clipping."""
+"""The epilogue of a product: bias, scaling with rounding, and clipping, before the store."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from .pooling import Pooling
 from .residual import Addition, Residual
 
 Array = npt.NDArray[Any]
-# The constant of a given number at an index of the total.
+# Returns constant number n at an index of the total.
 Constant = Callable[..., Expr]
 
 
 @dataclass(frozen=True)
 class RoundingShift:
-    """Division by 2^``shift``, rounded half to even, then clipping to ``low`` and ``high``. Every
-    machine can do it. Its one constant is the bias, with ``half`` added."""
+    """Division by 2^``shift``, rounding half to even, then clipping to ``low`` and ``high``. Runs
+    on every machine. Its only constant is the bias, with ``half`` added.
+    """
 
     shift: int
     low: int
@@ -37,12 +38,14 @@ class RoundingShift:
     constants_name = "bias"
     # Accumulators for constants, per tile of output channels.
     constants = 1
-    # Outputs per result.
+    # Number of out_dtype outputs per result.
     parts = 1
 
     @property
     def half(self) -> int:
-        """Half a step, added to the bias when compiling, so that rounding takes no addition."""
+        """Half of 2^``shift``, added to the bias at compile time, so that rounding needs no
+        addition.
+        """
         return 1 << self.shift >> 1
 
     @property
@@ -56,7 +59,7 @@ class RoundingShift:
         return 2 if self.shift else 1
 
     def evaluate(self, total: Array) -> Array:
-        """The reference in NumPy, for totals to which ``half`` was not added."""
+        """NumPy reference, for totals without ``half``."""
         whole, rest = total >> self.shift, total & ((1 << self.shift) - 1)
         up = (rest > self.half) | ((rest == self.half) & (whole & 1 == 1))
         return np.clip(whole + (up & (self.shift > 0)), self.low, self.high)
@@ -96,8 +99,9 @@ class RoundingShift:
 @dataclass(frozen=True)
 class PerChannelScale:
     """Any scale per channel, with zero point and bounds, by REQUANTIZE, for machines that have it.
-    Its constants are `te.requantization_parameters`, bias included. With a ``table``, which takes
-    that many accumulators (`Config.table_elements`), a LOOKUP of the result follows."""
+    Its constants are `te.requantization_parameters`, including the bias. With a ``table``, which
+    takes that many accumulators (`Config.table_elements`), a LOOKUP of the result follows.
+    """
 
     table: int = 0
 
@@ -129,8 +133,9 @@ class PerChannelScale:
 
 @dataclass(frozen=True)
 class WholeSums:
-    """No requantization: the sum, with its bias, in ``parts`` of out_dtype, the lowest bits first,
-    as a first dimension of the output. They are for the host, which puts them together."""
+    """No requantization: stores the biased sum in ``parts`` of out_dtype, lowest bits first, as a
+    leading dimension of the output. The host combines them.
+    """
 
     parts: int
 
@@ -143,7 +148,7 @@ class WholeSums:
 
     @property
     def operations(self) -> int:
-        """ALU micro-ops per vector of results: each part is a copy, shifted."""
+        """ALU micro-ops per vector of results: each part is a shifted copy."""
         return 1 + 3 * self.shared
 
     @property
@@ -158,8 +163,7 @@ class WholeSums:
         ]
 
     def shifts(self, env: Environment) -> Array:
-        """The shared constants (parts, BATCH, BLOCK_OUT) acc_dtype: by how many bits each part is
-        shifted."""
+        """Shared constants (parts, BATCH, BLOCK_OUT) acc_dtype: the shift in bits for each part."""
         amounts = np.arange(self.shared, dtype=env.acc_dtype) * env.OUT_WIDTH
         return amounts.repeat(env.BATCH * env.BLOCK_OUT).reshape(-1, env.BATCH, env.BLOCK_OUT)
 
@@ -170,10 +174,10 @@ Requantization = RoundingShift | PerChannelScale | WholeSums
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The tensors of an epilogue. ``constants`` is the argument with bias or parameters, ``buffer``
-    holds it in accumulators, and ``stages`` lead from the total to ``y``, the output, out_dtype;
-    the last of them are those of ``residual``, if any. ``shared`` is the argument with constants
-    that all channels share, and its buffer.
+    """Tensors of an epilogue. ``constants`` is the argument with bias or parameters, and ``buffer``
+    its copy in accumulators; ``stages`` lead from the total to ``y``, the output, out_dtype, and
+    include the stages of ``residual``, if any, at the end. ``shared`` is the argument with
+    constants that all channels share, and its buffer.
     """
 
     constants: Tensor
@@ -185,7 +189,7 @@ class Epilogue:
 
     @property
     def args(self) -> list[Tensor]:
-        """The arguments with constants, without those of ``residual``."""
+        """The arguments with constants, except those of ``residual``."""
         return [self.constants, *([self.shared[0]] if self.shared else [])]
 
 
@@ -200,15 +204,15 @@ def epilogue(
     pooling: Pooling | None = None,
     name: str = "",
 ) -> Epilogue:
-    """The epilogue of ``total``.
+    """Build the epilogue of ``total``.
 
-    ``channels`` are the extents of the channel tiles; ``position`` gives the indices among them for
-    an index of ``total`` without its last two dimensions, those within a tile. The bias is
-    (*channels, BATCH, BLOCK_OUT) acc_dtype, with `RoundingShift.half` added; the parameters of a
-    `PerChannelScale` are (*channels, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT). ``output`` makes
-    ``y`` of the last stage where its shape is not that of ``total``. If ``requantize`` has a table,
-    the table is an argument, as `te.table_tiles` gives it; so are `WholeSums.shifts`. An
-    ``addition`` or a ``pooling`` comes last. ``name`` is what names of constants begin with.
+    ``channels`` are the extents of the channel tiles; ``position`` maps an index of ``total``,
+    without the two dimensions within a tile, to channel-tile indices. The bias is (*channels,
+    BATCH, BLOCK_OUT) acc_dtype, with `RoundingShift.half` added; the parameters of a
+    `PerChannelScale` are (*channels, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT). ``output`` builds
+    ``y`` from the last stage where its shape differs from that of ``total``. The table of
+    ``requantize``, if any, is an argument (`te.table_tiles`), and so are `WholeSums.shifts`. An
+    ``addition`` or a ``pooling`` comes last. ``name`` is a prefix for the names of constants.
     """
     numbers = (requantize.constants,) if requantize.constants > 1 else ()
     constants = te.placeholder(
@@ -243,7 +247,7 @@ def epilogue(
 
 
 def shared_constants(elements: int, name: str, env: Environment) -> tuple[Tensor, Tensor]:
-    """The argument ``name`` with ``elements`` tiles that all channels share, and its buffer."""
+    """The argument ``name``, ``elements`` tiles shared by all channels, and its buffer."""
     given = te.placeholder((elements, env.BATCH, env.BLOCK_OUT), name, env.acc_dtype)
     return given, te.compute(given.shape, lambda *i: given(*i), f"{name}_buf")
 
@@ -255,7 +259,7 @@ def _parts(value: Tensor, shifts: Tensor) -> Tensor:
 
 
 def looked_up(value: Tensor, table: Tensor) -> Tensor:
-    """The stage with the entries of a ``table``, as its buffer has it, for a ``value``."""
+    """The stage that looks up ``value`` in ``table``, given as its buffer."""
 
     def entry(*i: Expr) -> Expr:
         return te.lookup(value(*i), *(table(n, *i[-2:]) for n in range(table.shape[0])))

@@ -1,7 +1,7 @@
-"""Constants with which the machine computes, bit for bit, what ONNX Runtime computes in float32.
+"""Constants that make the machine reproduce ONNX Runtime's float32 results bit for bit.
 
-Some functions list the results of ONNX Runtime for all values of the operands; the others search
-for the `FixedPoint` that gives all of these. Searches are memoized, since networks repeat their
+Some functions list ONNX Runtime's results for all operand values; the others search for a
+`FixedPoint` that gives all of these results. Searches are memoized, since networks repeat their
 scales.
 """
 
@@ -19,20 +19,19 @@ from amaranth_vta.sw.compiler import te
 from .corrections import corrected_sum
 from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
 
-# All int8 values of an operand.
+# All int8 values.
 BYTE = np.arange(-128, 128)
-# The most sums that are checked.
+# Maximum number of sums that are checked.
 _MAX_SUMS = 1 << 24
 _SEARCHES = 1024
-# Scales to try, in steps of float32 from the exact quotient: float32 arithmetic rounds several
-# times.
+# Scales to try, in float32 ulps from the exact quotient: float32 arithmetic rounds several times.
 _NEIGHBOURS = sorted(range(-6, 7), key=abs)
 
 Arguments = ParamSpec("Arguments")
 
 
 def _memoized(search: Callable[Arguments, FixedPoint]) -> Callable[Arguments, FixedPoint]:
-    """Memoizes a search, including failures with their reasons."""
+    """Memoize a search, including failures and their reasons."""
 
     @lru_cache(_SEARCHES)
     def outcome(*args: Arguments.args, **kwargs: Arguments.kwargs) -> FixedPoint | str:
@@ -54,7 +53,7 @@ def _memoized(search: Callable[Arguments, FixedPoint]) -> Callable[Arguments, Fi
 
 
 def added(a: Quantized, b: Quantized, y: Quantized, low: int = -128, high: int = 127) -> Array:
-    """int64 (256, 256): the quantized sum of each value of ``a`` with each of ``b``,
+    """int64 (256, 256): the quantized sum of each pair of values of ``a`` and ``b``,
     clip(rint((f32((a - z_a) · s_a) + f32((b - z_b) · s_b)) / s_y) + z_y, low, high), in float32.
     """
     first, second = (_dequantized(x) for x in (a, b))
@@ -64,10 +63,10 @@ def added(a: Quantized, b: Quantized, y: Quantized, low: int = -128, high: int =
 def addition_constants(
     a: Quantized, b: Quantized, y: Quantized, config: Config, wanted: Array
 ) -> FixedPoint:
-    """Constants of two factors that give ``wanted``, int64 (256, 256), for all pairs: the results
-    of `added`, or of a similar formula.
+    """Find constants with two factors that give ``wanted``, int64 (256, 256), for all pairs: the
+    results of `added` or of a similar formula.
 
-    Raises `NotExact` if none do; the addition then runs on the host.
+    Raises `NotExact` if there are none; the addition then runs on the host.
     """
     return _addition_constants(a, b, y, config, wanted.astype(np.int8).tobytes())
 
@@ -103,9 +102,9 @@ def rescaled_bytes(x: Quantized, y: Quantized, low: int = -128, high: int = 127)
 def byte_constants(
     x: Quantized, y: Quantized, config: Config, low: int = -128, high: int = 127
 ) -> FixedPoint:
-    """Constants of one factor that give `rescaled_bytes` for every int8.
+    """Find constants with one factor that give `rescaled_bytes` for every int8.
 
-    Raises `NotExact` if none do.
+    Raises `NotExact` if there are none.
     """
     _require_bytes(config)
     ratio = float(np.float32(x.scale)) / float(np.float32(y.scale))
@@ -120,8 +119,9 @@ def byte_constants(
 def product_constants(
     a: Quantized, b: Quantized, y: Quantized, config: Config, wanted: Array
 ) -> FixedPoint:
-    """Constants of one factor, of the product of both operands less their zero points, that give
-    ``wanted``, int64 (256, 256), for all pairs. Raises `NotExact` if none do."""
+    """Find constants with one factor, for the product of both operands less their zero points, that
+    give ``wanted``, int64 (256, 256), for all pairs. Raises `NotExact` if there are none.
+    """
     return _product_constants(a, b, y, config, wanted.astype(np.int8).tobytes())
 
 
@@ -160,9 +160,10 @@ def _product_constants(
 def line_constants(
     slope: float, offset: float, zero_point: int, wanted: bytes, config: Config
 ) -> FixedPoint:
-    """Constants of one factor that give ``wanted``, the 256 bytes of an int8 for each int8 x:
-    approximately ``slope`` · x + ``offset``, which includes the ``zero_point``, rounded and
-    clipped. Raises `NotExact` if none do."""
+    """Find constants with one factor that give ``wanted``, one result for each of the 256 int8
+    values x: approximately ``slope`` · x + ``offset``, which includes the ``zero_point``, rounded
+    and clipped. Raises `NotExact` if there are none.
+    """
     _require_bytes(config)
     results = np.frombuffer(wanted, np.int8).astype(np.int64)
     bounds = (zero_point, int(results.min()), int(results.max()))
@@ -172,11 +173,10 @@ def line_constants(
 def wide_constants(
     scale: float, zero_point: int, config: Config, low: int = -128, high: int = 127
 ) -> FixedPoint:
-    """Constants of a requantization of int32, clip(rint(f32(f32(x) · scale)) + z, low, high).
+    """Find constants that requantize int32: clip(rint(f32(f32(x) · scale)) + z, low, high).
 
-    Raises `NotExact` if REQUANTIZE gives another result for some int32, or if the machine has no
-    REQUANTIZE and ``scale`` is not 2^-n with n from 0 to 16, where rounding to float32 has no
-    effect.
+    Raises `NotExact` if REQUANTIZE differs for some int32, or if the machine has no REQUANTIZE and
+    ``scale`` is not 2^-n with n from 0 to 16, where rounding to float32 has no effect.
     """
     if config.requantize:
         least, most = -1 << 31, (1 << 31) - 1
@@ -199,9 +199,9 @@ def averaged(sums: Array, x: Quantized, y: Quantized, count: int, low: int, high
 def average_constants(
     x: Quantized, y: Quantized, count: int, config: Config, low: int = -128, high: int = 127
 ) -> FixedPoint:
-    """Constants that give `averaged` for every sum of ``count`` pixels.
+    """Find constants that give `averaged` for every sum of ``count`` pixels.
 
-    Raises `NotExact` if none do; the pooling then runs on the host.
+    Raises `NotExact` if there are none; the pooling then runs on the host.
     """
     scale = _scale(x, y, count)
     return sum_constants(scale, x.zero_point, y.zero_point, count, config, low, high)
@@ -217,8 +217,9 @@ def sum_constants(
     low: int = -128,
     high: int = 127,
 ) -> FixedPoint:
-    """Constants of one factor that give clip(rint(f32(sum - count · x_zero_point) · scale) +
-    y_zero_point, low, high) for every sum of ``count`` pixels. Raises `NotExact` if none do."""
+    """Find constants with one factor that give clip(rint(f32(sum - count · x_zero_point) · scale) +
+    y_zero_point, low, high) for every sum of ``count`` pixels. Raises `NotExact` if there are none.
+    """
     _require_bytes(config)
     if 256 * count > _MAX_SUMS:
         raise NotExact(f"sums of {count:,} pixels have too many values to check")

@@ -2,8 +2,8 @@
 
 ONNX's float32 results for a few small integers (the sum of two activations, or of a window) are a
 step function of a linear form. Constants are accepted only if they reproduce every step: they are
-checked on all values of the operands, against the results that the caller wants. Results of
-REQUANTIZE are those of `te.requantized`.
+checked for all operand values against the caller's results. REQUANTIZE is modelled by
+`te.requantized`.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 Array = npt.NDArray[Any]
-# The farthest from its rounded value that a factor is searched.
+# Maximum distance of a factor from its rounded ratio in the search.
 REACH = 24
-# The distance above a half within which a remainder counts as a half.
+# Remainders at most this far above one half count as a half.
 _ABOUT_HALF = 1 << 14
-# The number of tightest results that rank factors, and of factors that are then checked on all.
+# Number of tightest results used to rank factors, and of factors then checked on all results.
 _TIGHTEST = 256
 _CHOICES = 8
 
 
 class NotExact(ValueError):
-    """No constants give every result exactly; the message says what for."""
+    """No constants give every result exactly; the message names the operation."""
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantization: an int8 represents (value - ``zero_point``) · ``scale``, in float32."""
+    """A quantization: int8 q stands for (q - ``zero_point``) · ``scale``, in float32."""
 
     scale: float
     zero_point: int = 0
@@ -51,14 +51,15 @@ class FixedPoint:
     """clip((Σ factor · operand + addend) / 2^shift + zero_point, low, high).
 
     The quotient is rounded down. If it is odd and the remainder is less than ``to_even``, it is
-    decremented to the even one: with half a step in the addend, this rounds halves to even. With a
-    ``scale``, REQUANTIZE by it replaces everything from the addend on.
+    decremented to an even value: with half a step in the addend, this rounds halves to even. With a
+    ``scale``, one REQUANTIZE adds the addend, multiplies by ``scale`` instead of shifting, adds the
+    zero point and clips.
 
-    With ``joined``, each product but the first is made and added by one operation.
+    With ``joined``, each product after the first is multiplied and added by one operation.
 
     ``corrections`` are added to the sum: one int8 for each value from -128 to 127 of the operand
-    ``corrected``, from a table that takes ``table`` accumulators (`Config.table_elements`). Only
-    constants with a scale may have them.
+    with index ``corrected``, from a table that takes ``table`` accumulators
+    (`Config.table_elements`). They require a scale.
     """
 
     factors: tuple[int, ...]
@@ -80,7 +81,7 @@ class FixedPoint:
         products = sum(factor != 1 for factor in self.factors[: self._products_apart])
         sums = products + len(self.factors) - 1
         if self.scale is not None:
-            # A correction takes a copy, which is two, the lookup and an addition.
+            # A correction takes a copy (two operations), the lookup and an addition.
             return sums + 1 + 4 * bool(self.table)
         rounding = 5 + (self.to_even > 1) if self.to_even else 0
         return sums + (self.addend != 0) + (self.shift > 0) + rounding + (self.zero_point != 0) + 2
@@ -91,14 +92,14 @@ class FixedPoint:
         return 1 if self.joined else len(self.factors)
 
     def evaluate(self, operands: Sequence[Array]) -> Array:
-        """The machine's results for ``operands``, int64 arrays that broadcast."""
+        """NumPy reference for ``operands``, int64 arrays that broadcast."""
         total = _products(self.factors, operands) + self.addend
         if self.corrections:
             total = total + np.array(self.corrections)[operands[self.corrected] + 128]
         return self._rounded(total)
 
     def _rounded(self, total: Array) -> Array:
-        """The results for sums that include the addend."""
+        """Results for sums that include the addend."""
         if self.scale is not None:
             _, *others = self._requantization()[0]
             zero = np.zeros((), np.int32)
@@ -107,10 +108,11 @@ class FixedPoint:
         return np.clip((total - less >> self.shift) + self.zero_point, self.low, self.high)
 
     def first_sums(self, width: int) -> Array:
-        """The least sum of ``width`` bits for each result from ``low`` to ``high``, and the end of
-        sums: int64 (high - low + 2,)."""
+        """int64 (high - low + 2,): for each result from ``low`` to ``high`` the least sum of
+        ``width`` bits that gives it, then the end of the range of sums.
+        """
         results = np.arange(self.low + 1, self.high + 1)
-        # Results are monotone in the sum: bisect for the least.
+        # Results are monotone in the sum: bisect for the least sum.
         below = np.full(results.shape, (-1 << width - 1) - 1, np.int64)
         above = np.full(results.shape, 1 << width - 1, np.int64)
         for _ in range(width + 1):
@@ -126,14 +128,14 @@ class FixedPoint:
 
     @property
     def parameter_count(self) -> int:
-        """Tiles of constants in accumulators; 0 if immediates can hold all constants."""
+        """Number of tiles of constants in accumulators; 0 if immediates can hold all constants."""
         if self.scale is not None:
             return len(self.factors) + REQUANTIZE_PARAMETERS + self.table
         constants = [*self.factors, self.addend]
         return 0 if all(map(_is_immediate, constants)) else len(constants)
 
     def without_parameters(self) -> FixedPoint:
-        """Constants of the same stages, with any values where `parameters` holds them."""
+        """The same stages with placeholder constants wherever `parameters` holds them."""
         factors = tuple(map(_any_parameter, self.factors))
         if self.scale is not None:
             plain = FixedPoint(factors, 0, 0, 0, 0, 0, scale=1.0, joined=self.joined)
@@ -141,7 +143,7 @@ class FixedPoint:
         return replace(self, factors=factors, addend=_any_parameter(self.addend))
 
     def parameters(self, env: Environment) -> Array:
-        """The contents of these tiles: (parameter_count, BATCH, BLOCK_OUT) acc_dtype."""
+        """Contents of the parameter tiles: (parameter_count, BATCH, BLOCK_OUT) acc_dtype."""
         values = [*self.factors, self.addend]
         if self.scale is not None:
             values[-1:] = self._requantization()[0].tolist()
@@ -206,9 +208,9 @@ class FixedPoint:
     def _round(
         self, total: Tensor, stage: Callable[[str, Callable[..., Expr]], Tensor], env: Environment
     ) -> None:
-        """The stages from the sum, addend included, to results without REQUANTIZE."""
+        """Append the stages from the sum, addend included, to the result, without REQUANTIZE."""
         if self.to_even:
-            # As in `RoundingShift.stages`: subtract where the quotient, rounded up, is odd.
+            # As in `RoundingShift.stages`: subtract where the rounded-up quotient is odd.
             sign = env.ACC_WIDTH - 1
             odd = stage("odd", lambda *i, t=total: t(*i) << sign - self.shift >> sign)
             if self.to_even > 1:
@@ -228,7 +230,7 @@ def _is_immediate(value: int) -> bool:
 
 
 def _any_parameter(value: int) -> int:
-    """``value`` if an immediate can hold it, else a fixed value that none can hold."""
+    """``value`` if it fits an immediate, else a fixed value that does not."""
     return value if _is_immediate(value) else 1 << IMMEDIATE_WIDTH
 
 
@@ -240,12 +242,12 @@ def fixed_point(
     bounds: tuple[int, int, int],
     config: Config,
 ) -> FixedPoint:
-    """Constants that give ``wanted``: approximately Σ ratio · operand + offset, rounded and
-    clipped.
+    """Search for constants that give ``wanted``: approximately Σ ratio · operand + offset, rounded
+    and clipped.
 
-    ``operands`` and ``wanted`` are one-dimensional and list all values that can occur together.
-    ``bounds`` are the zero point, which ``offset`` includes, and the least and the greatest result.
-    Raises `NotExact` if no constants near the ratios give every result.
+    ``operands`` and ``wanted`` are one-dimensional and list all combinations of values that can
+    occur. ``bounds`` are the zero point, which ``offset`` includes, and the least and the greatest
+    result. Raises `NotExact` if no constants near the ratios give every result.
     """
     values = [np.asarray(operand, np.int64) for operand in operands]
     shift = finest_shift([(int(v.min()), int(v.max())) for v in values], ratios, offset, config)
@@ -261,8 +263,9 @@ def fixed_point(
 def finest_shift(
     ends: Sequence[tuple[int, int]], ratios: Sequence[float], offset: float, config: Config
 ) -> int:
-    """The largest shift with which Σ ratio · operand + offset fits accumulators, for operands
-    between these ``ends``. Raises `NotExact` if it does not fit without a shift."""
+    """The largest shift for which Σ ratio · operand + offset fits accumulators, for operands within
+    ``ends``. Raises `NotExact` if it does not fit without a shift.
+    """
     most = 1 + max(
         abs(sum(r * end for r, end in zip(ratios, values, strict=True)) + offset)
         for values in product(*ends)
@@ -276,18 +279,18 @@ def finest_shift(
 def _attempts(
     ratios: Sequence[float], most: int, bounds: tuple[int, int, int], config: Config
 ) -> Iterator[FixedPoint]:
-    """Ways to round, the cheapest first, without factors and addend, which `_search` finds."""
+    """Ways to round, cheapest first; `_search` fills in factors and addend."""
     zero_point, low, high = bounds
     if config.requantize:
         joined = bool(config.multiply_add)
         yield FixedPoint((), 0, most, zero_point, low, high, scale=2.0**-most, joined=joined)
-    # Where the ratios are integer multiples of a power of two, ties occur.
+    # Ties occur if the ratios are integer multiples of a power of two.
     exact = [n for n in range(most) if all((ratio * 2**n).is_integer() for ratio in ratios)]
     for shift in (*exact[:1], most):
         yield FixedPoint((), 0, shift, 0, low, high)
-        # An even zero point goes into the addend: even quotients stay even.
+        # An even zero point can be folded into the addend: even quotients stay even.
         after = zero_point if zero_point % 2 else 0
-        # Rounded factors move ties: a remainder a little above a half has to count as a half.
+        # Rounded factors move ties: a remainder slightly above one half must count as a half.
         for to_even in (1, _ABOUT_HALF) if shift > _ABOUT_HALF.bit_length() + 4 else (1,):
             yield FixedPoint((), 0, shift, after, low, high, to_even)
 
@@ -301,14 +304,14 @@ def _search(
 ) -> FixedPoint | None:
     """``attempt`` with factors and addend that give ``wanted``, or None.
 
-    Each result confines its sum to an interval; given the factors, the addend has to satisfy all of
-    these. The tightest intervals rank the factors that are then checked against all.
+    Each result confines its sum to an interval, and for given factors the addend must satisfy all
+    intervals. Factors are ranked by the tightest intervals, then checked against all.
     """
     centre = [round(ratio * 2**attempt.shift) for ratio in ratios]
     first = attempt.first_sums(config.acc_width)
     total = _products(centre, values)
     least, most = first[wanted - attempt.low] - total, first[wanted - attempt.low + 1] - 1 - total
-    # Factors farther away miss the ratios; with small shifts the rounded factors are exact.
+    # Factors farther away miss the ratios; for small shifts the rounded factors are exact.
     reach = min(REACH, 1 << attempt.shift >> 16)
     moves = np.array(list(product(sorted(range(-reach, reach + 1), key=abs), repeat=len(values))))
     low, high = _smallest(-least), _smallest(most)
@@ -328,8 +331,8 @@ def _search(
 def _moved(moves: Array, values: Sequence[Array], chosen: Array) -> Array:
     """Contribution of each of ``moves`` to the ``chosen`` sums.
 
-    A matrix product without NumPy's: for integers that is slow, and for floats it wakes threads
-    that spin on the other cores for longer than they compute.
+    Avoids NumPy's matrix product: it is slow for integers, and for floats it wakes threads that
+    spin on the other cores longer than the product takes.
     """
     parts = (np.outer(move, v[chosen]) for move, v in zip(moves.T, values, strict=True))
     return np.sum(list(parts), axis=0)

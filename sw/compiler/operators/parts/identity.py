@@ -1,7 +1,7 @@
-"""Accumulators by way of GEMM: a product with the identity matrix.
+"""Moves activations to accumulators through GEMM, by a product with the identity matrix.
 
-Compute waits for loads of accumulators, while loads of inputs run ahead. Where input tiles have the
-layout of output tiles, activations can be loaded either way.
+Loads of accumulators stall compute, while loads of inputs are prefetched. Where input tiles and
+output tiles have the same layout, activations can be loaded either way.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Array = npt.NDArray[Any]
 
 
 def reads_what_it_stores(env: Environment) -> bool:
-    """Whether input tiles and output tiles have the same size and type."""
+    """Whether input tiles and output tiles have the same size and dtype."""
     return (env.BLOCK_IN, env.inp_dtype) == (env.BLOCK_OUT, env.out_dtype)
 
 
 def identity_weights(env: Environment) -> Array:
-    """int8 (1, BLOCK_OUT, BLOCK_IN): the identity matrix, an argument of operators that use it."""
+    """int8 (1, BLOCK_OUT, BLOCK_IN): the identity matrix, passed as an argument to operators."""
     return np.eye(env.BLOCK_OUT, env.BLOCK_IN, dtype=np.int8)[None]
 
 
 def identity_operand(env: Environment) -> tuple[Tensor, Tensor]:
-    """The argument for `identity_weights`, and its buffer."""
+    """The argument that holds `identity_weights`, and its buffer."""
     w = te.placeholder((1, env.BLOCK_OUT, env.BLOCK_IN), "identity", env.wgt_dtype)
     return w, te.compute(w.shape, lambda *i: w(*i), "identity_buf")
 
@@ -39,7 +39,9 @@ def identity_operand(env: Environment) -> tuple[Tensor, Tensor]:
 def multiplied(
     shape: Sequence[int], source: Callable[..., Expr], w_buf: Tensor, name: str, env: Environment
 ) -> Tensor:
-    """Accumulators of ``shape`` that hold, at each index, the input that ``source`` gives."""
+    """Accumulators of ``shape`` whose element at each index is the input at ``source`` of that
+    index.
+    """
     k = te.reduce_axis((0, env.BLOCK_IN), "k")
     return te.compute(
         shape,

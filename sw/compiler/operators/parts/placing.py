@@ -1,4 +1,4 @@
-"""Placement of several sums in one tile: accumulator banks and loads."""
+"""Placement of the stages of fused operators: accumulator banks and loads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place_stages(
     env: Environment,
 ) -> None:
     """Compute ``tensors``, a sum or stages of an epilogue, in accumulators at the place ``at``,
-    with ``copies`` in rotation: in one ``bank`` or, if None, in both alternately.
+    with ``copies`` in rotation: all in ``bank`` or, if None, alternating between both banks.
     """
     for tensor in tensors:
         s[tensor].set_scope(env.acc_scope)
@@ -32,7 +32,7 @@ def place_stages(
 
 
 def place_epilogue(s: te.Schedule, end: Epilogue, env: Environment) -> None:
-    """Makes the stages of an epilogue ALU operations, and loads its constants at the beginning."""
+    """Turn the stages of an epilogue into ALU operations, and load its constants at the start."""
     for tensor in end.stages:
         s[tensor].pragma(tensor.op.axis[0], env.alu)
     for tensor in (end.buffer, *([end.shared[1]] if end.shared else [])):
@@ -42,8 +42,8 @@ def place_epilogue(s: te.Schedule, end: Epilogue, env: Environment) -> None:
 def place_load(
     s: te.Schedule, tensor: Tensor, scope: str, at: Place | None, copies: int, env: Environment
 ) -> None:
-    """Copy a ``tensor`` to a ``scope`` at the place ``at``, with ``copies`` in rotation or, if
-    None, once.
+    """Copy a ``tensor`` to ``scope`` at the place ``at``, with ``copies`` in rotation; if ``at`` is
+    None, once at the start.
     """
     s[tensor].set_scope(scope)
     s[tensor].pragma(tensor.op.axis[0], env.dma_copy)

@@ -1,4 +1,4 @@
-"""Operators that make each vector of results from the vectors at the same index."""
+"""Pointwise operators: each result vector depends only on operand vectors at the same index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .identity import identity_operand, multiplied
 @dataclass(frozen=True)
 class PointwiseKnobs:
     """``vectors`` are computed at a time; with ``in_turn`` the next ones are computed while these
-    are stored."""
+    are stored.
+    """
 
     vectors: int
     in_turn: bool = False
@@ -30,16 +31,16 @@ class PointwiseKnobs:
 class Pointwise(ABC):
     """An operator on ``vectors`` tiles of BATCH rows and BLOCK_OUT channels.
 
-    Its function takes the operands, `identity_weights` if they come by GEMM, parameters if there
-    are any, and the output. Operands and output are (vectors, BATCH, BLOCK_OUT), the output
-    out_dtype; parameters are (parameter_count, BATCH, BLOCK_OUT) acc_dtype.
+    Its function takes the operands, `identity_weights` if GEMM loads them, parameters if there are
+    any, and the output. Operands and output are (vectors, BATCH, BLOCK_OUT), the output out_dtype;
+    parameters are (parameter_count, BATCH, BLOCK_OUT) acc_dtype.
     """
 
     vectors: int
 
     @property
     def parameter_count(self) -> int:
-        """Tiles of acc_dtype that all vectors share."""
+        """Number of parameter tiles, acc_dtype, shared by all vectors."""
         return 0
 
     @abstractmethod
@@ -48,23 +49,24 @@ class Pointwise(ABC):
 
     @abstractmethod
     def buffers(self, config: Config) -> int:
-        """Accumulators per vector, including those of the operands."""
+        """Accumulators per vector, including operands."""
 
     @abstractmethod
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         """The dtype of each operand: out_dtype or acc_dtype."""
 
     def by_gemm(self, env: Environment) -> bool:
-        """Whether operands, all out_dtype, come to the accumulators by GEMM."""
+        """Whether GEMM moves the operands, all out_dtype, to the accumulators."""
         return False
 
     @abstractmethod
     def stages(
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
     ) -> list[Tensor]:
-        """The stages from accumulators to results, all on the ALU; the last one holds the results.
+        """The ALU stages from operands in accumulators to results; the last one holds the results.
 
-        ``parameters`` must not be read if there are none."""
+        ``parameters`` must not be read if there are none.
+        """
 
     def scheduled(self, env: Environment, knobs: PointwiseKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
@@ -75,9 +77,10 @@ class Pointwise(ABC):
 
 @dataclass(frozen=True)
 class _Expression:
-    """``given`` are the operands as arguments, ``loaded`` their input buffers if they come by GEMM,
+    """``given`` are the operands as arguments, ``loaded`` their input buffers if GEMM moves them,
     and ``buffers`` their accumulators; ``identity`` and ``parameters`` are arguments with their
-    buffers, whether or not the operator needs them."""
+    buffers, whether or not the operator needs them.
+    """
 
     given: list[Tensor]
     loaded: list[Tensor]
@@ -113,7 +116,7 @@ def _expression(workload: Pointwise, env: Environment) -> _Expression:
 
 
 def scheduled(workload: Pointwise, env: Environment, knobs: PointwiseKnobs) -> Scheduled:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    """The schedule for ``knobs``, and the arguments of the function."""
     e = _expression(workload, env)
     y, by_gemm, parameters = e.y, bool(e.loaded), workload.parameter_count > 0
     s = te.create_schedule(y.op)
@@ -145,7 +148,7 @@ def scheduled(workload: Pointwise, env: Environment, knobs: PointwiseKnobs) -> S
 
 
 def candidates(workload: Pointwise, config: Config) -> Iterator[tuple[float, PointwiseKnobs]]:
-    """Knobs whose tiles fit the accumulators, with an estimate of their cycles."""
+    """Knobs whose tiles fit the accumulators, with estimated cycles."""
     env = Environment(config)
     wide = sum(dtype != env.out_dtype for dtype in workload.operand_dtypes(env))
     narrow = len(workload.operand_dtypes(env)) - wide

@@ -1,7 +1,7 @@
 """Max pooling fused with a product.
 
-Where windows do not overlap, tiles of maxima share no results. Rows shared by two rows of windows
-are computed once and carried to the next tile. Columns shared by two tiles are computed for both.
+Tiles of non-overlapping windows share no results. Rows shared by two rows of windows are computed
+once and carried to the next tile; columns shared by two tiles are recomputed.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 @dataclass(frozen=True)
 class Pooling:
-    """``output`` (rows, columns) maxima of windows that are ``strides`` apart. The first ones begin
-    ``pads`` (rows, columns) before the results; what lies outside of these is no value."""
+    """Max pooling to ``output`` (rows, columns), with windows ``strides`` apart. The first windows
+    begin ``pads`` (rows, columns) before the image; positions outside the image are ignored.
+    """
 
     output: tuple[int, int]
     kernel: tuple[int, int]
     strides: tuple[int, int]
     pads: tuple[int, int] = (0, 0)
 
-    # The ends of the names of the stages, of which there are as many again for columns that come
-    # before rows.
+    # Suffixes of the stage names; columns that are reduced before rows have the same suffixes.
     STAGES = ("_first", "_inner", "")
 
     @property
     def operations(self) -> int:
-        """ALU micro-ops per maximum: to clear an accumulator, and one per tap."""
+        """ALU micro-ops per maximum: one clears an accumulator, and each tap takes one."""
         height, width = self.kernel
         if self.columns_first:
             return self.strides[0] * (width + 1) + height + 1
@@ -51,25 +51,25 @@ class Pooling:
 
     @property
     def columns_first(self) -> bool:
-        """Whether the maxima of columns are taken first, which are then carried."""
+        """Whether windows are reduced over their columns first and these maxima are carried."""
         return self.carries and self.kernel[1] > 1
 
     @property
     def rows_without_carry(self) -> int:
-        """Rows of results that the first tile computes in addition to those of another."""
+        """Rows of results that the first tile computes in addition to those of later tiles."""
         return max(self.end(0, 1) - self.strides[0], 0) if self.carries else 0
 
     def is_possible(self, size: tuple[int, int]) -> bool:
-        """Whether it can be fused with ``size`` (rows, columns) results: carried rows come from the
-        directly preceding tile, of one row of maxima, and all windows have a common tap within the
-        results.
+        """Whether pooling can be fused with a product of ``size`` (rows, columns) results. Carried
+        rows must come from the directly preceding tile, of one row of maxima, and all windows must
+        have a common tap within the results.
         """
         carried = self.kernel[0] - self.strides[0]
         near = carried <= min(self.strides[0], self.kernel[0] - self.pads[0])
         return near and all(self._common_taps(d, size[d]) for d in (0, 1))
 
     def end(self, dimension: int, windows: int) -> int:
-        """The end of the first ``windows`` windows in a dimension."""
+        """End of the first ``windows`` windows in a dimension."""
         return (
             (windows - 1) * self.strides[dimension] + self.kernel[dimension] - self.pads[dimension]
         )
@@ -84,7 +84,8 @@ class Pooling:
 
     def stages(self, image: Tensor, env: Environment) -> list[Tensor]:
         """The stages from ``image`` (…, rows, columns, BATCH, BLOCK_OUT) to the maxima, which the
-        last one holds. Where rows are carried, these are the maxima of their columns."""
+        last stage holds. Carried rows hold maxima over the columns of each window.
+        """
         if not self.columns_first:
             return self._of_taps(image, env, "pool")
         (height, width), (down, across) = self.kernel, self.strides
@@ -96,8 +97,8 @@ class Pooling:
         return [*stages, *rows._of_taps(stages[-1], env, "pool")]
 
     def _of_taps(self, image: Tensor, env: Environment, name: str) -> list[Tensor]:
-        """First the taps that all windows have within the image, then the others, so that only the
-        latter need separate ALU operations. A window begins with the carried row.
+        """Reduce first the taps that lie within the image for all windows, then the others, so that
+        only the latter need separate ALU operations. A window begins with the carried row.
         """
         shape = (*image.shape[:-4], *self.output, *image.shape[-2:])
         ranges = [self._ranges(dimension, image.shape[dimension - 4]) for dimension in (0, 1)]
@@ -105,7 +106,7 @@ class Pooling:
         common = list(product(next(inside), next(inside)))
         names = [name + end for end in self.STAGES]
         row, column = common[0]
-        # By range of rows, the first tap.
+        # First tap, per range of rows.
         begins = [(rows[0] if self.carries else row, column) for _, rows in ranges[0]]
         middle = [tap for tap in common if tap not in begins]
 
@@ -167,7 +168,7 @@ class Pooling:
 
 
 def _chosen(index: Expr, ranges: Sequence[tuple[int, Expr]]) -> Expr:
-    """The value of the range, given by its end, that ``index`` is in."""
+    """The value for the range that contains ``index``; each range is given by its end."""
     *others, (_, value) = ranges
     for end, before in reversed(others):
         value = te.if_then_else(index < end, before, value)

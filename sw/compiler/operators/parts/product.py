@@ -15,8 +15,9 @@ from .epilogue import Epilogue
 
 @dataclass(frozen=True)
 class Product:
-    """``x`` and ``w`` are the operands, ``x_buf`` and ``w_buf`` their scratchpad buffers, and
-    ``total`` is the accumulated sum over ``axes``, the last of which runs within tiles."""
+    """``x`` and ``w`` are the operands, ``x_buf`` and ``w_buf`` their scratchpad buffers; ``total``
+    is the sum of products over ``axes``, the last of which is within tiles.
+    """
 
     x: Tensor
     w: Tensor
@@ -42,9 +43,10 @@ class Product:
         copies: int = 1,
         added_copies: int = 1,
     ) -> None:
-        """Computes the total and the stages of the epilogue at the axis ``at`` of the output, in
-        ``copies``: with several, the next tile accumulates while the epilogue of one runs and it is
-        stored. ``added_copies`` of the other operand of an addition are held at a time."""
+        """Compute the total and the stages of the epilogue at the output axis ``at``, in
+        ``copies``: with several, the next tile accumulates while the previous one is requantized
+        and stored. ``added_copies`` of an addition's other operand are held at a time.
+        """
         stages = self.epilogue.stages
         for tensor in (self.total, *stages):
             s[tensor].set_scope(env.acc_scope)
@@ -58,8 +60,9 @@ class Product:
             self.epilogue.residual.place(s, self.epilogue.y, at, env, added)
 
     def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
-        """Loads bias or parameters at the axis ``at`` of the output, or at the beginning if it is
-        None; what all channels share is always loaded at the beginning."""
+        """Load bias or parameters at the output axis ``at``, or at the start if None; constants
+        that all channels share are always loaded at the start.
+        """
         if self.epilogue.shared is not None:
             shared = s[self.epilogue.shared[1]]
             shared.set_scope(env.acc_scope)
@@ -79,9 +82,9 @@ class Product:
         copies: tuple[int, int],
         env: Environment,
     ) -> None:
-        """Loads tiles of the operands for each ``step`` of the sum, or, if it is None, once per
-        tile of the output, at its axes ``x_at`` and ``w_at``, into ``copies`` of the buffers of x
-        and w."""
+        """Load tiles of x and w into ``copies`` buffers each, at each ``step`` of the sum or, if
+        None, once per output tile, at the output axes ``x_at`` and ``w_at``.
+        """
         operands = ((self.x_buf, env.inp_scope, x_at), (self.w_buf, env.wgt_scope, w_at))
         for (tensor, scope, at), held in zip(operands, copies, strict=True):
             s[tensor].set_scope(scope)
@@ -95,16 +98,17 @@ class Product:
 
 
 def reduce_axes(**extents: int) -> tuple[IterVar, ...]:
-    """Axes to sum over, given by name and extent."""
+    """Reduction axes, given by name and extent."""
     return tuple(te.reduce_axis((0, extent), name) for name, extent in extents.items())
 
 
 def term_axis(terms: int) -> tuple[IterVar, ...]:
-    """The axis over the terms of weights; empty for weights of one term."""
+    """The axis over the terms of weights; empty for single-term weights."""
     return reduce_axes(term=terms) if terms > 1 else ()
 
 
 def of_term(tap: Expr, terms: int, term: Sequence[IterVar]) -> Expr:
-    """The index of a ``term`` (a `term_axis`) of the weight at ``tap``; the ``terms`` of a weight
-    are adjacent."""
+    """Index of a ``term`` (see `term_axis`) of the weight at ``tap``; the ``terms`` of a weight are
+    adjacent.
+    """
     return tap * terms + term[0] if term else tap

@@ -1,7 +1,7 @@
 """A residual addition fused with a product: GEMM loads the other operand, tile by tile.
 
-The ALU adds both, with the factors and the rounding of a `FixedPoint`, before the store: the
-product's result does not go to memory and back.
+The ALU adds both before the store, with the factors and the rounding of a `FixedPoint`: the
+product's result makes no round trip through memory.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from .identity import identity_operand, multiplied
 
 @dataclass(frozen=True)
 class Addition:
-    """The other operand, of the result's shape and out_dtype, times the first factor of
-    ``constants``, plus the product's result times the second. For machines on which
-    `reads_what_it_stores`."""
+    """Adds another operand, of the result's shape and out_dtype, times the first factor of
+    ``constants``, to the product's result times the second. Requires a machine on which
+    `reads_what_it_stores`.
+    """
 
     constants: FixedPoint
 
@@ -36,15 +37,15 @@ class Addition:
 
     @property
     def accumulators(self) -> int:
-        """Accumulators live at a time per result, including that of the product."""
+        """Accumulators live at a time per result, including the product's."""
         return 2 + (self.constants.to_even > 0) + bool(self.constants.table)
 
 
 class Residual:
-    """The tensors of an addition to ``value``, the last stage of a product's epilogue.
+    """Tensors of an addition to ``value``, the last stage of a product's epilogue.
 
     ``args`` are its arguments besides the other operand ``x``: the identity matrix, and parameters
-    if the constants have any. ``stages`` follow ``value``; the last one has the sums.
+    if the constants have any. ``stages`` follow ``value``; the last one holds the sums.
     """
 
     def __init__(self, addition: Addition, value: Tensor, env: Environment) -> None:
@@ -75,10 +76,11 @@ class Residual:
         bank: int | None = None,
         after: Tensor | None = None,
     ) -> None:
-        """Loads the other operand at the axis ``at`` of ``y``, with ``copies`` buffers in the input
-        and the accumulator scratchpad, in a ``bank`` of that if it is given, and at the beginning
-        what all tiles share. It comes before the products of the sum, so that its input buffer is
-        free soon, or ``after`` the tensor that is given."""
+        """Load the other operand at the axis ``at`` of ``y``, with ``copies`` buffers in the input
+        and the accumulator scratchpad (in accumulator ``bank``, if given), and shared constants at
+        the start. The load comes ``after`` the given tensor, by default before the sum's products,
+        so that its input buffer is free early.
+        """
         places = (self._loaded, env.inp_scope, None), (self._buffer, env.acc_scope, bank)
         for (tensor, scope, within), held in zip(places, copies, strict=True):
             s[tensor].set_scope(scope)
@@ -87,7 +89,7 @@ class Residual:
                 s[tensor].double_buffer(held, within)
         s[self._loaded].pragma(self._loaded.op.axis[0], env.dma_copy)
         s[self._buffer].tensorize(self._buffer.op.axis[-2], env.gemm)
-        # All ALU instructions follow all products, so that GEMM waits for none of them.
+        # Issue all ALU instructions after all products, so that GEMM waits for none of them.
         s[self.stages[0]].after(s[self._value])
         if after is not None:
             s[self._buffer].after(s[after])

@@ -1,8 +1,8 @@
 """Weighted sums of the rows of a matrix product's input, added to all of its results.
 
-A zero point z of the second factor adds -z · Σ x to each result of a row: one more tile of outputs
-for GEMM and one addition per result, where weights less z would have nine bits, and take GEMM
-twice as long.
+A zero point z of the second factor adds -z · Σ x to each result of a row. This costs GEMM one more
+tile of outputs and the ALU one addition per result. Subtracting z from the weights instead would
+need nine-bit weights, which take GEMM twice as long.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from .product import reduce_axes
 
 @dataclass(frozen=True)
 class RowSums:
-    """``weights`` is the argument (inputs, BLOCK_OUT, BLOCK_IN) wgt_dtype, ``buffer`` holds it,
-    ``sums`` are the sums over ``axes``, and ``total`` is a product plus them."""
+    """``weights`` is the argument (inputs, BLOCK_OUT, BLOCK_IN) wgt_dtype, ``buffer`` its copy in
+    the scratchpad, ``sums`` are the sums over ``axes``, and ``total`` is the product plus these
+    sums.
+    """
 
     weights: Tensor
     buffer: Tensor
@@ -30,8 +32,9 @@ class RowSums:
 
     @classmethod
     def added(cls, matmul: Tensor, x_buf: Tensor, env: Environment) -> RowSums:
-        """For ``matmul`` (…, rows, outputs, BATCH, BLOCK_OUT) of ``x_buf`` (…, rows, inputs, BATCH,
-        BLOCK_IN)."""
+        """Add row sums to ``matmul`` (…, rows, outputs, BATCH, BLOCK_OUT), a product of ``x_buf``
+        (…, rows, inputs, BATCH, BLOCK_IN).
+        """
         *outer, _, b, k = matmul.shape
         inputs = x_buf.shape[-3]
         weights = te.placeholder((inputs, k, env.BLOCK_IN), "row_weights", env.wgt_dtype)
@@ -50,8 +53,8 @@ class RowSums:
         return cls(weights, buffer, (ko, ki), sums, total)
 
     def place(self, s: te.Schedule, y: Tensor, at: IterVar, twice: bool, env: Environment) -> None:
-        """Compute the sums at the axis ``at`` of ``y``; ``twice``, double-buffered for two tiles.
-        The weights are loaded at the start.
+        """Compute the sums at the axis ``at`` of ``y``, double-buffered if ``twice``. The weights
+        are loaded at the start.
         """
         s[self.buffer].set_scope(env.wgt_scope)
         s[self.buffer].pragma(s[self.buffer].op.axis[0], env.dma_copy)

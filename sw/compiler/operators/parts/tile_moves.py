@@ -1,4 +1,4 @@
-"""Operators that move tiles: load them into accumulators and store them elsewhere."""
+"""Base of operators that move tiles: load them into accumulators and store them elsewhere."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled
 
 @dataclass(frozen=True)
 class MoveKnobs:
-    """The part of the output that is moved at a time: an extent for each axis outside of tiles, in
-    units of `Move.steps`. With ``in_turn`` the next part is loaded while one is stored."""
+    """The part of the output that is moved at a time: an extent in units of `Move.steps` for each
+    axis outside of tiles. With ``in_turn`` the next part is loaded while one is stored.
+    """
 
     extents: tuple[int, ...]
     in_turn: bool = False
@@ -28,10 +29,11 @@ class MoveKnobs:
 
 @dataclass(frozen=True)
 class Move:
-    """The tensors of an operator: ``inputs`` of the function, ``loaded`` tensors in accumulators,
-    ``copied`` tensors that the ALU makes of these, and the output ``y``, out_dtype. All end in
-    (BATCH, BLOCK_OUT). ``steps`` gives, for each axis of the output, how many elements belong
-    together, by default one."""
+    """Tensors of an operator: ``inputs`` of the function, ``loaded`` tensors in accumulators,
+    ``copied`` tensors that the ALU computes from these, and the output ``y``, out_dtype. All end in
+    (BATCH, BLOCK_OUT). ``steps`` gives the granularity of tiling for each axis of the output, by
+    default one element.
+    """
 
     inputs: Sequence[Tensor]
     loaded: Sequence[Tensor]
@@ -42,13 +44,13 @@ class Move:
 
 
 class Moving(ABC):
-    """An operator that is a `Move`; its function takes the inputs and the output."""
+    """An operator described by a `Move`; its function takes the inputs and the output."""
 
     @abstractmethod
     def move(self, env: Environment) -> Move: ...
 
     def taken(self, extents: Sequence[int]) -> int:
-        """Accumulators that a part of the output of these ``extents`` takes."""
+        """Accumulators that a part of the output with these ``extents`` takes."""
         return prod(extents)
 
     def scheduled(self, env: Environment, knobs: MoveKnobs) -> Scheduled:
@@ -63,7 +65,7 @@ class Moving(ABC):
 
 
 def scheduled(move: Move, knobs: MoveKnobs, env: Environment) -> Scheduled:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    """The schedule for ``knobs``, and the arguments of the function."""
     y = move.y
     s = te.create_schedule(y.op)
     for tensor in move.inlined:
@@ -90,8 +92,9 @@ def scheduled(move: Move, knobs: MoveKnobs, env: Environment) -> Scheduled:
 def candidates(
     shape: Sequence[int], taken: Callable[[Sequence[int]], int], config: Config
 ) -> Iterator[tuple[float, MoveKnobs]]:
-    """Knobs whose parts fit the accumulators, with an estimate of their cycles. A part is a range
-    of one axis, with all of the axes inside it and one step of those outside."""
+    """Knobs whose parts fit the accumulators, with estimated cycles. A part is a range of one axis,
+    all of the axes inside it, and one step of each axis outside.
+    """
     for axis in range(len(shape)):
         for part in even_tiles(shape[axis]):
             extents = (*[1] * axis, part, *shape[axis + 1 :])
@@ -108,8 +111,9 @@ def candidates(
 def channel_sources(
     batch: int, channels: Sequence[int], pixels: int, env: Environment
 ) -> list[Tensor]:
-    """Arguments x0, x1, … with so many ``channels`` each: (batch, tiles of channels, pixels, BATCH,
-    BLOCK_OUT) out_dtype."""
+    """Arguments x0, x1, … with these numbers of ``channels``: (batch, channel tiles, pixels, BATCH,
+    BLOCK_OUT) out_dtype.
+    """
     return [
         te.placeholder(
             (batch, parts(count, env.BLOCK_OUT), pixels, env.BATCH, env.BLOCK_OUT),

@@ -1,4 +1,4 @@
-"""Windows that slide over images: their sizes and their padding."""
+"""Windows that slide over images: sizes and padding."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ Pads = tuple[int, int, int, int]
 
 
 class SlidingWindow:
-    """Sizes of an operator with a window, for classes that have these fields: ``height`` and
-    ``width`` of the input in pixels, and ``pads`` at its top, left, bottom and right."""
+    """Base of operators with a sliding window; subclasses have these fields: ``height`` and
+    ``width`` of the input in pixels, and ``pads`` at its top, left, bottom and right.
+    """
 
     height: int
     width: int
@@ -37,18 +38,19 @@ class SlidingWindow:
 
     def input_rows(self, rows: int, kernel_rows: int | None = None) -> int:
         """Rows of input that ``rows`` rows of output read through ``kernel_rows`` rows of the
-        kernel, by default all of them."""
+        kernel, by default all of them.
+        """
         taps = self.kernel[0] if kernel_rows is None else kernel_rows
         return (rows - 1) * self.strides[0] + (taps - 1) * self.dilations[0] + 1
 
     def input_columns(self, columns: int, kernel_columns: int | None = None) -> int:
-        """The same for columns."""
+        """Like `input_rows`, for columns."""
         taps = self.kernel[1] if kernel_columns is None else kernel_columns
         return (columns - 1) * self.strides[1] + (taps - 1) * self.dilations[1] + 1
 
 
 def padded(x: Tensor, pads: Pads, value: int, name: str) -> Tensor:
-    """``x`` (…, height, width, BATCH, BLOCK) with ``pads`` of ``value``."""
+    """``x`` (…, height, width, BATCH, BLOCK) padded by ``pads`` with ``value``."""
     outside = [0] * (len(x.shape) - 4)
     top, left, bottom, right = pads
     return te.pad(x, (*outside, top, left, 0, 0), (*outside, bottom, right, 0, 0), value, name=name)

@@ -1,7 +1,7 @@
-"""Expressions as chains of ALU operations: an innermost operand, and the operations on it.
+"""Expressions as chains of ALU operations: an innermost operand, and operations applied to it.
 
 An operation overwrites its first operand; its second is an accumulator or an immediate. An
-expression needs no further accumulators if one side of each operation is plain.
+expression needs no extra accumulators if one side of each operation is a constant or an element.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _COMMUTES = frozenset({"+", "*", "min", "max"})
 
 @dataclass
 class Step:
-    """``operation`` on the accumulator and ``operand``."""
+    """Applies ``operation`` with ``operand`` to the accumulator."""
 
     operation: AluOp
     operand: Plain
-    # The other parameters of a requantization, or tiles of a table, which must follow the operand
-    # in the scratchpad.
+    # Further parameters of a requantization, or tiles of a table, which must follow the operand in
+    # the scratchpad.
     following: tuple[Access, ...] = ()
-    # Of MULTIPLY_ADD.
+    # The factor of a MULTIPLY_ADD.
     factor: Access | None = None
 
 
@@ -47,11 +47,11 @@ _NEGATE = Step(AluOp.MUL, -1)
 def chain(
     value: Expr, is_in_place: Callable[[Access], bool], stage: str
 ) -> tuple[Plain, list[Step]]:
-    """The innermost operand of ``value``, and the steps that follow.
+    """Decompose ``value`` into its innermost operand and the steps applied to it.
 
-    Where there is a choice, that operand is an accumulator which ``is_in_place``: it is the place
-    of the result. Raises `LoweringError`, with the name of the ``stage``, if ``value`` is not such
-    a chain.
+    Where there is a choice, the innermost operand is an accumulator that ``is_in_place``, i.e.
+    where the result goes. Raises `LoweringError`, with the name of the ``stage``, if ``value`` is
+    not such a chain.
     """
     return _Chain(is_in_place, stage).of(value)
 
@@ -67,7 +67,7 @@ def constant(value: int) -> list[Step]:
 
 
 def plain(value: Expr) -> Plain | None:
-    """``value`` if it is a constant or an element of a buffer; None for anything computed."""
+    """``value`` if it is a constant or an element of a buffer, else None."""
     match value:
         case Const():
             return value.value
@@ -120,7 +120,7 @@ class _Chain:
 
     def goes_first(self, right: Expr, left: Expr) -> bool:
         """Whether the right side is evaluated first and overwritten: preferably an expression, then
-        an operand already in place, then one that is not constant.
+        an operand already in place, then a non-constant.
         """
         first, second = plain(left), plain(right)
         if first is None or second is None:
@@ -140,8 +140,9 @@ class _Chain:
         return first, [*steps, Step(AluOp.SHR, -amount)]
 
     def difference(self, value: Binary) -> tuple[Plain, list[Step]]:
-        """A subtraction, as an addition of the negated operand: multiplying by -1 wraps the same
-        way."""
+        """A subtraction as an addition of the negated operand: multiplying by -1 wraps around the
+        same way.
+        """
         left, right = plain(value.left), plain(value.right)
         if isinstance(right, int):
             first, steps = self.of(value.left)

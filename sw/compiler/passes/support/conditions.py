@@ -1,4 +1,4 @@
-"""Short conditions on loop variables that hold in given iterations."""
+"""Builds short conditions on loop variables that select given iterations."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Flags = npt.NDArray[np.bool_]
 
 
 def condition(flags: Flags, loops: Sequence[Var]) -> Expr:
-    """A condition on ``loops``, one per dimension of ``flags``, that holds where ``flags`` is
-    true."""
+    """A condition on ``loops``, one per dimension of ``flags``, that holds exactly where ``flags``
+    is true.
+    """
     if flags.all() or not flags.any():
         return Const(int(flags.all()), "bool")
     for axis in range(flags.ndim):
@@ -57,8 +58,9 @@ def _between(loop: Var, begin: int, end: int, extent: int) -> Expr:
 
 
 def _corner(flags: Flags, loops: Sequence[Var]) -> Expr | None:
-    """For flags that differ in one corner of the iteration space: a bound on the distance from that
-    corner, summed over the loops."""
+    """If the flags differ only in one corner of the iteration space: a bound on the distance from
+    that corner, summed over the loops.
+    """
     odd = flags if np.count_nonzero(flags) == 1 else ~flags
     if np.count_nonzero(odd) != 1:
         return None
@@ -74,7 +76,7 @@ def _corner(flags: Flags, loops: Sequence[Var]) -> Expr | None:
 
 
 def _turning_point(flags: Flags, loops: Sequence[Var]) -> Expr | None:
-    """For flags that change once over all iterations: a bound on the iteration's number."""
+    """If the flags change once over all iterations: a bound on the iteration number."""
     changes = np.flatnonzero(np.diff(flags.reshape(-1))) + 1
     if len(changes) != 1:
         return None

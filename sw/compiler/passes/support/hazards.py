@@ -1,4 +1,4 @@
-"""The tokens that order conflicting instructions of a program, found for all of them at once."""
+"""Finds the tokens that order conflicting instructions of a program, for all of them at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from amaranth_vta.hw.isa import TOKEN_QUEUES, Module, TokenQueue
 
 Numbers = npt.NDArray[np.int64]
-# Each scratchpad with the modules that write and read it.
+# Each scratchpad with the modules that write it and read it.
 _SHARED = (
     ("inp", Module.LOAD, Module.COMPUTE),
     ("inp", Module.STORE, Module.COMPUTE),
@@ -22,8 +22,9 @@ _NONE = np.zeros(0, np.int64)
 
 
 class Touches(NamedTuple):
-    """Instructions ``numbers`` of a ``module``, each of which ``writes`` or reads the elements from
-    ``begins`` to ``ends`` of the scratchpad ``scope``; arrays int64 (instructions,)."""
+    """Instructions ``numbers`` of a ``module``; each ``writes`` or reads the elements from
+    ``begins`` to ``ends`` of the scratchpad ``scope``. Arrays are int64 (instructions,).
+    """
 
     numbers: Numbers
     module: Module
@@ -34,10 +35,10 @@ class Touches(NamedTuple):
 
 
 def needed_tokens(touches: Sequence[Touches]) -> dict[TokenQueue, tuple[Numbers, Numbers]]:
-    """By queue, the instructions that push its tokens and those that pop them, in order.
+    """Per queue, the instructions that push its tokens and those that pop them, in order.
 
-    An instruction waits for the latest instruction of the other module that uses the same elements
-    in a conflicting way, unless an older instruction has waited for that one or a later one.
+    An instruction waits for the latest instruction of the other module with a conflicting access to
+    the same elements, unless an older instruction has already waited for that one or a later one.
     """
     waits: dict[TokenQueue, list[tuple[Numbers, Numbers]]] = {queue: [] for queue in TOKEN_QUEUES}
     for scope, writer, reader in _SHARED:
@@ -49,7 +50,7 @@ def needed_tokens(touches: Sequence[Touches]) -> dict[TokenQueue, tuple[Numbers,
 
 
 class _Uses(NamedTuple):
-    """Instructions in order, and the elements that each touches."""
+    """Instructions in order, and the elements that each accesses."""
 
     numbers: Numbers
     begins: Numbers
@@ -68,9 +69,10 @@ def _joined(touches: Sequence[Touches], scope: str, module: Module, writes: bool
 
 def _latest(of: _Uses, before: _Uses) -> Numbers:
     """For each of ``before``, the last instruction of ``of`` that precedes it and shares elements
-    with it, -1 if there is none."""
+    with it; -1 if there is none.
+    """
     result = np.full(len(before.numbers), -1, np.int64)
-    # Loops come back to the same elements.
+    # Loops access the same elements repeatedly.
     order = np.lexsort((before.numbers, before.ends, before.begins))
     begins, ends = before.begins[order], before.ends[order]
     (changes,) = np.nonzero((np.diff(begins) != 0) | (np.diff(ends) != 0))
@@ -83,8 +85,8 @@ def _latest(of: _Uses, before: _Uses) -> Numbers:
 
 
 def _without_implied(waits: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
-    """Pushing and popping instructions, given instructions and what each waits for, without waits
-    that older ones imply.
+    """Drop waits that older waits imply; returns the pushing and the popping instructions of the
+    remaining ones. ``waits`` are instructions and what each waits for.
     """
     numbers, latest = (np.concatenate(column) for column in zip(*waits, strict=True))
     order = np.lexsort((-latest, numbers))

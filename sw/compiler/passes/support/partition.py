@@ -1,7 +1,8 @@
-"""Where to cut a loop so that all iterations of a part do the same.
+"""Partitions a loop so that all iterations of a part are alike.
 
-Limits say in which iterations something happens, or which of two things does. A loop is cut where
-that changes, or where the extent of a loop inside it changes; no condition remains at run time.
+A limit bounds the iterations in which something happens, or selects one of two branches. A loop is
+cut where the outcome changes, or where the extent of an inner loop changes; no condition remains at
+run time.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from amaranth_vta.sw.compiler.te.simplify import value_interval
 
 @dataclass(frozen=True)
 class Limit:
-    """A sum of loop variables is at most ``most``: iterations beyond it do not exist or, if the
-    limit ``decides``, do something else. It concerns loops up to the one over ``until``, by default
-    all."""
+    """The bound ``form`` <= ``most`` on a sum of loop variables. Iterations beyond it do not exist
+    or, if the limit ``decides``, take the other branch. It applies to the loops up to the one over
+    ``until``, by default to all.
+    """
 
     form: Affine
     most: int
@@ -54,10 +56,10 @@ def cut(
     limits: Sequence[Limit],
     ranges: Mapping[Var, Interval],
 ) -> list[Part]:
-    """The parts that the loop over ``var``, of ``extent`` iterations, is to be cut into.
+    """Partition the loop over ``var``, of ``extent`` iterations.
 
-    ``inner`` are the extents of the loops within it. Variables of loops further out are
-    ``fixed`` in terms of others, which have ``ranges``.
+    ``inner`` are the extents of the loops within it. Variables of outer loops are replaced by
+    ``fixed`` forms of other variables, which have ``ranges``.
     """
     if not limits:
         return [Part(0, extent, [])]
@@ -84,7 +86,7 @@ def cut(
                 continue
             lasts = set[int]()
             if len(within) == 1:
-                # The last iteration of the loop inside, or with a negative factor its first.
+                # The last iteration of the inner loop or, with a negative factor, its first.
                 lasts = {_last(limit.most - end, *within.values()) for end in (low, high)}
             signature.append(lasts if len(lasts) == 1 else iteration)
         if not happens:
@@ -108,17 +110,16 @@ def first_alone(parts: list[Part]) -> list[Part]:
 
 
 def _last(room: int, factor: int) -> int:
-    """The greatest value for which ``factor`` times it is at most ``room``; for a negative factor
-    the least."""
+    """The greatest n with ``factor`` · n <= ``room``; for a negative factor the least."""
     return room // factor if factor > 0 else -(room // -factor)
 
 
 def limits_of(value: Expr, pads_decide: bool = False) -> list[Limit]:
-    """The limits by which the loops around ``value`` can be cut.
+    """Limits by which the loops around ``value`` can be cut.
 
-    A sum leaves out iterations in which its terms are zero, and two branches get separate loops. A
-    condition whose other branch is constant stays, unless ``pads_decide``: a copy pads with the
-    constant.
+    A sum skips iterations in which its terms are zero, and two branches get separate loops. A
+    condition with a constant as its other branch is kept, unless ``pads_decide``: a copy can pad
+    with the constant.
     """
     match value:
         case Reduce(kind="sum", value=Select(condition=condition, false=Const(value=0))):
@@ -135,15 +136,16 @@ def limits_of(value: Expr, pads_decide: bool = False) -> list[Limit]:
 
 
 def _forms(condition: Expr) -> list[Affine]:
-    """The affine forms of a condition, or of all conditions that it joins."""
+    """The affine forms of a condition, or of all conditions in a conjunction."""
     if isinstance(condition, AllOf):
         return [form for part in condition.conditions for form in _forms(part)]
     return not_negative(condition) or []
 
 
 def not_negative(condition: Expr) -> list[Affine] | None:
-    """Affine forms that are all at least 0 if and only if the condition holds; None if there are
-    none."""
+    """Affine forms that are all at least 0 if and only if the condition holds; None if it has no
+    such forms.
+    """
     if isinstance(condition, Compare) and condition.op != "!=":
         left, right = Affine.of(condition.left), Affine.of(condition.right)
         if left is not None and right is not None:

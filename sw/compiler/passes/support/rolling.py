@@ -1,8 +1,9 @@
 """Rolling buffers, which outlive the iteration in which they are filled.
 
 The first index of a rolling buffer is the iteration. Along a carried dimension an iteration
-computes only what its predecessor has not, and elements are counted from the end of the region,
-where the next iteration finds the data that it reuses."""
+computes only elements that its predecessor has not computed. Elements are counted from the end of
+the region, where the next iteration finds the data that it reuses.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ Ranges = Mapping[Var, Interval]
 
 
 class RollingBuffer:
-    """The buffer of ``stage``, filled in ``turns`` iterations, which come in parts of iterations
-    that are alike, in order."""
+    """The buffer of ``stage``, filled in ``turns`` iterations, which are placed in order, in parts
+    of equal iterations.
+    """
 
     def __init__(self, stage: Stage, turns: int) -> None:
         self.stage = stage
@@ -49,13 +51,13 @@ class RollingBuffer:
             (d for d, axis in enumerate(stage.op.axis) if axis is stage.carried), None
         )
         self._extents = [0] * len(stage.op.axis)
-        # Of the part placed last: the iteration, the origin of its indices, and the end of the
-        # region computed by the previous iteration, None in the first one.
+        # State of the part placed last: its iteration, the origin of its indices, and the end of
+        # the region computed by the previous iteration, None in the first one.
         self._turn = Affine({})
         self._origins: list[Affine] = []
         self._known: Affine | None = None
-        # Where the last iteration that was placed ends, and how many elements of the carried
-        # dimension it computes.
+        # End of the last iteration placed, and how many elements of the carried dimension it
+        # computes.
         self._end: tuple[Affine, int] | None = None
 
     def place(self, bounds: Bounds, turn: Affine, ranges: Ranges) -> Bounds:
@@ -100,7 +102,7 @@ class RollingBuffer:
         return LoweringError(f"{self.stage.name} is carried along {self.stage.carried}: {reason}")
 
     def read(self, access: Access, ranges: Ranges) -> Access:
-        """``access`` to the tensor as one to the buffer."""
+        """``access`` to the tensor, rewritten to the buffer."""
         turn = self._turn
         indices = [
             index - origin if origin.terms or origin.const else index
@@ -117,7 +119,7 @@ class RollingBuffer:
         return Access(self.buffer, [turn, *indices])
 
     def written(self, indices: Sequence[Affine], bounds: Bounds) -> list[Affine]:
-        """The indices of the buffer for ``indices`` relative to ``bounds``, which `place` gave."""
+        """The buffer indices for ``indices`` relative to ``bounds``, the result of `place`."""
         found = list(indices)
         if self._carried is not None:
             extent = bounds[self._carried][1]
@@ -125,14 +127,14 @@ class RollingBuffer:
         return [self._turn, *found]
 
     def around(self, body: Stmt) -> Stmt:
-        """``body``, which has all parts, with the allocation of the buffer around it."""
+        """``body``, which contains all parts, within the allocation of the buffer."""
         if not self._origins:
             return body
         self.buffer.shape = (self.turns, *self._extents)
         return Allocate(self.buffer, body if self._carried is None else self._from_begin(body))
 
     def _from_begin(self, stmt: Stmt) -> Stmt:
-        """``stmt`` with elements counted from the begin of the carried dimension."""
+        """``stmt`` with elements counted from the beginning of the carried dimension."""
         assert self._carried is not None
         place = 1 + self._carried
         extent = Affine({}, self.buffer.shape[place])

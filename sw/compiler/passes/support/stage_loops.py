@@ -1,4 +1,4 @@
-"""The loops of one stage, after the splits and fuses of its axes."""
+"""The loops of a stage after splits and fuses of its axes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from amaranth_vta.sw.compiler.te.traverse import accesses
 
 from .partition import Limit, limits_of
 
-# For each dimension, the first element that is needed, and how many.
+# First element and extent of the region, per dimension.
 Bounds = list[tuple[Affine, int]]
 
 
 @dataclass
 class Atom:
-    """A loop. A fused axis stays several loops, so that indices remain affine."""
+    """A loop. A fused axis remains several loops, so that indices stay affine."""
 
     var: Var
     extent: int
@@ -29,7 +29,7 @@ class Atom:
 
 @dataclass
 class StageLoops:
-    """The loops of one stage over one region, and the axes in terms of them."""
+    """The loops of a stage that compute one region; its axes are functions of the loops."""
 
     stage: Stage
     order: list[Atom]
@@ -38,14 +38,14 @@ class StageLoops:
     values: dict[Var, Affine]
     limits: list[Limit]
     buffer: NestBuffer
-    # The indices within `buffer` in terms of the loops.
+    # Indices into `buffer` as functions of the loops.
     indices: list[Affine] = field(default_factory=list)
 
 
 def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) -> StageLoops:
     """The loops that compute the region ``bounds`` of ``stage``, by ``body``, into ``buffer``.
 
-    Raises `LoweringError` for a split of a fused axis that does not leave whole loops.
+    Raises `LoweringError` for a split of a fused axis that does not yield whole loops.
     """
     atoms: dict[IterVar, list[Atom]] = {}
     parts: dict[Var, Affine] = {}
@@ -83,7 +83,7 @@ def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) ->
     limits = [replace(limit, form=_expand(limit.form, parts)) for limit in limits]
     for limit in limits_of(body):
         form = limit.form.replace(values)
-        # A limit that depends on loops further out stays a condition.
+        # A limit that depends on outer loops stays a condition.
         if form.terms.keys() <= {atom.var for atom in order}:
             limits.append(replace(limit, form=form))
     return StageLoops(
@@ -101,8 +101,9 @@ def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) ->
 def limits_of_attached(
     loops: StageLoops, schedule: Schedule, bodies: Mapping[Stage, Expr]
 ) -> list[Limit]:
-    """The limits of the stages that are computed within ``loops``, or within such a stage, for the
-    loops around them."""
+    """Limits of the stages computed within ``loops``, directly or in another such stage, for the
+    loops around those stages.
+    """
     found: dict[Stage, list[Limit]] = {}
 
     def visit(body: Expr, indices: Mapping[Var, Affine]) -> None:
@@ -116,7 +117,7 @@ def limits_of_attached(
                 for own, index in zip(stage.op.axis, access.indices, strict=True)
                 if (form := Affine.of(index)) is not None
             }
-            # Where padding begins, less of the padded stage is computed.
+            # Where padding begins, a smaller region of the padded stage is computed.
             computed = any(schedule[read.source].attach for read in accesses(bodies[stage]))
             found[stage] = [
                 replace(limit, form=limit.form.replace(values), until=axis)
@@ -130,7 +131,7 @@ def limits_of_attached(
 
 
 def _place(stage: Stage, around: Stage) -> IterVar | None:
-    """The axis of ``around`` within which ``stage`` is computed, if it is."""
+    """The axis of ``around`` within which ``stage`` is computed, perhaps indirectly, or None."""
     while stage.attach is not None:
         stage, axis = stage.attach
         if stage is around:

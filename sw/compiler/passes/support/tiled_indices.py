@@ -1,4 +1,4 @@
-"""The assignments of a region, and the tiles that their indices walk through."""
+"""The assignments of a region, and the tiles that their indices iterate over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from amaranth_vta.sw.compiler.te.traverse import children, substitute
 
 
 def assignments(region: Stmt) -> list[tuple[list[For], Assign]]:
-    """Every assignment of a region with the loops of the region around it, outermost first."""
+    """Every assignment of a region, with the region's loops around it, outermost first."""
     match region:
         case Assign():
             return [([], region)]
@@ -34,8 +34,7 @@ def assignments(region: Stmt) -> list[tuple[list[For], Assign]]:
 
 
 def merged_loops(loops: Sequence[For], assign: Assign) -> tuple[list[For], Assign]:
-    """``loops`` and ``assign``, with loops merged that a split separated if a condition depends on
-    them."""
+    """``loops`` and ``assign``, with split loops merged again if a condition depends on them."""
     forms = [
         form for value in (*assign.indices, assign.value) for form in _sums(value) if form.terms
     ]
@@ -68,8 +67,9 @@ def _are_compared(value: Expr, var: Var) -> bool:
 
 
 def flat_index(buffer: NestBuffer, indices: Sequence[Expr], stage: str) -> Affine:
-    """The scalar that ``indices`` select; raises `LoweringError` naming the index that is not
-    affine."""
+    """The scalar at ``indices``, row-major; raises `LoweringError`, naming the index, if one is not
+    affine.
+    """
     form = buffer.flat(indices)
     if form is None:
         for position, index in enumerate(indices):
@@ -91,8 +91,9 @@ def _how_to_split(index: Expr) -> str:
 
 
 def tile_loops(loops: Sequence[For], form: Affine, scalars: int) -> dict[Var, int] | None:
-    """The loops, with their factors, by which ``form`` walks through the ``scalars`` scalars of one
-    tile; None if there are none."""
+    """The loops, with their factors, by which ``form`` iterates over the ``scalars`` scalars of one
+    tile; None if there are none.
+    """
     found: dict[Var, int] = {}
     reached = 1
     while reached < scalars:
@@ -106,8 +107,9 @@ def tile_loops(loops: Sequence[For], form: Affine, scalars: int) -> dict[Var, in
 
 
 def element_index(form: Affine, tile: Mapping[Var, int], scalars: int) -> Affine | None:
-    """``form`` counted in tiles, without the loops within a ``tile``, given by their factors; None
-    if it does not walk through whole tiles."""
+    """``form`` in units of tiles, without the loops within a ``tile`` (with their factors); None if
+    it does not step by whole tiles.
+    """
     outer = {var: factor for var, factor in form.terms.items() if var not in tile}
     if any(form.terms.get(var, 0) != factor for var, factor in tile.items()):
         return None

@@ -23,7 +23,7 @@ PROGRAM = 0x8000
 
 
 def counters_of(*instructions: Instruction, dram: str = "ideal") -> dict[str, int]:
-    """The counters of the second of two runs, so that leftovers of the first would show."""
+    """The counters of the second of two runs, so that leftovers of the first run would show."""
     device = RtlDevice(TINY, 0x20000, dram=dram)
     encode = isa.instruction_set(TINY).encode
     device.write(PROGRAM, b"".join(encode(item).to_bytes(16, "little") for item in instructions))
@@ -114,13 +114,13 @@ def test_latencies_are_those_of_the_memory() -> None:
 
 @pytest.mark.parametrize("dram", ["ddr", "ideal"])
 def test_latencies_add_up_with_as_many_bursts_in_flight_as_there_can_be(dram: str) -> None:
-    """Each of 48 rows is a burst of one word, and none is adjacent to another."""
+    """Each of the 48 rows is a burst of one word; rows are not adjacent."""
     rows = {"x_size": 1, "y_size": 48, "x_stride": 9}
     latency, one = memory_timing(dram).latency, Load(memory=Memory.UOP, x_size=1)
     counters = counters_of(one, Load(memory=Memory.INP, **rows), Finish(), dram=dram)
     fewer = counters_of(one, Finish(), dram=dram)
     assert counters["read_bursts"] - fewer["read_bursts"] == 48
-    # A burst that waits for those before it takes a word's time more for each.
+    # A burst waits one more word time for each burst in front of it.
     most = latency + 4 + 2 * BURSTS_IN_FLIGHT
     assert 48 * latency < counters["read_latency"] - fewer["read_latency"] < 48 * most
     counters = counters_of(Store(**rows), Finish(), dram=dram)

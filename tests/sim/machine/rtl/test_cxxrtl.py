@@ -1,4 +1,4 @@
-"""Conformance vectors on a second simulator, from arbitrary contents of registers and memories."""
+"""Conformance vectors on a second simulator, with arbitrary initial registers and memories."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(image: ProgramImage, device_name: str, dram: str) -> tuple[RunResult, np
     return result, device.read(0, image.dram.size)
 
 
-# On ideal and ddr all state is ones before the reset, on the random memories it is random.
+# Before the reset all state bits are ones with `ideal` and `ddr`, random with the random memories.
 @pytest.mark.parametrize(
     ("vector", "dram"),
     [("tiny-1", "ideal"), ("tiny-1", "random:1"), ("tiny-2", "ddr"), ("tiny-2", "random:2")],

@@ -37,15 +37,15 @@ BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 
 class Pairs(wiring.Component):
     """Dot products of all ``kinds`` for each of ``configs``, with the same operands from the low
-    bits of ``inp`` and ``wgt``. Bit n of ``differs`` is set if their sums differ for configuration
-    n."""
+    bits of ``inp`` and ``wgt``. Bit n of ``differs`` is set if the sums for configuration n differ.
+    """
 
     def __init__(self, configs: list[Config], kinds: Sequence[type[DotProducts]]) -> None:
         self._configs = configs
         self._kinds = kinds
         super().__init__(
             {
-                # All tiles of inputs that a product takes.
+                # All input tiles of a product.
                 "inp": In(max(config.taps * config.inp.element_bits for config in configs)),
                 "tapped": In(1),
                 "wgt": In(max(config.wgt.element_bits for config in configs)),
@@ -79,7 +79,7 @@ class Pairs(wiring.Component):
 
 
 def differing(verilog: str, flags: tuple[str, ...] = ()) -> int:
-    """The difference found by `Pairs`, as ``verilog`` without the module of the loops."""
+    """Simulate `Pairs` from ``verilog`` with `LOOPS` added; return ``differs``."""
     harness = Harness(Path(__file__).with_name("dot_products.cpp"))
     library = ctypes.CDLL(str(design_library(verilog + LOOPS, harness, flags)))
     library.differences.argtypes = [ctypes.c_uint64, ctypes.c_uint32]
@@ -98,15 +98,15 @@ def test_chains_of_dsp_slices_hold_what_the_loops_hold(
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     netlists = importlib.import_module("netlists")
-    # As few products as in a machine that is not small.
+    # As few products as in a larger machine.
     config = replace(PRESETS["pynq-extended"], log_block_in=3, log_block_out=5, forward=0)
     pairs = Pairs([config], (DotProducts, LoopedDotProducts))
-    # Yosys sees the ports of the loops alone.
+    # Yosys sees only the ports of the loops.
     loops = "(* blackbox *) " + LOOPS[LOOPS.index("module") : LOOPS.index(");")] + "); endmodule\n"
     try:
         cells = netlists.mapped(loops + component_verilog(pairs, "vta"), "xc7", tmp_path)
     except MissingExtra as missing:
         pytest.skip(f"{missing}; `make netlists` has it")
     assert cells.count('.USE_DPORT("TRUE")') == 8 * 16
-    assert cells.count(".OPMODE(7'h15)") == 3 * 2 * 16  # adds what its neighbour gives
+    assert cells.count(".OPMODE(7'h15)") == 3 * 2 * 16  # adds its neighbour's cascade output
     assert differing(netlists.models("xc7") + cells, netlists.UNOPTIMIZED) == 0

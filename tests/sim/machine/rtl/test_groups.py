@@ -1,4 +1,4 @@
-"""Groups of registers are clocked only while they are active, which changes no result."""
+"""Register groups are clocked only while active, without changing any result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ CONFIGS = ("tiny", "tiny-extended")
 
 
 def run(image: ProgramImage, dram: str, grouped: bool) -> tuple[list[RunResult], np.ndarray]:
-    """The results of two runs, so that leftovers of the first would show, and the memory
-    afterwards."""
+    """Results of two runs, so that leftovers of the first one would show, and the final memory."""
     device = RtlDevice(image.config, image.dram.size, dram, grouped=grouped)
     results = []
     for _ in range(2):

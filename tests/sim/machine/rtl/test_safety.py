@@ -25,7 +25,7 @@ GOOD = random_program(TINY, seed=3, length=20)
 
 
 class Bench(RegisterBench):
-    """A small machine with a little memory."""
+    """A small machine with a small memory."""
 
     def __init__(self, timing: MemoryTiming) -> None:
         super().__init__(TINY, MEMORY, timing)
@@ -91,7 +91,7 @@ def test_no_access_begins_after_a_stop(transfer: isa.Instruction, counter: str) 
     begun = bench.peek(counter.upper())
     bench.settle(5000)
     assert bench.status == {"done", "stopped"}
-    # Beats that were registered before the bus.
+    # Beats may still be in the bus registers.
     assert begun <= bench.peek(counter.upper()) <= begun + 2
     assert begun < 60
     assert runs_correctly(bench)
@@ -99,8 +99,7 @@ def test_no_access_begins_after_a_stop(transfer: isa.Instruction, counter: str) 
 
 @pytest.mark.parametrize("name", ["UOP", "INP", "WGT", "ACC", "ACC_8BIT", "OUT"])
 def test_an_error_of_any_single_beat_is_reported(name: str) -> None:
-    """Of elements that are gathered from several beats too, whichever of them it is; and of the
-    second burst as of the first."""
+    """Covers each beat of an element that spans several beats, in both bursts."""
     memory = isa.Memory[name]
     rows = {"x_size": 3, "y_size": 2, "x_stride": 64}
     transfer = isa.Load(memory=memory, **rows) if name != "OUT" else isa.Store(**rows)
@@ -179,7 +178,7 @@ def test_a_memory_that_never_answers_is_a_timeout_and_the_reset_line_helps() -> 
     bench.command("launch")
     bench.settle(5000)
     assert bench.status == {"busy"}
-    # The silence that there has been counts.
+    # Silent cycles before this write count.
     bench.poke("TIMEOUT", 1000)
     bench.settle(50)
     assert bench.status == {"done", "fault", "draining"}
@@ -231,8 +230,7 @@ def test_answers_that_come_after_a_timeout_do_no_harm() -> None:
     ],
 )
 def test_a_timeout_is_of_the_module_that_waits(waits: isa.Instruction, module: str) -> None:
-    # The memory transfers words for 60 cycles after the launch, enough for fetch, and then stalls
-    # for long.
+    # After the launch, memory responds for 60 cycles, enough for fetch, and then stalls for long.
     bench = Bench(MemoryTiming(refresh_period=3000, refresh_stall=2940))
     bench.put(PROGRAM, [isa.Load(memory=isa.Memory.INP, x_size=0), waits, isa.Finish()])
     bench.poke("TIMEOUT", 400)
@@ -287,8 +285,9 @@ def test_each_memory_is_found_at_its_base() -> None:
     dram[bases["UOP"] : bases["UOP"] + 4] = 0
 
     def program(starts: dict[str, int]) -> list[isa.Instruction]:
-        """``starts`` has the byte address of each memory, on a machine whose base registers are
-        0."""
+        """The program for a machine whose base registers are 0; ``starts`` maps memories to byte
+        addresses.
+        """
 
         def load(memory: isa.Memory, base: str, **fields: int) -> isa.Load:
             start = starts[base] // TINY.memory(memory).element_bytes

@@ -46,12 +46,12 @@ CONFIGS = (
     }
     | {"int4 that forwards": replace(PRESETS["int4"], forward=1)}
 )
-# With these, the programs below have some 110,000 instructions.
+# These give the programs below about 110,000 instructions.
 LENGTH, PROGRAMS = 900, 3
 
 
 class Pair:
-    """The clear model and the compiled model for each instruction set of the host, run together."""
+    """The clear model and the compiled model for each host instruction set, run in lockstep."""
 
     def __init__(self, config: Config, memory: np.ndarray) -> None:
         self.memories = [memory.copy()]
@@ -67,7 +67,7 @@ class Pair:
             native.set_limits(limits)
 
     def agree(self, insn_addr: int, insn_count: int) -> bool:
-        """Whether a run ends the same on all: report, counters, memory and accumulators."""
+        """Whether a run ends equally on all models: report, counters, memory and accumulators."""
         expected = self.clear.run(insn_addr, insn_count, None)
         accumulators = self.clear.executor.acc.tiles
         return all(
@@ -83,7 +83,7 @@ def test_vectors_give_the_same(path: Path) -> None:
     image = ProgramImage.load(path)
     pair = Pair(image.config, image.dram)
     assert pair.agree(image.insn_addr, image.insn_count)
-    # Again, on the scratchpads and the memory that the first run left.
+    # Again, with the scratchpads and memory of the first run.
     assert pair.agree(image.insn_addr, image.insn_count)
 
 
@@ -112,7 +112,7 @@ def test_faulty_programs_give_the_same_report_and_a_machine_that_goes_on(name: s
 
 
 def test_streams_of_any_bits_give_the_same() -> None:
-    """Instructions that no compiler would write, most of them faulty: bits that are mostly zero."""
+    """Instructions of sparse random bits, most of them faulty, which no compiler would emit."""
     chance = random.Random(1)
     for name, config in CONFIGS.items():
         finish = isa.instruction_set(config).encode(Finish())
@@ -124,8 +124,8 @@ def test_streams_of_any_bits_give_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-extended"])
 def test_each_bit_of_an_instruction_gives_the_same(name: str) -> None:
-    """Legal instructions with one flipped bit: the meaning of each field, and the rules of
-    legality.
+    """Legal instructions with one flipped bit cover the meaning of each field and the legality
+    rules.
     """
     config = CONFIGS[name]
     encode = isa.instruction_set(config).encode
@@ -153,8 +153,9 @@ def _sparse(chance: random.Random) -> int:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_long_loops_give_the_same(name: str) -> None:
-    """Instructions with micro-ops over whole scratchpads of arbitrary contents; destinations that
-    repeat, that do not, and that overlap; and more iterations than are computed at once."""
+    """Micro-ops over whole scratchpads of random contents; destinations that repeat, that are
+    distinct, and that overlap; more iterations than one batch of the model.
+    """
     config = CONFIGS[name]
     chance = random.Random(name)
     for number in range(40):
@@ -185,7 +186,7 @@ def _random_loops(
     if kind is Depthwise:
         depths["src"] -= config.taps - 1
     factors = {}
-    # The elements of each memory that are left for the fields of micro-ops.
+    # Elements of each memory that remain for the indices of micro-ops.
     for name in names:
         which, size = name[:3], sizes[name.endswith("_in")]
         most = (depths[which] - 1) // (2 * max(size - 1, 1))
@@ -246,7 +247,7 @@ def _loops_image(config: Config, instruction: Instruction, uops: Sequence[Uop]) 
 
 
 def test_requantization_near_halves_gives_the_same() -> None:
-    """Products at or near a tie, nearer and farther than float32 can tell."""
+    """Products at or near a tie, closer to it and farther from it than float32 resolves."""
     config = PRESETS["pynq-extended"]
     numbers = np.random.default_rng(1)
     rows, lanes = 60, config.block_out
@@ -294,7 +295,7 @@ def test_requantization_of_its_own_parameters_gives_the_same() -> None:
 
 
 def test_multiply_add_by_any_factor_gives_the_same() -> None:
-    """By elements that it writes itself, by others, and by some past the depth."""
+    """Factors that the instruction itself writes, other factors, and factors beyond the depth."""
     config = PRESETS["tiny-extended"]
     depth = config.acc.depth
     loops = {"iter_in": 12, "dst_factor_in": 1, "iter_out": 3, "src_factor_out": 1}
@@ -349,7 +350,7 @@ LOAD, GEMM, STORE = Load(memory=Memory.INP, x_size=0), Gemm(uop_end=0), Store(x_
 
 
 def test_full_queues_give_the_same() -> None:
-    """Instructions that wait for later ones: as many as a queue holds, and more."""
+    """Instructions that wait for later ones: up to the depth of a queue, and beyond it."""
     blocked_and_freeing: list[tuple[Instruction, Instruction]] = [
         (replace(LOAD, pop_next=1), replace(GEMM, push_prev=1)),
         (replace(GEMM, pop_prev=1), replace(LOAD, push_next=1)),
@@ -371,8 +372,9 @@ def test_full_queues_give_the_same() -> None:
 
 
 def test_programs_and_micro_ops_that_change_give_the_same() -> None:
-    """A STORE replaces a later instruction, by another one in each run, and so does the host with a
-    micro-op: nothing that was kept of a run before is used."""
+    """In each run, a STORE replaces a later instruction and the host changes a micro-op: nothing
+    cached from an earlier run may be used.
+    """
     config, uop, data, replaced = PRESETS["tiny"], 0x400, 0x800, 4
     program: list[Instruction] = [
         Load(memory=Memory.UOP, dram_base=uop // 4),
@@ -411,8 +413,9 @@ def test_an_instruction_waits_while_more_are_decoded_than_are_kept() -> None:
 
 
 def test_a_race_ends_as_in_program_order() -> None:
-    """A load and a store of the same bytes, which can both start once compute pushes both
-    tokens."""
+    """A load and a store of the same bytes, which can both start once compute has pushed both
+    tokens.
+    """
     config, shared = PRESETS["tiny"], 0x400
     load = Load(memory=Memory.INP, dram_base=shared // config.inp.element_bytes, pop_next=1)
     store = Store(dram_base=shared // config.out.element_bytes, pop_prev=1)

@@ -111,7 +111,8 @@ def test_races_are_what_no_token_orders(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_store_over_its_own_stream_is_a_race_with_fetch(order: str) -> None:
-    # The first instruction, which is the store itself, and memory next to the stream.
+    # The stream's first instruction, which is the store itself; then elements just before and after
+    # the stream.
     program = [store(dram_base=PROGRAM // 4), Finish()]
     assert races(*program, order=order) == [Race(0, 0, "DRAM", PROGRAM, over_stream=True)]
     its_end = [store(dram_base=PROGRAM // 4 - 2, x_size=3), Finish()]
@@ -174,7 +175,7 @@ def alu(**fields: int) -> Alu:
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
-        # Without the bit, or without an element in common, nothing is claimed falsely.
+        # There is no false claim without the bit or without a common element.
         ([gemm(), alu()], []),
         ([gemm(), alu(uop_end=0, independent=1)], []),
         # Each way in which two instructions can conflict.
@@ -188,7 +189,7 @@ def alu(**fields: int) -> Alu:
         # Instructions of one unit keep their order.
         ([gemm(), gemm(independent=1), Multiply(uop_end=1, independent=1)], []),
         ([alu(), alu(independent=1)], []),
-        # An instruction without the bit waits for the other unit only, a load for both.
+        # An instruction without the bit waits only for the other unit, a load for both.
         ([gemm(), alu(), gemm(independent=1)], [FalseClaim(2, 3, 0)]),
         ([gemm(), alu(), alu(independent=1)], []),
         ([gemm(), uops(), alu(independent=1)], []),
@@ -214,8 +215,9 @@ def test_claims_are_false_where_the_units_meet(
 def claims_of_other_elements(
     dst: int, src: int, then: int, factor: int | None = None
 ) -> list[FalseClaim]:
-    """The false claims of a product in ACC[0], a requantization, and a product in ACC[then]; with
-    ``factor`` a MULTIPLY_ADD takes the place of the requantization."""
+    """The false claims in a sequence of a product in ACC[0], a requantization, and a product in
+    ACC[then]; with ``factor``, a MULTIPLY_ADD replaces the requantization.
+    """
     place = {"uop_begin": 1, "uop_end": 2, "independent": 1}
     requantize = Alu(alu_opcode=AluOp.REQUANTIZE, **place)
     words = np.array([0, dst | src << 7, then], "<u4").view(np.uint8)
@@ -241,7 +243,7 @@ def test_every_element_that_is_read_counts() -> None:
         element = 20 + parameter
         assert claims_of_other_elements(dst=64, src=20, then=element) == [FalseClaim(2, 3, element)]
     assert claims_of_other_elements(dst=22, src=20, then=5) == [FalseClaim(2, 2, 22)]
-    # Of a MULTIPLY_ADD the source, of which there is one, and the factor.
+    # A MULTIPLY_ADD reads one source element and the factor.
     for factor, src, then, expected in (
         (20, 64, 21, []),
         (20, 30, 31, []),

@@ -153,7 +153,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
 
 
 class Forgetful(Runtime):
-    """Leaves out one token: the ``nth`` of ``queue``."""
+    """Omits one token: the ``nth`` of ``queue``."""
 
     def __init__(self, device: FunctionalDevice, queue: tuple[Module, Module], nth: int) -> None:
         super().__init__(device)

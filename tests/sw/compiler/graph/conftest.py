@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 class Qdq:
-    """A builder of an ONNX graph, which ends at ``value``; each method adds nodes there."""
+    """A builder of an ONNX graph; each method appends nodes to ``value``, the last result."""
 
     def __init__(self, shape: tuple[int | str, ...], dtype: type[np.integer] = np.int8) -> None:
         self.shape = shape
@@ -99,8 +99,9 @@ class Qdq:
         return self.rng.normal(0, 1.5, shape).astype(np.float32)
 
     def on_machine(self, config: str = "tiny-extended") -> list[str]:
-        """The operators on the machine, in order, of the network, which is checked; the host only
-        converts."""
+        """Check the network, and that the host only converts; return the machine's operators in
+        order.
+        """
         with Session(self.model(), config) as session:
             report = session.check({"x": self.images()})
             layers = session.layers

@@ -1,4 +1,4 @@
-"""The maps of makers and readers follow every change, and the order is kept."""
+"""The producer and consumer maps follow every change, and the node order is kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def network(*nodes: Node, outputs: tuple[str, ...] = ()) -> Network:
 
 
 def check_maps(nodes: Nodes) -> None:
-    """Compares the maps with new ones."""
+    """Compare the maps with rebuilt maps."""
     listed = list(nodes)
     names = {name for item in listed for name in (*item.reads, *item.outputs)}
     for name in names:

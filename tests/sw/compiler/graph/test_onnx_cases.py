@@ -1,5 +1,4 @@
-"""ONNX's own test cases of the operators that the compiler handles: the results are ONNX
-Runtime's."""
+"""ONNX's own test cases of the operators that the compiler handles give ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ REFUSED = {
 
 
 def cases(opsets: range) -> list[TestCase]:
-    # They divide by zero on purpose, and speak of what will be removed.
+    # The cases divide by zero on purpose, and cause deprecation warnings.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = collect_testcases(None)
@@ -64,13 +63,13 @@ def test_a_case_is_as_onnx_runtime_has_it(case: TestCase) -> None:
         assert session.check(dict(zip(session.inputs, inputs, strict=True))).ok
 
 
-# QLinearConv has not changed since its first version, which is the one that its case has.
+# The test case of QLinearConv has the operator's first version, which is still the current one.
 PRODUCTS = [case for case in cases(range(10, 27)) if case.name.startswith("test_qlinear")]
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=[case.name for case in PRODUCTS])
 def test_a_product_with_constant_weights_is_as_onnx_has_it(case: TestCase) -> None:
-    """The cases have weights and scales as inputs; here they are constants, as in networks."""
+    """The cases have weights and scales as inputs; here they become constants, as in networks."""
     assert case.model is not None
     assert case.data_sets
     for inputs, (expected,) in case.data_sets:
@@ -99,13 +98,14 @@ def test_a_sample_of_operators_between_quantizations_is_right_on_rtl() -> None:
 
 
 def right(cases: Iterable[QdqCase], device: str) -> int:
-    """How many of ``cases`` ONNX Runtime can run, all of which give its results."""
+    """The number of ``cases`` that ONNX Runtime can run; checks that all of them give its
+    results."""
     count = 0
     for case in cases:
         try:
             with Session(case.model, "tiny-extended", device) as session:
                 assert session.check({"given": case.images}).ok, case.name
-        except ModelError:  # of operators that ONNX Runtime does not have
+        except ModelError:  # operators that ONNX Runtime does not implement
             continue
         count += 1
     return count

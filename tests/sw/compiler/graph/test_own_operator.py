@@ -32,7 +32,7 @@ def example() -> dict[str, Any]:
 
 @pytest.fixture
 def schema() -> Any:
-    """Tells ONNX the type of the results of an operator of another domain."""
+    """Register type inference for the results of an operator from another domain."""
     schema = onnx.defs.OpSchema(
         "Magnitude",
         DOMAIN,
@@ -60,7 +60,7 @@ def test_the_example_says_that_its_operator_runs_on_the_machine(
 ) -> None:
     example["main"]()
     out = capsys.readouterr().out
-    # Rows of the machine have a number of MACs, those of the host say so.
+    # The report lists MACs for layers on the machine, and "host" for the others.
     assert re.search(r"^magnitude +Abs +0$", out, re.MULTILINE)
     assert re.search(r"^quantize +QuantizeLinear +host$", out, re.MULTILINE)
     assert "\n0 of 1,200 elements differ" in out

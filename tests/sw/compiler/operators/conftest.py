@@ -28,8 +28,8 @@ Array = npt.NDArray[Any]
 
 
 class Run:
-    """Runs a function and returns its output. The functional model must report no race and no
-    uninitialized read. ``counters`` are the machine's, of the last run.
+    """Run a function and return its output. The functional model must report no race and no
+    uninitialized read. ``counters`` are the machine's counters of the last run.
     """
 
     counters: dict[str, int]
@@ -90,7 +90,7 @@ def run() -> Run:
 
 @pytest.fixture
 def interpreted() -> Interpret:
-    """Checks that the loop nest has the same result after every pass, equal to the expression's."""
+    """Check that the loop nest computes the expression after every pass."""
 
     def check(
         schedule: tuple[te.Schedule, Sequence[Tensor]],

@@ -1,4 +1,4 @@
-"""Average pooling: the results of ONNX Runtime for every sum, with REQUANTIZE and without."""
+"""Average pooling: the results of ONNX Runtime for every sum, with and without REQUANTIZE."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_image_larger_than_the_accumulators_is_averaged_in_parts(
     workload = AveragePool2d(1, 3, *size, size, constants)
     function = average_pool2d(workload, env)
     image = some(np.random.default_rng(0), function.args[0])
-    # Many different averages, not only those near 0.
+    # Makes averages vary widely instead of being near 0.
     image = np.clip(
         image.astype(int) // 4 + 40 * np.arange(-1, 2).reshape(3, 1, 1, 1, 1), -128, 127
     )
@@ -111,7 +111,7 @@ def test_no_pass_changes_what_an_average_pooling_does(
 def test_results_with_parameters_of_their_own(
     interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:
-    """As where windows count fewer pixels at the border."""
+    """As for windows that count fewer pixels at the border."""
     env = Environment(PRESETS["tiny-extended"])
     x, y = Quantized(0.0213, 5), Quantized(0.0137, -20)
     known = [average_constants(x, y, count, env.config) for count in (9, 6, 4)]
@@ -123,7 +123,7 @@ def test_results_with_parameters_of_their_own(
     workload = AveragePool2d(
         2, 3, 4, 6, (3, 3), known[0], pads=pads, pad_value=zero, by_result=True
     )
-    # The sums of all have 9 pixels, of which those of the padding stand for zero.
+    # All sums cover 9 pixels; padding contributes the zero point, too.
     bias = -9 * zero
     parameters = np.stack(
         [

@@ -36,7 +36,8 @@ class Run(Protocol):
 
 def with_depths(config: Config, depths: dict[str, int]) -> Config:
     """``config`` with buffers of ``depths`` elements, rounded to powers of two; without LOOKUP if
-    they hold no table."""
+    they are too small for a table.
+    """
     sizes = {
         f"log_{name}_buff_size": depth + getattr(config, name).element_bytes.bit_length() - 1
         for name, depth in depths.items()
@@ -47,7 +48,7 @@ def with_depths(config: Config, depths: dict[str, int]) -> Config:
 
 
 def random_machine(pick: random.Random) -> Config:
-    """A preset, or one whose buffers are smaller, down to a few elements."""
+    """A preset, or a preset with smaller buffers, down to a few elements."""
     config = PRESETS[pick.choice(CONFIGS)]
     depths = {}
     for name, least in (("inp", 2), ("wgt", 2), ("acc", 2), ("uop", 3)):

@@ -1,4 +1,4 @@
-"""Depthwise convolutions in one tile with the 1×1 convolution before them."""
+"""Depthwise convolutions fused with the preceding 1×1 convolution, tile by tile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFIGS = ["tiny-extended", "pynq-extended"]
 
 
 def random_case(seed: int, config: str) -> tuple[ExpandedConv2d, Environment]:
-    """One of which a tile fits the machine."""
+    """A random case with a tile that fits the machine."""
     pick, env = random.Random(seed), Environment(PRESETS[config])
     while True:
         workload = random_workload(pick, env)
@@ -91,7 +91,7 @@ def operands(workload: ExpandedConv2d, args: Sequence[Tensor], seed: int) -> lis
         for arg in args[:-1]
     ]
     if workload.depthwise.taps > 1:
-        # The columns of a tile that are not taps.
+        # Columns of a tile beyond the taps.
         found[3][..., 2 * workload.depthwise.taps :] = 0
     return found
 
@@ -118,7 +118,7 @@ def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: A
 def test_any_tiles_give_the_same(
     seed: int, config: str, in_turn: bool, interpreted: Any, run: Any
 ) -> None:
-    """No pass changes what is computed, nor the order in which the machine runs it, nor the RTL."""
+    """The results are the same after every pass, in another order of execution, and on the RTL."""
     workload, env = random_case(seed, config)
     found = [item for item in choose(workload, env.config).ranked if item.in_turn == in_turn]
     assert found

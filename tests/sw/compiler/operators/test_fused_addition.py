@@ -22,8 +22,8 @@ from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 from tests.support.runtimes import estimated_cycles
 
-# Scales of the other operand, of the convolution and of the sum: without and with ties, and with
-# corrections, which take LOOKUP.
+# Scales of the other operand, of the convolution and of the sum: without ties, with ties, and with
+# corrections, which need LOOKUP.
 SCALES = [
     (Quantized(0.0237, 3), Quantized(0.0412, -7), Quantized(0.0451, 12)),
     (Quantized(0.5), Quantized(0.25), Quantized(1.0, 5)),
@@ -79,7 +79,7 @@ def operands(
 
 
 def wanted(workload: Conv2d, env: Environment, inputs: list[Any], seed: int) -> Any:
-    """The convolution alone, as an expression, and then the sum in float32."""
+    """The reference: the convolution as an expression, then the sum in float32."""
     alone = replace(workload, addition=None)
     args = alone.scheduled(env, Conv2dKnobs(1, 1, 1, 1, 1))[1]
     given = dict(zip(args, (inputs[0], inputs[2], inputs[3]), strict=False))
@@ -132,7 +132,7 @@ def test_no_pass_changes_them_nor_does_the_rtl(
 def test_the_second_product_and_the_sum_are_one_operation(
     seed: int, run: Any, some: Callable[..., Any]
 ) -> None:
-    """Results are the same, with one micro-op less for each vector."""
+    """Results are the same, with one micro-op fewer per vector."""
     workload, env = random_case(seed, "tiny-extended")
     vectors = workload.batch * workload.outputs * workload.output_height * workload.output_width
     uops = []
@@ -151,7 +151,7 @@ def test_the_second_product_and_the_sum_are_one_operation(
 
 
 def test_they_take_fewer_cycles_than_two_operators() -> None:
-    """All passes of the ALU overlap with the products of the next tile."""
+    """All ALU passes overlap with the products of the next tile."""
     workload, env = random_case(1, "tiny-extended")
     workload = replace(workload, inputs=6, outputs=6, height=8, width=8, kernel=(3, 3))
     assert workload.addition is not None

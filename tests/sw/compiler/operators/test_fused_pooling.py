@@ -23,7 +23,7 @@ from tests.support.runtimes import estimated_cycles
 
 
 def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
-    """Random sizes, with gaps between windows and with results behind the last window."""
+    """Random sizes, with gaps between windows and unused results after the last window."""
     rng = np.random.default_rng(seed)
     kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
     alone = Conv2d(
@@ -48,7 +48,7 @@ def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
 
 
 def carrying_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
-    """Windows whose rows overlap, and that may lie in part outside of the results."""
+    """Windows whose rows overlap, and which may extend beyond the results."""
     alone, env = random_case(seed, config)
     rng = np.random.default_rng(seed)
     alone, size = replace(alone, pooling=None), None
@@ -75,7 +75,7 @@ def operands(args: Any, some: Callable[..., Any], seed: int) -> list[Any]:
 
 
 def wanted(workload: Conv2d, env: Environment, inputs: list[Any]) -> Any:
-    """The convolution alone, as an expression, and then the maxima of its windows."""
+    """The reference: the convolution as an expression, then the maxima of its windows."""
     args = replace(workload, pooling=None).scheduled(env, Conv2dKnobs(1, 1, 1, 1, 1))[1]
     image = te.evaluate(args[3], dict(zip(args, inputs, strict=False)))
     assert len(np.unique(image)) > 3
@@ -153,7 +153,7 @@ def test_no_pass_changes_what_is_carried_nor_does_the_rtl(
     ],
 )
 def test_windows_begin_with_a_tap_of_all_or_with_what_is_carried(kernel: int, first: str) -> None:
-    """The first windows lie in part above the results."""
+    """The first windows extend above the image."""
     env = Environment(PRESETS["tiny-extended"])
     image = te.placeholder((6, 1, env.BATCH, env.BLOCK_OUT), "image", env.acc_dtype)
     stages = Pooling((3, 1), (kernel, 1), (2, 1), (1, 0)).stages(image, env)

@@ -72,7 +72,7 @@ class Case:
         self.w = self.rng.integers(-8, 8, (self.outputs, each[0], *kernel))
 
     def cut(self, group: Conv2dSizes) -> None:
-        """Takes sizes ``group`` instead, with random weights and images."""
+        """Replace the sizes by ``group``, with random weights and images."""
         channels = self.inputs, self.outputs, self.groups
         taps = taps_at_once(*channels, group.kernel, group.dilations, self.config)
         self.workload = replace(self.workload, group=group, taps=taps)
@@ -153,7 +153,7 @@ def test_groups_share_tiles_only_as_far_as_they_must() -> None:
     assert grouping(24, 24, 24, pynq) == Grouping(16, 2, 1, 1)
     assert grouping(64, 64, 4, pynq) == Grouping(1, 4, 1, 1)
     assert grouping(96, 192, 3, pynq) == Grouping(1, 3, 2, 4)
-    # 24 channels each: two groups are three tiles; a third group alone would not be.
+    # With 24 channels per group, two groups fill three tiles exactly; one group does not fill two.
     assert grouping(96, 96, 4, pynq) == Grouping(2, 2, 3, 3)
     assert grouping(72, 72, 3, pynq) == Grouping(3, 1, 5, 5)
     # 8 inputs and 4 outputs to a tile.
@@ -258,7 +258,7 @@ def test_whatever_default_knobs_are_first_fit(name: str) -> None:
 
 
 def test_tiles_of_one_size_are_chosen_where_others_would_take_fewer() -> None:
-    # Tiles of 23 x 38 are fewer, but those at two sides would be smaller: 290,000 cycles in all.
+    # Tiles of 23 x 38 are fewer, but the edge tiles would be smaller: 290,000 cycles in all.
     config = PRESETS["pynq-extended"]
     sizes = Conv2d(1, 1, 1, 112, 112, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
     knobs = choose(GroupedConv2d(2, sizes), config).best

@@ -38,7 +38,7 @@ ADDED = FixedPoint((5, 3), 7, 4, -2, -100, 120), FixedPoint((77, 91), 3, 0, 1, -
 
 
 def random_case(seed: int, config: str) -> tuple[InvertedResidual, Environment]:
-    """One of which a tile fits the machine."""
+    """A random case with a tile that fits the machine."""
     pick, env = random.Random(seed), Environment(PRESETS[config])
     while True:
         expanded = random_workload(pick, env)
@@ -78,7 +78,7 @@ def operands(
             found.append(rng.integers(-40, 40, arg.shape).astype(np.int8))
         taps = workload.expanded.depthwise.taps
         if arg.name == "w" and taps > 1:
-            # The columns of a tile that are not taps.
+            # Columns of a tile beyond the taps.
             found[-1][..., 2 * taps :] = 0
     return found
 
@@ -96,7 +96,7 @@ def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: A
 @pytest.mark.parametrize("config", CONFIGS)
 @each_seed(range(6))
 def test_any_tiles_give_the_same(seed: int, config: str, interpreted: Any, run: Any) -> None:
-    """No pass changes what is computed, nor the order in which the machine runs it, nor the RTL."""
+    """The results are the same after every pass, in reverse order of execution, and on the RTL."""
     workload, env = random_case(seed, config)
     knobs = random.Random(seed).choice(list(choose(workload, env.config).ranked))
     schedule = workload.scheduled(env, knobs)

@@ -16,7 +16,7 @@ from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.te.dtypes import ExpressionError
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 
-# Tables of 16 and 4 elements, of half an element, and in accumulators of 16 bits.
+# Tables of 16 and 4 elements, of half an element, and in 16-bit accumulators.
 CONFIGS = {
     "tiny-extended": PRESETS["tiny-extended"],
     "pynq-extended": PRESETS["pynq-extended"],
@@ -57,7 +57,7 @@ def test_no_pass_changes_what_is_looked_up(config: str, interpreted: Any) -> Non
 
 
 def test_a_value_may_choose_its_table() -> None:
-    """By an expression, each row from a table of its own."""
+    """An expression selects a separate table for each row."""
     config = CONFIGS["tiny-extended"]
     rng = np.random.default_rng(3)
     tables = rng.integers(-128, 128, (3, 256))

@@ -71,7 +71,8 @@ def random_axis(pick: random.Random, size: int, stride: int, first: int) -> tupl
 
 
 def random_gather(seed: int) -> GatherTiles:
-    """Pieces of an image, or of two along one axis, perhaps with tiles of zeros around them."""
+    """Pieces of one image, or of two joined along one axis, perhaps surrounded by tiles of
+    zeros."""
     pick = random.Random(seed)
     cut = pick.randrange(3)
     sizes, parts, lengths = [], list[SourcePart](), dict[int, int]()
@@ -84,7 +85,7 @@ def random_gather(seed: int) -> GatherTiles:
         for axis in range(3):
             first = parts[-1].end if parts and axis == cut else before[axis]
             pieces = random_axis(pick, image[axis], strides[axis], first)
-            if parts and axis != cut:  # all parts are equally long, of one tile if need be
+            if parts and axis != cut:  # all parts must have equal lengths: repeat one tile
                 pieces = (AffinePiece(lengths[axis], 0, 0),)
             axes.append(pieces)
             lengths[axis] = pieces[-1].end
@@ -100,7 +101,8 @@ def random_gather(seed: int) -> GatherTiles:
 
 
 def whole(shape: tuple[int, ...], *steps: int, start: int = 0, fill: int = 0) -> GatherTiles:
-    """Tiles in such steps along the axes of ``shape``, from number ``start`` on."""
+    """A regular gather: tile number ``start`` first, then one of ``steps`` per axis of
+    ``shape``."""
     axes = [(AffinePiece(size, 0, step),) for size, step in zip(shape, steps, strict=True)]
     axes[0] = (replace(axes[0][0], start=start),)
     count = 1 + sum((size - 1) * max(step, 0) for size, step in zip(shape, steps, strict=True))
@@ -204,8 +206,7 @@ def test_rows_backwards_are_loaded_forwards_and_turned_by_the_alu() -> None:
 
 
 def test_phases_of_pixels_are_stored_apart_and_loaded_together() -> None:
-    """DepthToSpace of four tiles: two LOADs of as many rows as the image has would be one per
-    pixel."""
+    """DepthToSpace of four tiles takes at most four LOADs, not one per pixel."""
     workload = whole((4, 2, 6, 2), 6, 48, 1, 24)
     function = gather_tiles(workload, Environment(PRESETS["tiny-extended"]))
     lines = [line for line in function.lowered.instructions().splitlines() if " LOAD " in line]
@@ -213,7 +214,7 @@ def test_phases_of_pixels_are_stored_apart_and_loaded_together() -> None:
 
 
 def test_tiles_of_outputs_become_tiles_of_inputs(run: Any, some: Any) -> None:
-    """Two of eight channels are one of sixteen, for every pixel."""
+    """For every pixel, two tiles of 4 channels become one of 8."""
     env = Environment(PRESETS["tiny"])
     function = permute(Permute((2, 2, 6), (0, 2, 1)), env)
     x = some(np.random.default_rng(0), function.args[0])
@@ -256,8 +257,8 @@ def test_channels_are_concatenated(
 
 
 def random_selection(seed: int, block: int) -> SelectChannels:
-    """All channels in order, two or three groups of them shuffled, some of a shuffle, or any in
-    any order."""
+    """All channels in order, two or three groups shuffled, part of a shuffle, or random
+    channels."""
     pick = random.Random(seed)
     channels = tuple(pick.randint(1, 3 * block) for _ in range(pick.randint(1, 3)))
     total = sum(channels)
@@ -289,7 +290,7 @@ def test_channels_are_selected(config: str, seed: int, run: Any, some: Callable[
 
 
 def test_a_shuffle_of_two_halves_takes_few_products() -> None:
-    """Three or four per tile of results, though each tile has channels of both halves."""
+    """Three or four per output tile, although each output tile has channels of both halves."""
     config, half = PRESETS["pynq-extended"], 58
     chosen = tuple(half * group + at for at in range(half) for group in range(2))
     for part, products in ((chosen[:half], 3), (chosen[half:], 4), (chosen, 3)):

@@ -39,7 +39,7 @@ def values(rng: np.random.Generator, shape: Sequence[int], dtype: str, limit: in
 
 
 def run(function: Function, arrays: Sequence[Array], order: str) -> Array:
-    """The output; asserts that there was no race."""
+    """Run the function; return the output after asserting that there was no race."""
     device = FunctionalDevice(
         function.config,
         1 << 22,
@@ -70,7 +70,7 @@ def accumulated(total: Array, bias: Array, requantize: RoundingShift, config: Co
 
 
 def biases(rng: np.random.Generator, outputs: int, config: Config, half: int) -> Array:
-    """A bias per channel, with ``half`` added, the same in all rows of a tile."""
+    """A bias per channel, plus ``half``, the same in all rows of a tile."""
     one_row = rng.integers(-500, 500, (outputs, 1, config.block_out)) + half
     return np.repeat(one_row, config.batch, axis=1).astype(f"int{config.acc_width}")
 
@@ -139,7 +139,7 @@ def test_convolutions_are_exact_with_default_knobs(config: str, seed: int) -> No
 
 
 def rescaling(rng: np.random.Generator, outputs: int, config: Config) -> Array:
-    """Parameters with which results spread over their range, the same in all rows of a tile."""
+    """Parameters that spread results over their range, the same in all rows of a tile."""
     channels = outputs * config.block_out
     scale = rng.uniform(0.001, 0.2, channels).astype(np.float32)
     parameters = te.requantization_parameters(
@@ -188,7 +188,7 @@ def test_rows_that_no_output_reads_are_not_loaded() -> None:
     config = PRESETS["tiny-extended"]
     workload = Conv2d(1, 2, 2, 6, 6, (1, 1), PerChannelScale(), strides=(2, 2))
     text = check_rescaled(workload, config, Conv2dKnobs(2, 3, 3, 2, 1), 1, "reverse")
-    # Three of six rows, of two tiles of channels; the last column is not read either.
+    # Three of six rows, for two tiles of channels; the last column is not loaded either.
     assert "LOAD INP[0:30], memory 6 x 5 from 0 stride 12" in text
 
 
@@ -281,7 +281,7 @@ def test_no_comparison_waits_for_the_one_before_it() -> None:
     workload, knobs = MaxPool2d(1, 1, 9, 9, (3, 3), (2, 2)), MaxPool2dKnobs(1, 4, 4)
     function = max_pool2d(workload, Environment(PRESETS["pynq"]), knobs)
     kernels = [line for line in function.lowered.instructions().splitlines() if " MAX" in line]
-    # One instruction per pixel of the window except one, each over all results.
+    # One instruction for each pixel of the window but one; each covers all results.
     assert len(kernels) == 8
 
 
@@ -309,7 +309,7 @@ def test_rounding_is_half_to_even_for_every_sum_near_a_step() -> None:
     sums = np.arange(-3000, 3000)
     want = np.clip(np.rint(sums / 8), -128, 127)
     np.testing.assert_array_equal(requantize.evaluate(sums), want)
-    # On the machine's ALU: each sum is a bias, added to products of zero.
+    # The same on the machine's ALU: each sum is a bias, added to a product of zero.
     config = PRESETS["pynq"]
     bias = (sums[:2992].reshape(-1, 1, 16) + requantize.half).astype(np.int32)
     function = dense(Dense(1, 1, len(bias), requantize), Environment(config))

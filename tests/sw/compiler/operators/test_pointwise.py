@@ -1,4 +1,4 @@
-"""Pointwise operators: element-wise ones, and requantization by itself."""
+"""Pointwise operators: element-wise operators, and standalone requantization."""
 
 from __future__ import annotations
 

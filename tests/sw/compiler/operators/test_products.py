@@ -1,4 +1,4 @@
-"""Convolutions and matrix products of the library after every pass, and on the RTL."""
+"""Convolutions and matrix products of the operator library, after every pass and on the RTL."""
 
 from __future__ import annotations
 

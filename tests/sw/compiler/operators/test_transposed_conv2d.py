@@ -50,7 +50,9 @@ def random_workload(seed: int, config: Config, size: int = 6) -> TransposedConv2
 
 
 def spread(workload: TransposedConv2d, x: Array, w: Array) -> Array:
-    """The sums, from and in tiles: every input adds the kernel times itself."""
+    """The reference sums, with operands and result in tiles: every input adds the kernel times
+    itself.
+    """
     (batch, _, height, width, rows, _), stride = x.shape, workload.strides
     kernel, extra = workload.kernel, workload.output_padding
     full = [
@@ -154,7 +156,7 @@ def test_nothing_is_multiplied_by_inserted_zeros(run: Any, some: Callable[..., A
     function = transposed_conv2d(workload, env)
     inputs = arguments(workload, function.args, some, 0)
     run(function, inputs)
-    # Of two by two phases one has four taps, two have two, and one has one.
+    # Of the 2 × 2 phases, one has four taps, two have two, and one has one.
     assert run.counters["gemm_uops"] == 6 * 5 * 2 * 9
 
 
@@ -167,9 +169,9 @@ def test_each_phase_begins_by_overwriting(run: Any, some: Callable[..., Any]) ->
     text = transposed_conv2d(workload, env, knobs).lowered.instructions()
     assert "GEMM reset" not in text
     assert " MULTIPLY " in text
-    # Phases have parameters of their own, which are loaded once for each and not for each vector.
+    # Each phase has its own parameters, loaded once per phase and not for every vector.
     assert text.count("ALU REQUANTIZE") == 4
-    # Where the stride is more than the kernel, some phases have no taps: these are reset.
+    # If a stride exceeds the kernel, some phases have no taps and are reset.
     wide = replace(workload, strides=(4, 2))
     function = transposed_conv2d(wide, env)
     assert "GEMM reset" in function.lowered.instructions()

@@ -1,4 +1,6 @@
-"""Weighted sums of two tensors, residual additions: exact for all pairs of values, or refused."""
+"""Weighted sums of two tensors, as in residual additions: exact for all pairs of values, or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 
 CONFIGS = ["tiny", "batch2", "pynq", "block32", "tiny-extended", "pynq-extended"]
-# Scales and zero points: arbitrary, of activations from 0 up, and with ties.
+# Scales and zero points: arbitrary, of activations with minimum 0, and with ties.
 CASES = [
     (Quantized(0.0237, 3), Quantized(0.0412, -7), Quantized(0.0451, 12)),
     (Quantized(0.031137, -128), Quantized(0.019171, -128), Quantized(0.040213, -128)),
     (Quantized(0.25), Quantized(0.5), Quantized(1.0, 5)),
 ]
-# Scales for which float32 rounds some sums to the other side of a half than any straight line.
+# Scales for which float32 rounds some sums differently from every linear function.
 CORRECTED = [
     (Quantized(0.9133040904998779), Quantized(0.8964420557022095), Quantized(1.0132163763046265)),
     (
@@ -159,7 +161,8 @@ def assert_exact_for_all_pairs(
 def test_a_product_but_the_first_is_an_operation_with_its_sum(
     scales: tuple[Quantized, Quantized, Quantized], run: Any, some: Callable[..., Any]
 ) -> None:
-    """As many as are counted, and the results are those of two operations."""
+    """The number of micro-ops is as predicted, and the results equal those of separate
+    operations."""
     a, b, y = scales
     extended = PRESETS["tiny-extended"]
     found = {}
@@ -249,7 +252,8 @@ def assert_no_pass_changes(
             ),
         ),
         (
-            # The factor of a product with its sum is a parameter even if an immediate can hold it.
+            # The factor of a fused product and sum is a parameter even if it would fit an
+            # immediate.
             "pynq-extended",
             FixedPoint((40_000, 300), 5, 16, 4, -100, 100, scale=2.0**-16, joined=True),
             FixedPoint((80_000, 300), 9, 12, 1, -128, 127, scale=2.0**-12, joined=True),

@@ -33,7 +33,8 @@ with dma_copy():
 """
 
 
-# The same with the product two iterations ahead of what reads it, and the load one ahead of that.
+# The product runs two iterations ahead of its reader, and the load one iteration ahead of the
+# product.
 FAR = BODY.replace("[{size}, 4])", "[{size}, 4], ahead=2, copies=3)")
 
 
@@ -101,7 +102,7 @@ def function(x: int32[8, 4], y: int8[8, 4]):
     )
 
 
-# An iteration of so many rows, or a loop of so many iterations of a sequence.
+# An iteration with this number of rows, or a loop with its number of iterations and its body.
 Tree = int | tuple[int, list["Tree"]]
 
 

@@ -1,5 +1,6 @@
-"""Random copies to a scratchpad and back: strides, offsets, orders, and padding on any side, by
-conditions of any form, in any schedule."""
+"""Random copies to a scratchpad and back, in any schedule: strides, offsets, orders, and padding on
+any side by any form of condition.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ CONFIGS = ["tiny", "batch2", "int4", "pynq", "tiny-extended"]
 
 @dataclass
 class Dimension:
-    """``data`` elements, ``stride`` apart from ``offset`` on, between ``before`` and ``after``
-    elements of padding."""
+    """``data`` elements at distance ``stride``, starting at ``offset``, with ``before`` and
+    ``after`` elements of padding.
+    """
 
     data: int
     stride: int
@@ -107,7 +109,7 @@ def random_copy(seed: int, env: Environment) -> tuple[te.Schedule, list[Tensor]]
 
 @pytest.mark.parametrize("block", range(4))
 def test_random_copies_stay_within_their_buffers(block: int) -> None:
-    """What is written behind a buffer changes another one, of which these programs have none."""
+    """Interpreted: on the machine an overrun would go unnoticed, as there is no other buffer."""
     for seed in range(30 * block, 30 * block + 30):
         _interpret_copy(seed)
 
@@ -135,7 +137,7 @@ def test_random_copies_are_exact(block: int) -> None:
         s, args = random_copy(seed, env)
         problem = lower(s, args, env=env).problem
         if problem is not None:
-            # Twice as much, by two threads, has no room.
+            # Two threads need twice the space, which does not fit.
             assert "would fit for buf" in str(problem)
             continue
         function = build(s, args, env=env)

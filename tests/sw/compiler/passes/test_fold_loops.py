@@ -1,4 +1,4 @@
-"""Loops around several micro-ops become loops of instructions where that changes nothing."""
+"""Loops around several micro-ops become loops of instructions where that preserves results."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ ROWS = 24
 
 
 def around(body: str, rolling: int = 0) -> LoopNest:
-    """``body`` on a buffer of accumulators, which is loaded before and stored after it; each of
-    two turns, of 12 elements, if it is ``rolling``."""
+    """``body`` on a buffer of accumulators that is loaded before and stored after it. A ``rolling``
+    buffer has two turns of 12 elements each.
+    """
     shape = f"{2 if rolling else 1}, {ROWS // 2 if rolling else ROWS}"
     turns = ", rolling=1, copies=2" if rolling else ""
     lines = "\n".join(f"    {line}" for line in body.strip("\n").split("\n"))
@@ -43,7 +44,7 @@ def result(nest: LoopNest) -> list[int]:
 
 
 def instructions(nest: LoopNest) -> tuple[int, bool]:
-    """How many instructions there are, and whether a loop is left around them."""
+    """The number of instructions, and whether a loop remains around them."""
     text = to_text(nest)
     return text.count("with push_alu"), "for " in text
 
@@ -51,16 +52,17 @@ def instructions(nest: LoopNest) -> tuple[int, bool]:
 @pytest.mark.parametrize(
     ("first", "second", "folds"),
     [
-        # Iterations touch elements that are apart, one right next to the other.
+        # Iterations touch disjoint elements, in one case adjacent ones.
         ("dst=a + i, op=ADD, immediate=3", "dst=a + i, op=MUL, immediate=2", True),
         ("dst=a + 2*i, op=ADD, immediate=3", "dst=a + 2*i + 1, op=MUL, immediate=2", True),
         ("dst=a + 3*i, src=a + 3*i + 2, op=ADD", "dst=a + 3*i + 2, op=MUL, immediate=2", True),
-        # They share an element: that of the second micro-op is the next iteration's first.
+        # Iterations share an element: the second micro-op writes the next iteration's first
+        # element.
         ("dst=a + i, op=MUL, immediate=2", "dst=a + i + 1, op=ADD, immediate=3", False),
         ("dst=a + 2*i, op=MUL, immediate=2", "dst=a + 2*i + 2, op=ADD, immediate=3", False),
         ("dst=a + 2*i, src=a + 2*i + 2, op=ADD", "dst=a + 2*i, op=MUL, immediate=2", False),
         ("dst=a + 9, op=MUL, immediate=2", "dst=a + 9, op=ADD, immediate=3", False),
-        # They step by different counts.
+        # The micro-ops have different steps.
         ("dst=a + i, op=MUL, immediate=2", "dst=a + 2*i, op=ADD, immediate=3", False),
         ("dst=a + i, op=MUL, immediate=2", "dst=a + 3, op=ADD, immediate=3", False),
     ],
@@ -92,7 +94,7 @@ def test_no_instruction_steps_through_the_turns_of_a_rolling_buffer(step: int, f
         ("i3 j4", "dst=a + 4*i + j, src=a + 12 + j, wgt=a + 20 + i", False),
         ("i3 j4", "dst=a + i + 3*j, src=a + 12 + j, wgt=a + 18 + j", False),
         ("i3", "dst=a + 5, src=a + i, wgt=a + 18 + i", False),
-        # Two loops over the factors are two around the instruction, or one that joins them.
+        # Two loops over the factors remain two loops around the instruction, or become one.
         ("i2 j3 k2", "dst=a + 3*i + j + 6*k, src=a + 12, wgt=a + 18 + i + 2*j", False),
         ("i2 j3 k2", "dst=a + 3*i + j + 6*k, src=a + 12, wgt=a + 16 + 3*i + j", False),
     ],

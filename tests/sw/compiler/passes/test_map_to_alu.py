@@ -1,4 +1,5 @@
-"""A product by an accumulator and the sum after it are one micro-op where the machine has that."""
+"""A product by an accumulator and a following sum become one micro-op if the machine supports
+it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from amaranth_vta.sw.compiler.passes.map_to_alu import map_to_alu
 
 EXTENDED = PRESETS["tiny-extended"]
 PLAIN = replace(EXTENDED, multiply_add=0)
-# Four vectors each of the first and the second operand, and of parameters.
+# Loads of four vectors each of the first operand, the second operand, and parameters.
 LOAD = "load_buffer_2d(x, {0}, x_size=4, y_size=1, x_stride=4, sram_index={1}, memory=ACC)"
 NEST = f"""\
 def function(x: int32[12, 4], y: int8[4, 4]):
@@ -59,9 +60,9 @@ def result(nest: LoopNest) -> list[int]:
         ("a", "a[i, c] * p[0, c] + o[i, c]", "MULTIPLY_ADD", "MUL ADD"),
         ("a", "o[i, c] + p[0, c] * a[i, c]", "MULTIPLY_ADD", "MUL ADD"),
         ("a", "o[i, c] + a[i, c] * p[i, c]", "MULTIPLY_ADD", "MUL ADD"),
-        # In another place, which is cleared first.
+        # With another destination, which is cleared first.
         ("b", "a[i, c] * p[0, c] + o[i, c]", "MUL ADD MULTIPLY_ADD", "MUL ADD MUL ADD"),
-        # Between other operations, and twice.
+        # Among other operations, and twice.
         ("a", "max(a[i, c], 3) * p[0, c] + o[i, c] + 7", "MAX MULTIPLY_ADD ADD", "MAX MUL ADD ADD"),
         (
             "a",
@@ -69,13 +70,13 @@ def result(nest: LoopNest) -> list[int]:
             "MULTIPLY_ADD MULTIPLY_ADD",
             "MUL ADD MUL ADD",
         ),
-        # By a constant, or with one, or in another order.
+        # With a constant factor, a constant addend, or another order.
         ("a", "a[i, c] * 3 + o[i, c]", "MUL ADD", "MUL ADD"),
         ("a", "a[i, c] * p[0, c] + 3", "MUL ADD", "MUL ADD"),
         ("a", "(a[i, c] + o[i, c]) * p[0, c]", "ADD MUL", "ADD MUL"),
         ("a", "max(a[i, c] * p[0, c], o[i, c])", "MUL MAX", "MUL MAX"),
         ("a", "a[i, c] * p[0, c] * p[1, c]", "MUL MUL", "MUL MUL"),
-        # The difference negates in between.
+        # A difference needs a negation in between.
         ("a", "a[i, c] * p[0, c] - o[i, c]", "MUL MUL ADD MUL", "MUL MUL ADD MUL"),
         ("a", "o[i, c] - a[i, c] * p[0, c]", "MUL MUL ADD", "MUL MUL ADD"),
     ],
@@ -94,7 +95,7 @@ def test_a_product_and_the_sum_after_it_are_one_operation(
 
 
 def test_the_factor_is_the_third_operand() -> None:
-    """Within the loops of the micro-op, of which it may have variables too."""
+    """It is addressed within the micro-op's loops, and may depend on their variables."""
     text = to_text(map_to_alu(nest_of("a", "a[i, c] * p[i, c] + o[i, c]"), EXTENDED))
     assert "uop_push(dst=a + i, src=o + i, wgt=p + i, op=MULTIPLY_ADD)" in text
     assert to_text(parse(text)) == text

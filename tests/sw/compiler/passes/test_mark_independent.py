@@ -1,4 +1,4 @@
-"""Which kernels may claim independence, on loop nests as text."""
+"""Kernels that may be marked independent, on loop nests as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.passes.mark_independent import mark_independent
 
 EXTENDED = PRESETS["tiny-extended"]
-# A load of accumulators waits for everything before it, so what follows may claim independence.
+# A load of accumulators waits for everything before it, so later instructions may be independent.
 HEAD = """\
 def function(x: int8[8, 1, 4], w: int8[4, 4], p: int32[8, 1, 4]):
     x_buf = allocate(inp, int8, [8, 1, 4], base=0)
@@ -49,7 +49,7 @@ def test_kernels_that_touch_different_accumulators_are_independent() -> None:
 
 
 def test_what_is_not_independent_waits_for_nothing_more() -> None:
-    """GEMM waits for the ALU in each iteration, hence for what ran before the function too."""
+    """GEMM waits for the ALU in each iteration, so no wait is needed before the loop."""
     without_load = "".join(HEAD.splitlines(keepends=True)[:-1])
     kernels = "\n".join((gemm("low"), alu("low", "immediate=1, op=ADD"), gemm("low + 5")))
     body = "for i in range(2):\n" + indent(kernels, "    ")
@@ -60,7 +60,9 @@ def test_what_is_not_independent_waits_for_nothing_more() -> None:
 
 
 def test_gemm_waits_first_for_the_alu_where_nothing_else_does() -> None:
-    """Of what ran before nothing is known: what GEMM does in each iteration may still overlap."""
+    """Earlier instructions are unknown, so GEMM waits once before the loop; its iterations may
+    overlap.
+    """
     without_load = "".join(HEAD.splitlines(keepends=True)[:-1])
     body = ["for i in range(2):", *(f"    {line}" for line in gemm("low + i").splitlines())]
     assert claims(*body, head=without_load) == [True]
@@ -68,7 +70,7 @@ def test_gemm_waits_first_for_the_alu_where_nothing_else_does() -> None:
     waits, loop = (part for part in walk(marked.body) if isinstance(part, WaitForAlu | For))
     assert isinstance(waits, WaitForAlu)
     assert isinstance(loop, For)
-    # The first of the ALU does not know what GEMM still writes.
+    # The first ALU kernel cannot know which elements GEMM still writes.
     assert claims(alu("low", "immediate=1, op=ADD"), head=without_load) == [False]
 
 
@@ -81,7 +83,9 @@ def test_the_alu_waits_for_what_gemm_writes() -> None:
 @pytest.mark.parametrize("operation", [AluOp.REQUANTIZE, AluOp.LOOKUP, AluOp.ADD])
 @pytest.mark.parametrize("gemm_first", [True, False])
 def test_all_elements_of_a_source_are_claimed(operation: AluOp, gemm_first: bool) -> None:
-    """All parameters of a REQUANTIZE, the whole table of a LOOKUP, and no element around them."""
+    """All parameters of a REQUANTIZE and the whole table of a LOOKUP are read, and no adjacent
+    element.
+    """
     count = EXTENDED.alu_sources(operation)
     reads = alu("high", f"src=low + 1, op={operation.name}")
     for element in range(count + 2):
@@ -126,5 +130,5 @@ def test_a_load_of_inputs_stalls_neither_unit(value: str) -> None:
 def test_a_claim_holds_in_every_iteration() -> None:
     kernels = "\n".join((alu("high", "src=low + o, op=ADD"), gemm("low + 5")))
     assert claims("for o in range(5):\n" + indent(kernels, "    ")) == [True, True]
-    # In the last one the ALU reads what GEMM, an iteration before, writes.
+    # In the last iteration, the ALU reads what GEMM wrote in the iteration before.
     assert claims("for o in range(6):\n" + indent(kernels, "    ")) == [False, False]

@@ -1,6 +1,6 @@
 """Each pass by the text before and after it, in tests/golden/lowering.
 
-``pytest --rewrite-golden tests/sw/compiler/passes/test_passes.py`` writes the files anew; read the
+``pytest --rewrite-golden tests/sw/compiler/passes/test_passes.py`` rewrites the files; review the
 difference before you commit it.
 """
 
@@ -58,7 +58,7 @@ def element_wise(
 def copied(
     source: tuple[int, ...], shape: tuple[int, ...], function: Callable[..., Expr]
 ) -> Scheduled:
-    """A load of inputs at the indices of ``function``; the data are not used."""
+    """A load of inputs at the indices of ``function``, without further use of the data."""
     x = te.placeholder(source, "x", ENV.inp_dtype)
     buf = te.compute(shape, lambda *i: function(x, *i), "buf")
     y = te.compute(shape, lambda *i: buf(*i), "y")
@@ -137,7 +137,7 @@ def fused_loops() -> Scheduled:
 
 
 def windows() -> Scheduled:
-    """A strided window over a tile, and a maximum that begins at the least int8."""
+    """A strided window over a tile, and a maximum whose initial value is the int8 minimum."""
     a = te.placeholder((9,), "a", "int8")
     b = te.compute((9,), lambda i: a[i].astype("int32"), "b")
     k = te.reduce_axis((0, 3), "k")
@@ -159,7 +159,7 @@ def padded_on_all_sides() -> Scheduled:
 
 
 def padded_with_a_value() -> Scheduled:
-    """An image of which no element is less than -128, as accumulators."""
+    """An image padded with -128, in accumulators."""
     x = te.placeholder((2, 5, 6, *TAIL), "x", ENV.out_dtype)
     padded = te.pad(x, (0, 1, 1, 0, 0), (0, 1, 2, 0, 0), -128, "padded")
     buf = te.compute(padded.shape, lambda *i: padded(*i).astype(ENV.acc_dtype), "buf")
@@ -201,14 +201,13 @@ def padding_of_a_split_loop() -> Scheduled:
 
 
 def arithmetic() -> Scheduled:
-    """The first operand is dead afterwards and is overwritten; the second is used again and is
-    not."""
+    """The first operand is dead afterwards and is overwritten; the second operand is still live."""
     s, args = element_wise((2, *TAIL), lambda a, b: te.max((a + b) >> 3, b) * 2 - 5, inputs=2)
     return s, args
 
 
 def differences() -> Scheduled:
-    """The first operand is overwritten, so it is the one that is negated."""
+    """The first operand is overwritten, so it is the operand to negate."""
     return element_wise((2, *TAIL), lambda a, b: 3 - (a - b), inputs=2)
 
 
@@ -231,7 +230,9 @@ def doubled() -> Scheduled:
 
 
 def requantized(copies: int = 2) -> Scheduled:
-    """Matrix products of one output tile at a time, in accumulators that are used in turn."""
+    """Matrix products of one output tile at a time, alternating between ``copies`` of the
+    accumulators.
+    """
     rows, inputs, outputs = 2, 3, 4
     x = te.placeholder((rows, inputs, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
     w = te.placeholder((outputs, inputs, ENV.BLOCK_OUT, ENV.BLOCK_IN), "w", ENV.wgt_dtype)
@@ -274,7 +275,9 @@ def requantized(copies: int = 2) -> Scheduled:
 
 
 def sum_under_a_condition() -> Scheduled:
-    """Every other tap of a kernel of three, for results in turn, as a transposed convolution."""
+    """A sum over every other tap of a three-tap kernel, for alternating phases of the result, as in
+    a transposed convolution.
+    """
     x = te.placeholder((5,), "x")
     w = te.placeholder((3,), "w")
     t = te.reduce_axis((0, 2), "t")
@@ -295,7 +298,9 @@ def two_sources() -> Scheduled:
 
 
 def parts_of_a_product() -> Scheduled:
-    """The second output has no first input: the reset clears more than the first nest updates."""
+    """The second output skips the first input, so the reset covers more than the first nest
+    updates.
+    """
     x = te.placeholder((3, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
     w = te.placeholder((3, ENV.BLOCK_OUT, ENV.BLOCK_IN), "w", ENV.wgt_dtype)
     bufs = [te.compute(t.shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in (x, w)]
@@ -343,7 +348,9 @@ def two_in_each_bank() -> Scheduled:
 
 
 def forwarded() -> Scheduled:
-    """Two rows of results at a time, each of two tiles of channels, computed one tile ahead."""
+    """An expanded convolution: two rows of results at a time, of two channel tiles each, one tile
+    ahead.
+    """
     expansion = Conv2d(1, 1, 2, 4, 3, (1, 1), PerChannelScale())
     depthwise = replace(expansion, outputs=1, kernel=(3, 3), pads=(1, 1, 1, 1), pad_value=-7)
     block = ExpandedConv2d(expansion, GroupedConv2d(2, depthwise, EXTENDED.config.taps))
@@ -351,7 +358,7 @@ def forwarded() -> Scheduled:
 
 
 def projected() -> Scheduled:
-    """The same, and a product that sums over three tiles of channels, two iterations later."""
+    """An inverted residual: the projection sums over three channel tiles, two iterations later."""
     expansion = Conv2d(1, 1, 3, 4, 3, (1, 1), PerChannelScale())
     depthwise = replace(expansion, outputs=1, kernel=(3, 3), pads=(1, 1, 1, 1), pad_value=-7)
     expanded = ExpandedConv2d(expansion, GroupedConv2d(3, depthwise, EXTENDED.config.taps))
@@ -360,7 +367,8 @@ def projected() -> Scheduled:
 
 
 def pooled() -> Scheduled:
-    """Maxima of three rows, one of which the tile before has computed, if there is one."""
+    """Maxima of three rows; the first row is carried over from the previous tile, if there is
+    one."""
     pooling = Pooling((3, 1), (3, 1), (2, 1), (1, 0))
     conv = Conv2d(1, 1, 1, 6, 1, (1, 1), PerChannelScale(), pooling=pooling)
     return conv.scheduled(EXTENDED, Conv2dKnobs(1, 1, 1, 1, 1, in_turn=True))
@@ -451,7 +459,7 @@ def test_a_schedule_lowers_to_the_text_before_and_after(
 def test_a_pass_makes_of_the_text_before_the_text_after(
     case: tuple[str, Callable[[], Scheduled]],
 ) -> None:
-    """Runs the pass alone: the text has all that it needs to know."""
+    """Runs the pass alone: the text contains everything that it needs."""
     text = (FOLDER / "lowering" / f"{case_name(case)}.txt").read_text(encoding="utf-8")
     before, after = text.removeprefix(f"# before {case[0]}\n").split(f"\n\n# after {case[0]}\n")
     step = next(step for step in PASSES if step.__name__ == case[0])

@@ -1,5 +1,6 @@
-"""ALU operations that read the iteration before come first, unless another one depends on them or
-they on it, on loop nests as text."""
+"""ALU operations that read the previous iteration move to the front, unless dependences prevent it;
+tested on loop nests as text.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.passes.read_carried_first import read_carried_first
 
 EXTENDED = PRESETS["tiny-extended"]
-# Iteration t computes the turn t + 2. All buffers but `s` are rolling, and all are stored.
+# Iteration t computes turn t + 2. All buffers except `s` are rolling, and all are stored.
 BUFFERS = "abdls"
 HEAD = "def function(x: int32[9, 4], y: int8[4, 5, 4]):\n" + "".join(
     f"""\
@@ -44,7 +45,8 @@ def region(statement: str, indent: str) -> str:
 
 
 def iterations(*statements: str) -> LoopNest:
-    """Four iterations of ``statements``, each with the kind of its region, and of the stores."""
+    """Four iterations of ``statements``, each with the kind of its region, followed by the
+    stores."""
     stores = [
         f"dma_copy: y[t, {place}, c] = int8({name}[t + 2, c])" for place, name in enumerate(BUFFERS)
     ]
@@ -71,8 +73,9 @@ def steps(nest: LoopNest) -> list[Stmt]:
 
 
 def order(*statements: str) -> list[int]:
-    """The order that the pass brings ``statements`` of an iteration into, which computes the
-    same."""
+    """The new order of the ``statements`` of an iteration, after checking that results are
+    unchanged.
+    """
     nest = iterations(*statements)
     after = read_carried_first(nest, EXTENDED)
     assert result(after) == result(nest)
@@ -90,12 +93,12 @@ def test_what_reads_the_iteration_before_comes_first() -> None:
 @pytest.mark.parametrize(
     ("statements", "places"),
     [
-        # It may also read its own destination, and buffers that do not roll.
+        # A carried read may also read its own destination, and buffers that are not rolling.
         (("alu: b[t + 2, c] = 3", TRIPLED, CARRIED.replace("= ", "= b[t + 2, c] + ")), [0, 2, 1]),
         ((TRIPLED, CARRIED + " + s[c, t]"), [1, 0]),
-        # Two of them stay in order.
+        # Two carried reads stay in order.
         ((TRIPLED, CARRIED, "alu: b[t + 2, c] = max(b[t + 2, c], d[t + 1, c])"), [1, 2, 0]),
-        # It stays behind statements that are not ALU operations.
+        # A carried read stays after statements that are not ALU operations.
         (("dma_copy: l[t + 2, c] = x[t, c]", TRIPLED, CARRIED), [0, 2, 1]),
         (("gemm: l[t + 2, c] = 0", TRIPLED, CARRIED), [0, 2, 1]),
     ],
@@ -110,14 +113,15 @@ def test_it_moves_as_far_as_it_can(statements: tuple[str, ...], places: list[int
         # Its destination is read, or written without being read, before it.
         ("alu: d[t + 2, c] = b[t + 2, c] * 3", CARRIED),
         ("alu: b[t + 2, c] = l[t + 2, c] * 3", CARRIED),
-        # Its source is written before it: in the iteration that it reads, or without turns.
+        # Its source is written before it: in the turn that it reads, or in a buffer that is not
+        # rolling.
         ("alu: a[t + 1, c] = l[t + 2, c] * 3", CARRIED),
         ("alu: d[t + 2, c] = 3; a[t + 1, c] = l[t + 2, c] * 3", CARRIED),
         ("alu: s[t + 2, c] = l[t + 2, c] * 3", CARRIED + " + s[t + 2, c]"),
-        # It is not behind an ALU operation.
+        # It does not follow an ALU operation.
         ("dma_copy: a[t + 2, c] = x[t, c]", CARRIED),
         ("gemm: a[t + 2, c] = l[t + 2, c] * 3", CARRIED),
-        # It reads its own iteration, in all or in part.
+        # It reads its own iteration, completely or in part.
         (TRIPLED, "alu: b[t + 2, c] = a[t + 2, c]"),
         (TRIPLED, "alu: b[t + 2, c] = l[t + 2, c]"),
         (TRIPLED, "alu: b[t + 2, c] = a[t + 1, c] + l[t + 2, c]"),
@@ -136,7 +140,7 @@ def test_it_moves_as_far_as_it_can(statements: tuple[str, ...], places: list[int
         # It reads no rolling buffer, or writes one that is not rolling.
         (TRIPLED, "alu: b[t + 2, c] = s[t + 1, c]"),
         (TRIPLED, "alu: s[t + 2, c] = a[t + 1, c]"),
-        # There is nothing in it.
+        # It is empty.
         (TRIPLED, "alu: pass"),
     ],
 )
@@ -175,7 +179,7 @@ def test_nothing_moves_where_gemm_and_the_alu_do_not_overlap() -> None:
 
 @pytest.mark.parametrize("kernel", [(3, 3), (3, 1), (2, 2)], ids=str)
 def test_a_tile_of_maxima_begins_with_the_row_that_is_carried(kernel: tuple[int, int]) -> None:
-    """Also where the first windows, which lie in part outside, have no such row."""
+    """Also if the first windows begin outside of the image and have no such row."""
     pooling = Pooling((3, 3), kernel, (kernel[0] - 1, 2), (1, 0))
     columns = 2 * 2 + kernel[1]
     conv = Conv2d(1, 1, 1, 6, columns, (1, 1), RoundingShift(4, -128, 127), pooling=pooling)

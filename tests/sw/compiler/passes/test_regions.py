@@ -1,4 +1,4 @@
-"""The region of one instruction is marked once, wherever a reduction's mark is."""
+"""The region of one instruction is marked once, wherever a reduction is marked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ TAIL = (ENV.BATCH, ENV.BLOCK_OUT)
 
 @pytest.mark.parametrize(("marked", "regions"), [("i", 1), ("k", 2)])
 def test_the_beginning_of_a_reduction_is_in_one_region(marked: str, regions: int) -> None:
-    """In the reduction's region if the reduction starts outside, otherwise in a separate one."""
+    """A reduction's initialization is in its region if the reduction starts outside, otherwise in a
+    separate region.
+    """
     x = te.placeholder((8, *TAIL), "x", ENV.acc_dtype)
     x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
     k = te.reduce_axis((0, 4), "k")

@@ -1,4 +1,4 @@
-"""Rolling buffers: results of an iteration are available in the next one, in every pass."""
+"""Rolling buffers: after every pass, results of an iteration are available in the next one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def windows(
     copies: int = 2,
     strips: int = 1,
 ) -> Scheduled:
-    """Maxima of ``taps`` tripled rows, ``rows`` of them at a time, from ``pad`` rows outside on."""
+    """Maxima over ``taps`` tripled rows, ``rows`` results at a time, with ``pad`` rows before the
+    first.
+    """
     output = (size + pad - taps) // step + 1
     x = te.placeholder((size, strips, *TAIL), "x", ENV.acc_dtype)
     x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
@@ -70,7 +72,7 @@ def windows(
 
 
 def operands(args: list[Tensor]) -> tuple[Any, Any]:
-    """An input, and the output wanted for it."""
+    """A random input and the expected output."""
     data = np.random.default_rng(0).integers(-40, 40, args[0].shape).astype(np.int32)
     return data, te.evaluate(args[1], {args[0]: data})
 

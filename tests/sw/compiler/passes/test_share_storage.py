@@ -1,5 +1,6 @@
-"""A result takes the place of its operand only where nothing reads that again, on loop nests as
-text."""
+"""A result is stored in place of its operand only if nothing reads that later, on loop nests as
+text.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def function(x: int32[8, 4], y: int8[8, 4]):
 """
 
 
-# Rows are stored in another order than that of the turns.
+# Rows are stored in another order than the turns of the buffer.
 TURNED = """\
 def function(x: int32[8, 4], y: int8[8, 4]):
     a = allocate(acc, int32, [2, 4], rolling=1, copies=2)
@@ -94,7 +95,7 @@ def result(nest: LoopNest) -> list[int]:
     [
         ("a[i, c] * 3", 8, "i", "", True),
         ("max(a[i, c], 3) + 1", 8, "i", "", True),
-        # The element at another place is still to be read, or already overwritten.
+        # At a different index, the operand's element is still to be read, or already overwritten.
         ("a[-i + 7, c] * 3", 8, "i", "", False),
         ("a[i + 1, c] * 3", 7, "i", "", False),
         ("a[i, c] * 3", 7, "i + 1", "", False),

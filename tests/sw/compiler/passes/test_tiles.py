@@ -42,7 +42,7 @@ def function(x: int8[8, 4]):
 def test_results_lie_in_whole_tiles(
     text: str, lowered: Callable[[LoopNest, Config], LoopNest], row: int, offset: int
 ) -> None:
-    """Four results are as many as a tile has, but lie in one only if they begin where it does."""
+    """Four results fill a tile, but only if they start at a tile boundary."""
     nest = parse(text.format(row=row, offset=f" + {offset}" if offset else ""))
     if row % 4 or offset % 4:
         with pytest.raises(LoweringError, match="walk through (a tile|tiles) of"):

@@ -1,4 +1,4 @@
-"""The meaning of expressions, against NumPy written by hand."""
+"""The values of expressions, against handwritten NumPy."""
 
 from __future__ import annotations
 

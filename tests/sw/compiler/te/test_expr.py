@@ -1,4 +1,4 @@
-"""Expressions are checked when they are written."""
+"""Expressions are checked when they are constructed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_dtype_must_exist() -> None:
         te.placeholder((4,), "a", "float32")
 
 
-# What is wrong with these calls is not for the type checker to find.
+# Hide the deliberate errors in these calls from the type checker.
 wrong: Any = te
 A: Any = te.placeholder((4,), "a")
 K = te.reduce_axis((0, 4), "k")
@@ -111,7 +111,7 @@ def test_sizes_are_whole_numbers(make: Callable[[], Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        # The order of TVM, in whole and in part, and others.
+        # The argument order of TVM, completely or in part, and other orders.
         (lambda: wrong.placeholder((4,), "int8", "a"), "'int8' is given as its name and 'a' as"),
         (lambda: wrong.placeholder((4,), "int8"), "'int8' is given as its name$"),
         (lambda: wrong.placeholder("a", (4,)), "'a' is given as its shape$"),

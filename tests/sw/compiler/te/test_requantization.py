@@ -69,7 +69,7 @@ def test_a_channel_whose_result_differs_is_found() -> None:
         same = np.array_equal(by_float32(sums, *how), on_the_machine(sums, *how))
         assert same == proved[channel]
     assert proved.tolist() == [True] * 5 + [False] + [True] * 2
-    # Fewer sums, which agree; a scale that is too large; sums beyond 24 bits.
+    # A smaller range without differences; a scale that is too large; sums beyond 24 bits.
     assert requantizes_as_float32(scale[5], 0, -128, 127, -1000, 1000)
     assert not requantizes_as_float32(64.0, 0, -128, 127, -1, 1)
     assert requantizes_as_float32(0.01, 0, -128, 127, -(1 << 31), (1 << 31) - 1)
@@ -103,16 +103,16 @@ def equal_to_the_definition(words: Array) -> Array:
 
 def test_the_compiler_requantizes_as_the_instruction_set_defines() -> None:
     rng = np.random.default_rng(7)
-    # Words of every magnitude, so that sums, scales and remainders at all limits occur.
+    # Words of every magnitude, to reach all limits of sums, scales and remainders.
     words = rng.integers(-1 << 31, 1 << 31, (5, 10_000)) >> rng.integers(0, 32, (5, 10_000))
-    # Half of the scales are those of layers: sums within reach of the bounds.
+    # Every other scale is as small as in real layers: sums within reach of the bounds.
     words[3, ::2] = 0
     got = equal_to_the_definition(words)
     assert ((got != words[4] << 16 >> 24) & (got != words[4] << 8 >> 24)).sum() > 1000
 
 
 def test_products_about_a_half_round_as_the_instruction_set_defines() -> None:
-    # Scales of n + 1/2, and such that differ by less or by more than rounding to float32 resolves.
+    # Scales of n + 1/2, and scales that differ from them by less and by more than float32 resolves.
     halves = np.array([2 * n + 1 for n in (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63)]) << 42
     powers = 1 << np.arange(29)
     moved = np.concatenate([[0], powers - 1, powers, powers + 1])

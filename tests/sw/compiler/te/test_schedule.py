@@ -1,4 +1,4 @@
-"""Steps that are not possible name the axis and the reason."""
+"""Errors for impossible schedule steps name the axis and the reason."""
 
 from __future__ import annotations
 

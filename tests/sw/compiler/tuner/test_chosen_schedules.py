@@ -1,7 +1,8 @@
-"""The schedules that are chosen for the layers of known networks: tests/golden/schedules.
+"""The schedules chosen for the layers of known networks: tests/golden/schedules.
 
-Cycles of whole networks depend on them. The golden schedules come from walks of all candidates to
-the end; the tuner walks fewer, and not always to the end, and must choose the same.
+Cycles of whole networks depend on them. The golden schedules come from complete walks of all
+candidates. The tuner walks fewer candidates and abandons some walks early, but must choose the
+same schedules.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.support.golden import Golden
 
 
 class Layer(NamedTuple):
-    """A convolution, or with a size of 0 a fully connected layer; padded by half its kernel."""
+    """A convolution padded by half its kernel, or with size 0 a fully connected layer."""
 
     inputs: int
     outputs: int
@@ -122,7 +123,7 @@ def test_layers_are_scheduled_as_they_were(
 
 
 def test_a_walk_that_ends_early_is_of_what_cannot_take_less() -> None:
-    """Knobs whose walk was abandoned take as many cycles as the best, or more."""
+    """Knobs whose walk was abandoned take at least as many cycles as the best knobs."""
     shift, scale = RoundingShift(5, -128, 127), PerChannelScale()
     passed = 0
     for name, workload in (

@@ -1,5 +1,6 @@
 """The cost model: its parts, and its estimates of schedules against the cycles of the compiled
-machine."""
+machine.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def test_the_memory_of_the_model_is_that_of_the_simulators() -> None:
 def test_long_rows_take_the_whole_bus_and_short_ones_wait_for_the_memory() -> None:
     size = TINY.bus_bytes
     assert model.bus_cycles(TINY, 4, 100 * size) == pytest.approx(400 / model.BUS_SHARE)
-    # Eight are in flight at a time, one word each: seven times the latency, and a word.
+    # Eight bursts of one word are in flight at a time: seven round trips, and one more word.
     assert model.bus_cycles(TINY, 57, size) == 7 * (48 + 1) + 1
     assert model.bus_cycles(TINY, 57, size, reads=False) == pytest.approx(57 / model.BUS_SHARE)
 
@@ -77,7 +78,7 @@ def test_stores_share_the_bus_with_loads() -> None:
 CONVOLUTION = Conv2d(1, 4, 4, 14, 14, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
 STRIDED = Conv2d(1, 4, 8, 14, 14, (1, 1), PerChannelScale(), strides=(2, 2))
 BY_SHIFT = Conv2d(1, 6, 4, 12, 12, (1, 1), SHIFT)
-# Workload, knobs, and the greatest error of the estimate against the measured cycles.
+# Workload, knobs, and the maximum relative error of the estimate.
 CASES: list[tuple[Conv2d, Conv2dKnobs | None, float] | tuple[Dense, DenseKnobs | None, float]] = [
     (CONVOLUTION, None, 0.03),
     (CONVOLUTION, Conv2dKnobs(1, 7, 2, 1, 3, True, True, True), 0.05),

@@ -17,7 +17,7 @@ class Knobs:
 
 
 def estimate(cycles: float) -> Estimate:
-    """Of a schedule in which GEMM waits a tenth of the time."""
+    """An estimate for a schedule in which GEMM waits a tenth of the time."""
     return Estimate(cycles, 0.9 * cycles, 0.0, 0.0, 0.0, 0.0)
 
 

@@ -1,4 +1,6 @@
-"""First weight loads move into earlier layers that have room and time; nothing else changes."""
+"""A layer's first weight loads move into the preceding layer if it has room and time; nothing else
+changes.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def moves(bits: int) -> bool:
 
 
 def weights(stream: Stream) -> list[tuple[int, int]]:
-    """The place in the scratchpad and in memory of each tile that is loaded."""
+    """Scratchpad index and DRAM index of each weight tile that is loaded."""
     loads = [item for item in map(SET.decode, stream.words) if isinstance(item, isa.Load)]
     return [
         (load.sram_base + y * load.x_size + x, load.dram_base + y * load.x_stride + x)
@@ -75,7 +77,7 @@ def weights(stream: Stream) -> list[tuple[int, int]]:
 
 
 def others(stream: Stream) -> list[int]:
-    """All instructions but the loads of weights and what only pushes a token, without tokens."""
+    """All instructions except weight loads and token-only instructions, with push flags cleared."""
     plain = (replace(SET.decode(bits), push_next=0) for bits in stream.words)
     return [
         SET.encode(item)
@@ -119,7 +121,7 @@ def test_the_token_of_a_load_that_moved_stays() -> None:
         for stream in (second.stream, changed[1])
     ]
     assert sum(pushes[0]) == sum(pushes[1]) == 3
-    # Each load that moved was the only one that its token was pushed behind.
+    # Each load that moved had been the only load before its token.
     assert pushes[1] == [1, 1, 1]
 
 

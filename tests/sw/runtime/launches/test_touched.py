@@ -1,4 +1,4 @@
-"""What instructions are said to touch covers what the functional model sees them touch."""
+"""The predicted accesses of instructions cover the accesses that the functional model performs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from amaranth_vta.sim.programs.random_programs import legal_program
 from amaranth_vta.sw.runtime.instruction_words import instruction_words
 from amaranth_vta.sw.runtime.launches.touched import Followed, Interval, MicroOps
 
-# For each module, what it reads of scratchpads that another module writes, and the reverse.
+# For each module, the scratchpads that it reads and another module writes.
 _SHARED_READS = {Module.COMPUTE: (Memory.INP, Memory.WGT), Module.STORE: (Memory.ACC,)}
 
 
 class Seen(Observer):
-    """Per instruction and memory, the first element that it read, and wrote, and the last."""
+    """Per instruction and memory, the range of elements read, and the range of elements written."""
 
     def __init__(self) -> None:
         self.reads: dict[tuple[int, str], Interval] = {}
@@ -50,7 +50,7 @@ def followed(config: Config, memory: npt.NDArray[np.uint8], bits: list[int]) -> 
 
 @pytest.mark.parametrize("name", ["tiny-extended", "batch2"])
 def test_what_is_touched_of_all_that_modules_share_is_known_exactly(name: str) -> None:
-    """An interval too short loses a token, and one too long costs one."""
+    """An interval that is too short would lose a token, one that is too long would add one."""
     config, kinds = PRESETS[name], Counter[str]()
     for seed in range(6):
         image = legal_program(config, seed)
@@ -88,7 +88,7 @@ def of_scratchpads(claims: dict[Memory, Interval]) -> dict[Memory, Interval]:
 
 
 def test_micro_ops_are_those_that_were_loaded_last() -> None:
-    """Also where an instruction names the same ones as one before it, loaded since."""
+    """Also if micro-ops were reloaded between two instructions with the same indices."""
     config = PRESETS["tiny"]
     instructions = isa.instruction_set(config)
     uops = [instructions.encode_uop(isa.Uop(dst, 0, 0)) for dst in (3, 9)]

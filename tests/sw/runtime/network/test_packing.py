@@ -1,4 +1,4 @@
-"""Pixels of the kernel become channels, and the sums stay the same."""
+"""Packing the kernel's pixels into channels preserves the sums."""
 
 from __future__ import annotations
 

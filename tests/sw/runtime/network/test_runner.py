@@ -21,7 +21,7 @@ def test_a_layer_begins_earlier_where_gemm_has_computed_for_it_before() -> None:
 def test_cycles_add_up_and_hold_the_products_of_each_layer(seed: int) -> None:
     random = np.random.default_rng(seed)
     products = random.integers(0, 50, 6).tolist()
-    # GEMM works in order, so that the products of all layers so far are done by the end of each.
+    # GEMM works in order: when a layer ends, the products of all layers up to it are done.
     ends = np.maximum.accumulate(np.cumsum(products) + random.integers(0, 80, 6)).tolist()
     cycles = _attributed(ends, products)
     assert sum(cycles) == ends[-1]

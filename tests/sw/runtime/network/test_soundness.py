@@ -1,5 +1,6 @@
-"""Soundness checks of compiled networks at their limits: the limit is accepted, one beyond it is
-refused."""
+"""Soundness checks of compiled networks at their limits: a value at the limit is accepted, one
+beyond it is refused.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def is_sound(network: NetworkProgram) -> bool:
 def test_a_layer_runs_streams_of_the_program(
     digits: NetworkProgram, streams: range, sound: bool
 ) -> None:
-    # Without launches, which a layer of other streams would not be part of.
+    # Without launches, which would not include a layer with other streams.
     alone = replace(digits, launches=())
     changed = with_step(alone, RunLayer, lambda layer: replace(layer, streams=streams))
     assert is_sound(changed) == sound

@@ -1,5 +1,5 @@
-"""Rules of the canonical form for products of integers whose zero point is known only at run time,
-as dynamic quantization makes them."""
+"""Canonicalization rules for integer products with a zero point known only at run time, as in
+dynamic quantization."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRODUCTS = frozenset({"ConvInteger", "MatMulInteger"})
 
 
 def write_zero_points(network: Network, node: Node) -> bool:
-    """Zero points that a ConvInteger or MatMulInteger leaves out, which are 0, become constants."""
+    """Make omitted zero points of a ConvInteger or MatMulInteger explicit constants of 0."""
     if node.domain or node.operator not in _PRODUCTS:
         return False
     zeros = [node.input(2), node.input(3)]
@@ -35,10 +35,9 @@ def write_zero_points(network: Network, node: Node) -> bool:
 
 
 def constant_zero_point(network: Network, node: Node) -> bool:
-    """Give a ConvInteger or MatMulInteger with constant weights the zero point stored as 0, and
-    correct its sums afterwards: Σ (x − z) w = Σ (x − c) w + (c − z) · Σ w. Padding, whose value is
-    z, becomes a separate operator.
-    """
+    """Replace the run-time zero point z of a ConvInteger or MatMulInteger with constant weights by
+    a constant c, which the machine holds as 0, and correct the sums afterwards: Σ (x − z) w = Σ (x
+    − c) w + (c − z) · Σ w. Padding, whose value is z, becomes a separate Pad."""
     if node.domain or node.operator not in _PRODUCTS or node.input(2) in network.constants:
         return False
     given, zero = (network.types.get(node.input(index)) for index in (0, 2))
@@ -82,7 +81,7 @@ def _weights(network: Network, node: Node) -> Array | None:
 
 
 def _sums_of_channels(weights: Array, convolves: bool) -> Array:
-    """For each output channel the sum of its weights, in a shape that broadcasts over results."""
+    """The sum of weights of each output channel, in a shape that broadcasts over the results."""
     if not convolves:
         return weights.sum(axis=-2, dtype=np.int32, keepdims=weights.ndim > 2)
     rest = [1] * (weights.ndim - 2)
@@ -90,7 +89,7 @@ def _sums_of_channels(weights: Array, convolves: bool) -> Array:
 
 
 def _padded(made: Replacement, node: Node, pads: Any, given: TensorType) -> str:
-    """The input of a ConvInteger, padded with its zero point."""
+    """Pad the input of a ConvInteger with its zero point."""
     half = len(pads) // 2
     before, after = [0, 0, *pads[:half]], [0, 0, *pads[half:]]
     assert given.shape is not None

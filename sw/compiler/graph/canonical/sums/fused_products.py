@@ -1,4 +1,4 @@
-"""Replace ONNX Runtime's fused integer products with float results by equal ONNX operators."""
+"""Replace ONNX Runtime's fused integer products with float results by equivalent ONNX operators."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _DOMAIN = "com.microsoft"
 
 
 def split_fused_product(network: Network, node: Node) -> bool:
-    """QGemm without a scale of its result, MatMulIntegerToFloat and DynamicQuantizeMatMul become
-    MatMulInteger, what scales its sums, and the addition of a bias."""
+    """Replace QGemm without output scale, MatMulIntegerToFloat and DynamicQuantizeMatMul by
+    MatMulInteger, scaling of the sums, and addition of the bias."""
     if node.domain != _DOMAIN or network.types[node.outputs[0]].shape is None:
         return False
     match node.operator:
@@ -45,7 +45,7 @@ def split_fused_product(network: Network, node: Node) -> bool:
 
 
 def _split_gemm(network: Network, node: Node) -> bool:
-    """QGemm, whose bias is of integers."""
+    """Split a QGemm, whose bias is added to the integer sums."""
     a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
     weights, scales = (network.constants.get(name) for name in (b, b_scale))
     first = network.constants.get(a_scale)
@@ -67,7 +67,8 @@ def _split_gemm(network: Network, node: Node) -> bool:
 def _scaled(
     made: Replacement, product: tuple[str, ...], scales: tuple[str, str], bias: str
 ) -> None:
-    """The sums of ``product`` times both ``scales``, which may be known only at run time."""
+    """Add the nodes for the sums of ``product`` times both ``scales``, which may be known only at
+    run time, plus ``bias``."""
     total = made.add("MatMulInteger", "sums", np.int32, *product)
     real = made.add("Cast", "real_sums", np.float32, total, to=TensorProto.FLOAT)
     shape = made.network.types[scales[1]]
@@ -78,6 +79,6 @@ def _scaled(
 
 
 def _scalars(like: TensorType) -> tuple[TensorType, TensorType]:
-    """The types of a scale and of a zero point."""
+    """Types of a scalar scale and a scalar zero point."""
     real = replace(like, dtype=np.dtype(np.float32), shape=())
     return real, replace(real, dtype=np.dtype(np.uint8))

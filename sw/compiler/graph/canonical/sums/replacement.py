@@ -1,4 +1,4 @@
-"""Nodes that take the place of one."""
+"""Build the nodes that replace a single node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 
 class Replacement:
-    """The nodes, in order, that take the place of ``node``; the last has its result."""
+    """The nodes, in order, that replace ``node``; the last one produces its result."""
 
     def __init__(self, network: Network, node: Node) -> None:
         self.network = network
@@ -22,7 +22,8 @@ class Replacement:
         self._nodes: list[Node] = []
 
     def add(self, operator: str, what: str, dtype: Any, *inputs: str, **attributes: Any) -> str:
-        """Add a node whose result has the replaced node's shape; returns its name."""
+        """Add a node whose result has the shape of the replaced node's; returns the result's
+        name."""
         info = replace(self.network.types[self._node.outputs[0]], dtype=np.dtype(dtype))
         (result,) = self.add_all(operator, what, inputs, [info], **attributes)
         return result
@@ -35,7 +36,7 @@ class Replacement:
         types: Iterable[TensorType],
         **attributes: Any,
     ) -> list[str]:
-        """Adds a node with results of these ``types``; their names."""
+        """Add a node with results of these ``types``; returns their names."""
         name, results = f"{self._node.name}_{what}", []
         for info in types:
             results.append(self.network.unused_name(name))
@@ -44,13 +45,11 @@ class Replacement:
         return results
 
     def constant(self, what: str, value: Any) -> str:
-        """Adds a constant named after the replaced node."""
+        """Add a constant, its name prefixed by the replaced node's; returns the name."""
         return self.network.add_constant(f"{self._node.name}_{what}", value)
 
     def put(self, product: str) -> None:
-        """Put the nodes into the network. The node of the operator ``product`` takes the replaced
-        node's name.
-        """
+        """Replace the node in the network. The node of operator ``product`` takes over its name."""
         *before, last = (
             replace(node, name=self._node.name) if node.operator == product else node
             for node in self._nodes

@@ -1,8 +1,8 @@
-"""Split channels off a product whose sums REQUANTIZE cannot scale with the results of float32.
+"""Split off channels of a product whose sums REQUANTIZE cannot scale with the results of float32.
 
 Its fixed point covers neither sums of more than 25 bits with a scale below 2^-16 nor scales of 64
 and more. Such channels become a separate ConvInteger or MatMulInteger, then DequantizeLinear and
-QuantizeLinear with a scale of 1, which round twice in float32 as QLinearConv does. Concat and
+QuantizeLinear with a scale of 1, which round twice in float32, as QLinearConv does. Concat and
 Gather restore the order of the channels.
 """
 
@@ -19,15 +19,15 @@ from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
-# All channels with scales from the one to the other have parameters.
+# All channels with scales in this half-open range have parameters.
 _LEAST, _END = 2.0**-16, 64
 _PRODUCTS = frozenset({"QLinearConv", "QLinearMatMul"})
 
 
 @dataclass(frozen=True)
 class _Constants:
-    """The constants of a product with its weights as (channels, terms), and ``scale`` and ``bias``
-    as (channels,)."""
+    """The constants of a product: its weights as (channels, terms), ``scale`` and ``bias`` as
+    (channels,)."""
 
     weights: Array
     weight_zero: Array
@@ -38,8 +38,9 @@ class _Constants:
 
 
 def split_unscaled_channels(network: Network, node: Node) -> bool:
-    """Channels of a QLinearConv or QLinearMatMul for which the machine has no parameters become
-    whole sums, scaled in float; the other channels do not change."""
+    """Compute channels of a QLinearConv or QLinearMatMul for which REQUANTIZE has no parameters as
+    integer sums, scaled in float. Only an ungrouped QLinearConv is split; otherwise one such
+    channel moves all of them."""
     if node.domain or node.operator not in _PRODUCTS:
         return False
     found = _constants(network, node)
@@ -79,7 +80,8 @@ def split_unscaled_channels(network: Network, node: Node) -> bool:
 
 
 def _constants(network: Network, node: Node) -> _Constants | None:
-    """None if something is known only at run time, or if the sums have no operator of ONNX."""
+    """The constants of ``node``; None if one is known only at run time, or if no ONNX operator
+    computes the sums."""
     values = [network.constants.get(name) for name in node.inputs[1:8]]
     bias = network.constants.get(node.input(8))
     info = network.types[node.inputs[0]]
@@ -130,8 +132,7 @@ def _missing(product: _Constants) -> list[int]:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The products of some of the channels of ``node``, which are along the ``axis`` of its
-    results."""
+    """Products of subsets of the channels of ``node``, which are along ``axis`` of its result."""
 
     network: Network
     node: Node
@@ -139,7 +140,7 @@ class _Parts:
     axis: int
 
     def result(self, name: str, channels: int, dtype: Any = None) -> str:
-        """A tensor as large as the result, but of so many channels; its name."""
+        """Add a tensor shaped like the result but with ``channels`` channels; returns its name."""
         info = self.network.types[self.node.outputs[0]]
         shape = list(info.shape or ())
         shape[self.axis] = channels

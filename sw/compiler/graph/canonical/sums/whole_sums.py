@@ -1,7 +1,7 @@
 """Rewrite products whose result stays in float as integer sums and a scale.
 
 ONNX Runtime's default session fuses such matrix products: it sums integers and multiplies each sum
-by its channel's scale. This uses ONNX's own operators, for convolutions too.
+by its channel's scale. This rule uses ONNX's own operators, and covers convolutions too.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _RANKS = (3, 4)
 
 @dataclass(frozen=True)
 class _Factors:
-    """The factors of a product: DequantizeLinear nodes, with their parameters. The second factor's
-    integers are ``second``, with the zero point ``zero``; its ``scale`` is one number, or one per
-    channel."""
+    """The factors of a product: the DequantizeLinear ``data`` with its ``parameters``, and the
+    integers ``second`` with the zero point ``zero`` and a ``scale`` per tensor or per channel."""
 
     data: Node
     parameters: QuantizationParameters
@@ -40,8 +39,8 @@ class _Factors:
 
 
 def sum_of_integers(network: Network, node: Node) -> bool:
-    """DequantizeLinear → Conv | Gemm | MatMul becomes ConvInteger or MatMulInteger, then the
-    addition of a bias of int32, DequantizeLinear, and the addition of a bias in float."""
+    """Rewrite DequantizeLinear → Conv | Gemm | MatMul as ConvInteger or MatMulInteger, addition of
+    an int32 bias, DequantizeLinear, and addition of a float bias."""
     if node.domain or node.operator not in ("Conv", "Gemm", "MatMul"):
         return False
     factors = _factors(network, node)
@@ -77,7 +76,7 @@ def sum_of_integers(network: Network, node: Node) -> bool:
 
 
 def _factors(network: Network, node: Node) -> _Factors | None:
-    """None if the product is not one of integers that ONNX has an operator for."""
+    """The factors of ``node``; None if ONNX has no integer operator for the product."""
     data, weight = (network.maker(node.input(index)) for index in (0, 1))
     first, second = (parameters_of(network, item, "DequantizeLinear") for item in (data, weight))
     if data is None or weight is None or first is None or second is None or not first.per_tensor:
@@ -126,8 +125,8 @@ def _has_form(node: Node, values: Array, shape: tuple[int, ...]) -> bool:
 
 
 def _bias(network: Network, node: Node, scale: Array) -> Array | None:
-    """A constant bias, in the shape in which it is added to a result: int32 if it is one per
-    channel at the ``scale`` of the sums, else float32. None if it is not constant."""
+    """A constant bias, shaped to be added to a result: int32 if it has one value per channel at the
+    ``scale`` of the sums, else float32. None if it is not constant."""
     maker, values = network.maker(node.input(2)), constant_values(network, node.input(2))
     if values is None:
         return None
@@ -140,7 +139,7 @@ def _bias(network: Network, node: Node, scale: Array) -> Array | None:
 
 
 def _of_channels(values: Array, network: Network, node: Node) -> Array:
-    """The bias of a convolution in a shape that broadcasts over its images."""
+    """Reshape the bias of a convolution so that it broadcasts over its images."""
     shape = network.types[node.inputs[0]].shape
     if node.operator != "Conv" or shape is None:
         return values

@@ -1,4 +1,4 @@
-"""Additions fused with the convolution or inverted residual that makes one of their operands."""
+"""Fuse an addition with the convolution or inverted residual that produces one of its operands."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image
 
 @dataclass(frozen=True)
 class _Candidate:
-    """The operand ``number`` of an addition comes from the convolution ``anchor``; one layer of
-    both, ``fused``, which ``make`` builds, takes ``saved`` cycles less than two layers, by the
-    estimate. It computes the addition by ``constants``."""
+    """Fusion of an addition with the layer ``anchor``, which produces its operand ``number``.
+    ``make`` builds the workload ``fused``, which adds by ``constants`` and is estimated to save
+    ``saved`` cycles over two layers."""
 
     number: int
     anchor: Layer
@@ -43,10 +43,11 @@ def fused_addition(
     limits: tuple[int, int],
     tensors: Tensors,
 ) -> Layer | None:
-    """The layer of an addition and of the convolution that makes one of its ``sources``, each of
-    the shape ``image``; None if no convolution makes one, or if two layers take fewer cycles.
+    """Fuse an addition with the convolution or inverted residual that produces one of its
+    ``sources``, all of shape ``image``. None if there is no such producer, or if two layers take no
+    more cycles.
 
-    ``alone`` is the addition by itself, and ``limits`` are the least and the greatest result.
+    ``alone`` is the addition as its own layer; ``limits`` is the range of the results.
     """
     found = list(_candidates(nodes[0], sources, image, alone, tensors))
     if not found:
@@ -71,7 +72,7 @@ def fused_addition(
 def _candidates(
     node: Node, sources: Sequence[str], image: Image, alone: WeightedSum, tensors: Tensors
 ) -> list[_Candidate]:
-    # A tensor added to itself is needed twice, so it comes from memory.
+    # A tensor added to itself is read twice, so it has to come from memory.
     if not reads_what_it_stores(tensors.env) or tensors.root(sources[0]) == tensors.root(
         sources[1]
     ):
@@ -95,7 +96,7 @@ def _candidates(
 def _anchor(
     name: str, tensors: Tensors
 ) -> tuple[Layer, MakeFunction, Conv2d | InvertedResidual] | None:
-    """The layer that makes the tensor ``name``, how, and its workload; None if no addition can be
+    """The layer that produces ``name``, its builder and its workload; None if no addition can be
     fused with it."""
     if name in tensors.convolutions:
         layer, workload = tensors.convolutions[name]
@@ -116,7 +117,7 @@ def _followed_by(
 
 
 def _other_first(constants: FixedPoint, number: int) -> FixedPoint:
-    """``constants`` with the factor of the operand ``number`` last."""
+    """Reorder ``constants`` so that the factor of operand ``number`` comes last."""
     if number:
         return constants
     corrected = 1 - constants.corrected if constants.table else 0
@@ -124,7 +125,7 @@ def _other_first(constants: FixedPoint, number: int) -> FixedPoint:
 
 
 def _is_read_by_one(network: Network, name: str, node: Node) -> bool:
-    """Whether ``node`` alone reads ``name``, directly or through a DequantizeLinear."""
+    """Whether ``node`` is the only reader of ``name``, directly or through a DequantizeLinear."""
     reader = network.only_reader(name)
     if reader is not None and reader.operator == "DequantizeLinear":
         reader = network.only_reader(reader.outputs[0])

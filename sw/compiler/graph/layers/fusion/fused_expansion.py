@@ -1,4 +1,4 @@
-"""Depthwise convolutions and averages fused with the 1×1 convolution that makes their images."""
+"""Fuse depthwise convolutions and averages with the 1×1 convolution that produces their input."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ from amaranth_vta.sw.runtime.scalars import pack
 def fused_expansion(
     product: ConstantProduct, alone: GroupedConv2d, weights: Bytes, out: Image, tensors: Tensors
 ) -> Layer | None:
-    """The layer of a grouped convolution, ``alone`` by itself, and of the convolution whose result
-    it reads; None if that is no 1×1 convolution or has other readers, or if two layers take fewer
-    cycles."""
+    """Fuse a grouped convolution with the 1×1 convolution that produces its input. None if there is
+    no such producer, if it has other readers, or if two layers take fewer cycles. ``alone`` is the
+    grouped convolution as its own layer."""
     return _fused(product, alone, alone, weights, out, tensors)
 
 
 def fused_average(
     product: QuantizedProduct, alone: AveragePool2d, out: Image, tensors: Tensors
 ) -> Layer | None:
-    """The same for averages, ``alone`` by themselves: a depthwise convolution by ones, with the
-    weights and parameters of one tile of channels for all of them."""
+    """Fuse an average with the 1×1 convolution that produces its input, as a depthwise convolution
+    with weights of one. All channel tiles share the weights and parameters of the first tile.
+    Returns None if fusion is impossible or if two layers take fewer cycles. ``alone`` is the
+    average as its own layer."""
     config, block = tensors.config, tensors.config.block_out
     if not config.forward:
         return None
@@ -76,10 +78,9 @@ def _fused(
     tensors: Tensors,
     macs: int | None = None,
 ) -> Layer | None:
-    """The fused layer of ``filters`` and of the convolution that they read, if it takes fewer
-    cycles than that convolution and ``alone``. ``macs`` are those of the filters, unless `product`
-    has them.
-    """
+    """Fuse ``filters`` with the convolution that produces their input, if that takes fewer cycles
+    than that convolution and ``alone``. ``macs`` overrides the MACs that ``product`` counts for the
+    filters."""
     name = product.nodes[0].inputs[0]
     known = tensors.convolutions.get(name)
     if known is None or tensors.network.only_reader(name) is not product.nodes[0]:

@@ -1,4 +1,4 @@
-"""Table functions fused with their producer: a product, a channel selection, or another table."""
+"""Fuse table functions with their producer: a product, a channel selection, or another table."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def fused_function(
     limits: tuple[int, int],
     tensors: Tensors,
 ) -> Layer | None:
-    """The layer of a function by a ``table`` and of the product or function that makes its tensor;
-    None if neither makes it, if it has other readers, or if two layers take fewer cycles.
+    """Fuse a function, computed by a ``table``, with the product, selection or function that
+    produces its input. None if there is no such producer, if it has other readers, or if two layers
+    take no more cycles.
 
-    ``alone`` is the function by itself, and ``limits`` are the least and the greatest result.
+    ``alone`` is the function as its own layer; ``limits`` is the range of the results.
     """
     anchor = tensors.products.get(function.source)
     if anchor is None or not _is_read_by(tensors.network, function):
@@ -46,7 +47,7 @@ def fused_function(
     if fused is None:
         return None
     first, second, both = (choose(item, tensors.config).cycles for item in (workload, alone, fused))
-    # The estimate of the function by itself does not count its table.
+    # The estimate for the function alone excludes loading its table.
     if first + second + bus_cycles(tensors.config, 1, len(table)) <= both:
         return None
     made = tensors.function(make, fused, layer.nodes[0])
@@ -63,16 +64,16 @@ def fused_function(
 
 
 def _composed(first: Bytes, second: Bytes) -> Bytes:
-    """The table of ``second`` applied to the results of ``first``."""
+    """The table of the composition: ``second`` applied to the results of ``first``."""
     entries = np.array(second)
     entries[:TABLE_BYTES] = second[first[:TABLE_BYTES]]
     return entries
 
 
 def _with_table(workload: Any, elements: int) -> Any:
-    """``workload`` followed by a table of ``elements``; None if it cannot have one."""
+    """``workload`` with a table of ``elements`` at its end; None if it cannot have one."""
     if isinstance(workload, PointwiseLookup):
-        return workload  # with the table of both
+        return workload  # its table is replaced by the composition
     if isinstance(workload, SelectChannels):
         return replace(workload, table=elements)
     if isinstance(workload, GroupedConv2d):
@@ -91,8 +92,7 @@ def _with_table(workload: Any, elements: int) -> Any:
 
 def _is_read_by(network: Network, function: OneTensor) -> bool:
     """Whether only nodes of ``function`` read its source and its intermediate tensors. Constants,
-    which quantizers put behind a DequantizeLinear, may have other readers.
-    """
+    which quantizers put before a DequantizeLinear, may have other readers."""
     own = {id(node) for node in function.nodes}
     names = {function.source}
     for node in function.nodes[:-1]:

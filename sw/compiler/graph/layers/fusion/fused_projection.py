@@ -1,4 +1,4 @@
-"""1×1 convolutions fused with the two convolutions before them, as an inverted residual."""
+"""Fuse 1×1 convolutions with the two convolutions before them into an inverted residual."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 def fused_projection(
     product: ConstantProduct, alone: Conv2d, weights: Bytes, out: Image, tensors: Tensors
 ) -> Layer | None:
-    """The layer of a convolution, ``alone`` by itself, and of the expansion and the depthwise
-    convolution whose result it reads; None if no layer of these two makes that, if it has other
-    readers, or if two layers take fewer cycles."""
+    """Fuse a convolution with the layer of an expansion and a depthwise convolution that produces
+    its input. None if there is no such layer, if it has other readers, or if two layers take fewer
+    cycles. ``alone`` is the convolution as its own layer."""
     name = product.nodes[0].inputs[0]
     anchor, _, expanded = tensors.products.get(name, (None, None, None))
     if anchor is None or not isinstance(expanded, ExpandedConv2d):

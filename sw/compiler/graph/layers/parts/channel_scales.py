@@ -1,9 +1,9 @@
-"""Parameters of REQUANTIZE for each channel of a layer, proved to equal float32 arithmetic.
+"""Per-channel parameters of REQUANTIZE, proved to equal float32 arithmetic.
 
 Most channels keep their scale and zero point. Nearly dead channels have scales too small for fixed
-point, and a bias beyond the width of the multiplier, up to 32 bits, so that some sums wrap. Over
-the possible sums such a channel has one result, or two with a step between them: any parameters
-with these results will do.
+point, and a bias beyond the width of the multiplier, up to 32 bits, so that some sums wrap around.
+Over its possible sums such a channel has one result, or two with a single step between them; any
+parameters with these results are equivalent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.te.requantization import float32_steps
 from .layer import Unsupported
 
 Integers = npt.NDArray[np.int64]
-# The greatest integer scale of REQUANTIZE.
+# The largest integer scale of REQUANTIZE.
 _MOST = int(te.SCALE_END) - 1
 _LEAST, _GREATEST = -1 << 31, (1 << 31) - 1
 
@@ -29,13 +29,12 @@ def channel_parameters(
     least: Integers,
     most: Integers,
 ) -> npt.NDArray[np.int32]:
-    """int32 (channels, 4), as `te.requantization_parameters`: REQUANTIZE by them gives, for all
-    sums from ``least`` to ``most``, bias included, clip(rint(float32(float32(sum) · scale)) +
-    zero_point, low, high).
+    """Parameters int32 (channels, 4), as `te.requantization_parameters`, for which REQUANTIZE
+    equals clip(rint(float32(float32(sum) · scale)) + zero_point, low, high) for all sums from
+    ``least`` to ``most``, bias included.
 
-    All arrays are (channels,); ``bounds`` are zero point, low and high. Sums that can exceed 32
-    bits wrap here as they do in ONNX Runtime.
-    Raises `Unsupported` if no parameters are found for a channel.
+    All arrays are (channels,); ``bounds`` are zero point, low and high. Sums beyond 32 bits wrap
+    around, as in ONNX Runtime. Raises `Unsupported` if no parameters are found for a channel.
     """
     parameters, missing = possible_parameters(bias, scale, bounds, least, most)
     for channel in missing:
@@ -53,9 +52,9 @@ def possible_parameters(
     least: Integers,
     most: Integers,
 ) -> tuple[npt.NDArray[np.int32], list[int]]:
-    """Parameters as `channel_parameters` has them, and the channels for which none are found."""
+    """The parameters of `channel_parameters`, and the channels for which none are found."""
     first, last = _wrapped(least), _wrapped(most)
-    # Only some of the sums wrap, or their range exceeds 32 bits.
+    # Some of the sums wrap around and others do not, or their range exceeds 32 bits.
     parted = (first > last) | (most - least > _GREATEST - _LEAST)
     least, most = np.where(parted, _LEAST, first), np.where(parted, _GREATEST, last)
     proved = te.requantizes_as_float32(scale, *bounds, least, most)
@@ -73,7 +72,7 @@ def possible_parameters(
             missing.append(int(channel))
             continue
         parameters[channel] = found
-        # The first parameter is the bias, which wraps like the sums that it is added to.
+        # The first parameter is the bias; it wraps around like the sums that it is added to.
         parameters[channel, 0] = np.int64(parameters[channel, 0] + bias[channel]).astype(np.int32)
     return parameters, missing
 
@@ -81,9 +80,8 @@ def possible_parameters(
 def _equivalent(
     scale: np.float32, bounds: tuple[int, int, int], least: int, most: int
 ) -> npt.NDArray[np.int32] | None:
-    """Parameters without bias that equal ``scale`` for all sums from ``least`` to ``most``, or
-    None.
-    """
+    """Parameters without bias, equivalent to ``scale`` for all sums from ``least`` to ``most``;
+    None if none are found."""
     if not np.isfinite(scale) or scale < 0:
         return None
     steps = float32_steps(scale, bounds, least, most)
@@ -99,8 +97,8 @@ def _equivalent(
 def _equivalent_of_parts(
     scale: np.float32, bounds: tuple[int, int, int], first: int, last: int
 ) -> npt.NDArray[np.int32] | None:
-    """The same for sums that wrap: those from ``first``, which is positive, to the greatest of 32
-    bits, and those from the least of 32 bits to ``last``, which is not positive."""
+    """Equivalent parameters for sums that wrap around: from ``first`` > 0 to the largest int32, and
+    from the smallest int32 to ``last`` <= 0."""
     if not np.isfinite(scale) or scale < 0:
         return None
     upper = float32_steps(scale, bounds, first, _GREATEST)
@@ -111,8 +109,8 @@ def _equivalent_of_parts(
 
 
 def _two_results(moved: int, lower: int, upper: int) -> npt.NDArray[np.int32]:
-    """Parameters that give ``lower`` up to a sum of ``-moved``, and ``upper`` above it: the scale
-    goes from one to the other within one sum."""
+    """Parameters that result in ``lower`` for sums up to ``-moved``, and in ``upper`` for larger
+    sums: the scale is large enough to step from one to the other within one sum."""
     parameters = te.requantization_parameters(
         [moved], float(max(upper - lower, 1)), lower, lower, upper
     )
@@ -120,5 +118,5 @@ def _two_results(moved: int, lower: int, upper: int) -> npt.NDArray[np.int32]:
 
 
 def _wrapped(sums: Integers) -> Integers:
-    """``sums`` wrapped to 32 bits."""
+    """Wrap ``sums`` around to 32 bits."""
     return sums.astype(np.int32).astype(np.int64)

@@ -1,9 +1,9 @@
 """Pack pixels under the kernel into channels for first layers, so that few channels fill tiles.
 
-The array takes BLOCK_IN channels of one pixel at a time; an image of three channels leaves most of
-them idle. The host, which writes the image anyway, can add to a pixel the channels of all pixels
-under the kernel along columns, along rows, or both (im2col, which leaves a matrix product). That
-takes fewer cycles and, usually, more bytes.
+The array processes BLOCK_IN channels of one pixel at a time; an image of three channels leaves most
+of them idle. The host, which writes the image anyway, can add to each pixel the channels of all
+pixels under the kernel along columns, along rows, or both (im2col, which leaves a matrix product).
+This saves cycles but usually takes more bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 def best_packing(
     window: Window, value: int, image: Image, outputs: int, layout: TileLayout, config: Config
 ) -> tuple[Packing | None, Window]:
-    """The best packing of ``image`` by the host for a convolution to ``outputs`` channels, None for
-    no packing, and the window that is left for the machine.
+    """Choose the host's packing of ``image`` for a convolution to ``outputs`` channels. Returns it,
+    or None for no packing, and the window that remains for the machine.
 
-    The estimate is the larger of the cycles of MACs and of transfers; fewer bytes decide between
-    equals. ``value`` is the value of padding.
+    Minimizes the larger of the cycles for MACs and for transfers, then the bytes of the image.
+    ``value`` is the padding value.
     """
 
     def cost(choice: tuple[Packing | None, Window]) -> tuple[float, int]:
@@ -38,7 +38,7 @@ def best_packing(
         moved += tiles(image[0], config.batch) * blocks * height * width * config.out.element_bytes
         return max(cycles, moved / config.bus_bytes), loaded
 
-    # The host pads with values that the machine cannot pad with.
+    # The host pads if the machine cannot pad with this value.
     pads = config.pad_value or not value
     possible = [item for item in _choices(window, value) if pads or not any(item[1].pads)]
     return min(possible or [(None, window)], key=cost)

@@ -1,8 +1,9 @@
 """Reshape sequences to images for convolutions with large dilations.
 
 A tile of a one-row image must hold the whole span of its taps, which exceeds the scratchpad for
-large dilations. Reshaping the sequence to rows whose length divides the dilation keeps the bytes in
-memory and turns the kernel into a column, of which the machine can load one tap at a time.
+large dilations. Reshaping the sequence to rows whose length divides the dilation leaves the bytes
+in memory unchanged and turns the kernel into a column, whose taps the machine can load one at a
+time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class View:
     turned: bool = False
 
     def weights(self, weights: Array) -> Array:
-        """The ``weights`` (outputs, inputs, 1, taps) for this window."""
+        """``weights`` (outputs, inputs, 1, taps), arranged for this window."""
         return weights.swapaxes(2, 3) if self.turned else weights
 
 
@@ -44,8 +45,8 @@ def best_view(
 
 
 def _views(moved: Window, image: Image, out: Image) -> Iterator[View]:
-    """Yield the window over the unchanged ``image``, over the longest possible rows, and over rows
-    of one pixel. The bytes of the results ``out`` are the same in all views."""
+    """Yield views: the unchanged ``image``, rows of the largest possible length, and rows of one
+    pixel. The bytes of the results, ``out``, are the same in all views."""
     yield View(moved, image)
     (rows, taps), (_, stride), (_, dilation) = moved.kernel, moved.strides, moved.dilations
     top, begin, bottom, _ = moved.pads
@@ -53,7 +54,7 @@ def _views(moved: Window, image: Image, out: Image) -> Iterator[View]:
         return
     length = gcd(image[3], out[3] * stride, dilation, begin)
     for width in dict.fromkeys((length, 1)):
-        # Stride within rows, or across rows of one pixel.
+        # Stride along rows, or, if rows have one pixel, across rows.
         strides = (stride, 1) if width == 1 else (1, stride)
         if width % strides[1]:
             continue

@@ -1,4 +1,4 @@
-"""What becomes of the operators of a network: layers of the machine, and the rest on the host."""
+"""Results of placement: layers on the machine, and nodes on the host."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 
 class Unsupported(Exception):
-    """The machine cannot run an operator: the reason, and ``nodes``, the names of others that
-    cannot run for the same reason."""
+    """The machine cannot run an operator. Has the reason, and in ``nodes`` the names of other nodes
+    that cannot run for the same reason."""
 
     def __init__(self, reason: str, nodes: Sequence[Node] = ()) -> None:
         super().__init__(reason)
@@ -22,7 +22,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Layer:
-    """An operator on the machine.
+    """A layer on the machine, which runs ``nodes``.
 
     The arguments of its function are ``sources``, ``constants`` (bytes by name) and ``result``, in
     this order; ``find_function`` builds it, only for layers that are not fused with others.
@@ -49,12 +49,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class HostNode:
-    """An operator on the host, and why it is there."""
+    """An operator on the host, and the reason why it runs there."""
 
     node: Node
     reason: str
 
 
 def identifier(name: str) -> str:
-    """An identifier made of the name of a node, which may have any characters."""
+    """Convert the name of a node, which may have any characters, to an identifier."""
     return "".join(c if c.isalnum() else "_" for c in name) or "layer"

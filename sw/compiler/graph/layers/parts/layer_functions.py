@@ -1,4 +1,4 @@
-"""The functions of a network's layers, built once it is known which layers there are."""
+"""Build the functions of a network's layers lazily, once fusion has settled the layers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, schedule_of
 
 from .layer import Layer
 
-# Builds an operator, given a workload, the environment and the function's name.
+# Builds a function from a workload, the environment and the function's name.
 MakeFunction = Callable[..., Function]
 
 _P = ParamSpec("_P")
 
 
 def where_it_fits(fused: Callable[_P, Layer | None]) -> Callable[_P, Layer | None]:
-    """``fused``, which makes one layer of several, and where the function of that layer is known to
-    fit no schedule, although estimates said that it would, None: the layers stay apart."""
+    """Decorate a fusion so that it returns None, and the layers stay separate, if the fused
+    function is known to fit no schedule although the estimates said that one fits."""
 
     @wraps(fused)
     def fitting(*args: _P.args, **kwargs: _P.kwargs) -> Layer | None:
@@ -36,8 +36,8 @@ def where_it_fits(fused: Callable[_P, Layer | None]) -> Callable[_P, Layer | Non
 class LayerFunctions:
     """Functions by builder and workload, built lazily.
 
-    Building a function is most of a layer's cost, and many layers are fused with a later one, so
-    functions are promised first and built last. A failed promise is not repeated.
+    Building a function is most of a layer's cost, and many layers are later fused into others, so
+    functions are promised first and built last. A failed promise is not retried.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -48,10 +48,10 @@ class LayerFunctions:
     def promised(self, make: MakeFunction, workload: Hashable, name: str) -> Callable[[], Function]:
         """Return a callable that builds the function ``name`` with ``make`` for ``workload``.
 
-        Workloads that differ only in argument values are built once. Raises `NoScheduleFits` if
+        Workloads that differ only in argument values share one function. Raises `NoScheduleFits` if
         building the function has raised it before.
         """
-        # The tuner's records are of workloads with their actual constants.
+        # The tuner records workloads with their actual constants.
         recorded = recorded_knobs(workload, self.env.config) is not None
         key = make, workload if recorded else schedule_of(workload)
         self._require(key)
@@ -73,7 +73,7 @@ class LayerFunctions:
             raise self._refused[key]
 
     def build(self, layers: Iterable[Layer]) -> bool:
-        """Builds the functions of ``layers``, and says whether all of them could be built. Raises
+        """Build the functions of ``layers``. Returns whether all could be built. Raises
         `NoScheduleFits` from a function that is not promised here."""
         complete = True
         for layer in layers:

@@ -1,7 +1,7 @@
-"""Straight lines between bounds, found from the 256 results of a function.
+"""Find straight lines between bounds that reproduce the 256 results of a function.
 
-Per tensor the constants are a `FixedPoint`. Per channel they are those of a depthwise convolution
-of one pixel: (weight · x + bias) · scale, by GEMM and REQUANTIZE.
+Per tensor, the constants are a `FixedPoint`. Per channel, they are those of a depthwise 1×1
+convolution: (weight · x + bias) · scale, by GEMM and REQUANTIZE.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoi
 
 from .layer import Unsupported
 
-# Weights of one int8 and, if none of them reproduces all results, of two, which have finer biases.
+# Weights of one int8; if none of them reproduces all results, sums of two, which allow finer
+# biases.
 _WEIGHTS = np.arange(1, 128), np.arange(128, 255)
-# How many of the possible slopes are tried, in which order, and how many weights for each.
+# Number of slopes tried, their order, and the number of weights tried for each.
 _SLOPES, _TRIED = 17, 8
 _FROM_THE_MIDDLE = sorted(range(_SLOPES), key=lambda index: abs(index - _SLOPES // 2))
-# Two strips that only touch share a line; rounding of floats misses it by less than this.
+# Tolerance for strips that only touch: they share a line, which float rounding could miss.
 _TOUCH = 1e-9
 _FINEST = 1 << 12
 _STEEPEST = 2.0**16
@@ -35,7 +36,7 @@ _NO_LINE = "it is not a straight line between two bounds"
 
 
 def line(table: Array, zero_point: int, config: Config) -> FixedPoint:
-    """Constants that give ``table``, int64 (256,). Halves were rounded to even before the
+    """Constants that reproduce ``table``, int64 (256,), in which ties were rounded to even before
     ``zero_point`` was added. Raises `Unsupported`."""
     found = slope_and_offset(table)
     if found is None:
@@ -49,9 +50,9 @@ def line(table: Array, zero_point: int, config: Config) -> FixedPoint:
 def channel_lines(
     table: Array, zero_point: int, config: Config
 ) -> tuple[npt.NDArray[np.int16], Array]:
-    """Weights int16 (channels,), each of one int8 or the sum of two, and parameters of REQUANTIZE
-    int32 (channels, 4) that give ``table``, int64 (256, channels), likewise. Raises
-    `Unsupported`."""
+    """Weights int16 (channels,), each an int8 or the sum of two, and parameters of REQUANTIZE int32
+    (channels, 4) that reproduce ``table``, int64 (256, channels), in which ties were rounded to
+    even before ``zero_point`` was added. Raises `Unsupported`."""
     if not config.requantize:
         raise Unsupported("it differs from channel to channel, and the machine has no REQUANTIZE")
     weights, parameters = _channel_lines(table.astype(np.int8).tobytes(), zero_point)
@@ -64,7 +65,7 @@ def channel_lines(
 
 @lru_cache(1 << 8)
 def _channel_lines(data: bytes, zero_point: int) -> tuple[npt.NDArray[np.int16], Array]:
-    """The same for the leading channels that are straight lines, as far as there are any."""
+    """Weights and parameters of the channels before the first one that is not a straight line."""
     table = np.frombuffer(data, np.int8).astype(np.int64).reshape(len(BYTE), -1)
     strips = _Strips.of(table)
     ways = []
@@ -93,7 +94,7 @@ def _channel_line(
         scales = np.float32(slope) / weights.astype(np.float32)
         least, most = _allowed(table - zero_point, signed, scales)
         possible = (np.ceil(least) <= np.floor(most)) & (scales > 0) & (scales < te.SCALE_END)
-        # The widest interval of biases first: there rounding to float32 matters least.
+        # The widest interval of biases first: there, rounding to float32 matters least.
         for index in sorted(np.flatnonzero(possible), key=lambda i: least[i] - most[i])[:_TRIED]:
             bias = round((np.ceil(least[index]) + np.floor(most[index])) / 2)
             if abs(bias) >= 1 << 24:
@@ -107,8 +108,8 @@ def _channel_line(
 
 
 def _allowed(table: Array, weights: Array, scales: Array) -> tuple[Array, Array]:
-    """The least and the greatest bias with which (weight · x + bias) · scale rounds to ``table``,
-    for each weight and scale; ties may round either way."""
+    """The smallest and largest bias for which (weight · x + bias) · scale rounds to ``table``, for
+    each weight and scale; ties may round either way."""
     low, high = table.min(), table.max()
     below = np.where(table == low, -np.inf, table - 0.5)
     above = np.where(table == high, np.inf, table + 0.5)
@@ -117,8 +118,8 @@ def _allowed(table: Array, weights: Array, scales: Array) -> tuple[Array, Array]
 
 
 def slope_and_offset(table: Array) -> tuple[float, float] | None:
-    """Slope and offset, approximately, of the straight line that rounds and clips to ``table``,
-    int64 (256,); None if there is none. A constant is a line, too."""
+    """Approximate slope and offset of a straight line that rounds and clips to ``table``, int64
+    (256,); None if there is no such line. A constant is a line, too."""
     if table.min() == table.max():
         return 0.0, float(table[0])
     strips = _Strips.of(table[:, None])
@@ -128,15 +129,15 @@ def slope_and_offset(table: Array) -> tuple[float, float] | None:
     slope = _whole((least + most) / 2)
     (begin,), (end,) = strips.offsets(np.array([slope]))
     offset = _whole((begin + end) / 2)
-    # Mirrored: x stands for -1 - x.
+    # Undo mirroring, which replaces x by -1 - x.
     return (slope, offset) if strips.signs[0] > 0 else (-slope, offset - slope)
 
 
 @dataclass(frozen=True)
 class _Strips:
-    """For each channel, the strips in the plane of slopes and offsets that the values of x allow:
-    at x the line lies between ``below`` and ``above``, both (256, channels), which round to its
-    result. A falling line is mirrored: ``signs`` (channels,) are 1 or -1."""
+    """Per channel, the strip of slopes and offsets that each x allows: at x, the line must lie
+    between ``below`` and ``above``, both (256, channels), to round to the result. Falling lines are
+    mirrored: ``signs`` (channels,) are 1 or -1."""
 
     below: Array
     above: Array
@@ -151,21 +152,21 @@ class _Strips:
         return cls(below, above, signs)
 
     def offsets(self, slopes: Array) -> tuple[Array, Array]:
-        """The least and the greatest offset of each channel at ``slopes``; where the least is
-        larger, there is none."""
+        """The smallest and largest offset of each channel at ``slopes``; no offset is possible if
+        the smallest exceeds the largest."""
         moved = BYTE[:, None] * slopes
         return (self.below - moved).max(axis=0), (self.above - moved).min(axis=0)
 
     def slopes(self) -> Array:
-        """float64 (2, channels): the least and the greatest slope for which there are offsets; NaN
-        where there is none."""
+        """float64 (2, channels): the smallest and largest slope with a possible offset; NaN if
+        there is none."""
         least, most = np.zeros(len(self.signs)), np.full(len(self.signs), _STEEPEST)
         for _ in range(_BISECTIONS):
             slope = (least + most) / 2
             moved = BYTE[:, None] * slope
             begin, end = self.below - moved, self.above - moved
             possible = begin.max(axis=0) <= end.min(axis=0) + _TOUCH
-            # The lower bound that is violated lies to the right: the line has to be steeper.
+            # The violated lower bound lies to the right, so the line has to be steeper.
             steeper = begin.argmax(axis=0) > end.argmin(axis=0)
             least = np.where(~possible & steeper, slope, least)
             most = np.where(~possible & ~steeper, slope, most)
@@ -177,7 +178,7 @@ class _Strips:
         return np.where(possible, ends, np.nan)
 
     def _ends(self, inside: Array, outside: Array) -> Array:
-        """The last possible slopes between those ``inside``, which are possible, and
+        """Bisect for the last possible slope between ``inside``, which is possible, and
         ``outside``."""
         for _ in range(_BISECTIONS):
             middle = (inside + outside) / 2
@@ -189,7 +190,7 @@ class _Strips:
 
 
 def _whole(value: float) -> float:
-    """``value`` snapped to a multiple of a power of two that it almost equals: where ties occur,
-    only the exact value gives them."""
+    """Snap ``value`` to a multiple of 2^-12 if it almost equals one: ties occur only at the exact
+    value."""
     steps = round(value * _FINEST)
     return steps / _FINEST if abs(steps / _FINEST - value) < 4 * _TOUCH else value

@@ -1,8 +1,8 @@
 """Functions of one tensor: float operators from its DequantizeLinear to a QuantizeLinear.
 
-However many operators there are, each element of the result depends on one of 256 values, and on
-its channel where constants differ per channel. ONNX Runtime computes all of these results when
-compiling.
+However many operators there are, each element of the result depends only on one of 256 values, and
+on its channel if constants differ per channel. ONNX Runtime computes all of these results at
+compile time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from .layer import Unsupported
 
 _QUANTIZATIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 CLAMPS = frozenset({"Clip", "Relu"})
-# Element-wise operators of com.microsoft on integers, and which of their inputs are tensors.
+# Element-wise operators of com.microsoft on integers, with the positions of their tensor inputs.
 QUANTIZED = {
     "QLinearAdd": (0, 3),
     "QLinearMul": (0, 3),
     "QLinearLeakyRelu": (0,),
     "QLinearSigmoid": (0,),
 }
-# Operators that round once, or not at all: the place of an element in a vector does not matter.
+# Operators that round once or not at all: results do not depend on an element's position in a
+# vector.
 _ROUNDED_ONCE = frozenset(
     {
         *("Abs", "Add", "Ceil", "Clip", "Div", "Floor", "Identity", "LeakyRelu", "Max", "Min"),
@@ -40,8 +41,8 @@ _ROUNDED_ONCE = frozenset(
         *_QUANTIZATIONS,
     }
 )
-# Sizes of tensors to try: shifted by up to 16, each value takes each place of a vector of up to 16
-# elements; 15 elements leave a remainder after vectors of 8, and 3 fill no vector.
+# Sizes of tensors to try. With up to 16 shifts, each value takes each position in a vector of up to
+# 16 elements; 15 elements leave a remainder after vectors of 8, and 3 fill no vector.
 _VECTOR = 16
 _LEFT_OVER = (15, 3)
 _MAX_NODES = 64
@@ -49,9 +50,9 @@ _MAX_NODES = 64
 
 @dataclass(frozen=True)
 class OneTensor:
-    """``nodes``, in their order, compute ``result``, 8-bit integers, from ``source``, 8-bit
-    integers, and constants. The last of them, ``ends``, run nowhere but in the layer; other nodes
-    may read the results of the rest."""
+    """A function: ``nodes``, in order, compute the 8-bit integers ``result`` from the 8-bit
+    integers ``source`` and constants. The layer absorbs the last nodes, ``ends``; the results of
+    the others may have other readers."""
 
     source: str
     result: str
@@ -59,7 +60,7 @@ class OneTensor:
     ends: tuple[Node, ...] = ()
 
     def zero_point(self, network: Network) -> int:
-        """The zero point of the result, as the machine holds it."""
+        """The zero point of the result, as held by the machine."""
         parameters = parameters_of(network, self.nodes[-1], "QuantizeLinear")
         zero = network.constants.get(self.nodes[-1].inputs[-1])
         if parameters is not None:
@@ -70,26 +71,26 @@ class OneTensor:
 
     @property
     def absorbed(self) -> tuple[Node, ...]:
-        """The nodes that run in the layer and nowhere else."""
+        """The nodes that run only in the layer."""
         return self.ends or self.nodes[-1:]
 
     @property
     def name(self) -> Node:
-        """The node that names the layer."""
+        """The node after which the layer is named."""
         return self.ends[0] if self.ends else (self.operators or self.nodes)[-1]
 
     @property
     def operators(self) -> list[Node]:
-        """The nodes without QuantizeLinear and DequantizeLinear."""
+        """The nodes except QuantizeLinear and DequantizeLinear."""
         return [node for node in self.nodes if node.operator not in _QUANTIZATIONS]
 
 
 def before(network: Network, last: Node) -> OneTensor | None:
-    """The element-wise operators from one tensor of 8-bit integers to ``last``, a QuantizeLinear or
-    an operator of com.microsoft on integers. None if they start from no tensor or from several, or
-    if some are not element-wise.
+    """Find the element-wise operators from one tensor of 8-bit integers to ``last``, a
+    QuantizeLinear or an integer operator of com.microsoft. None if they start from no tensor or
+    from several, or if one is not element-wise.
 
-    Branches that join again, as in x · Sigmoid(x), start from one tensor.
+    Branches that rejoin, as in x · Sigmoid(x), start from one tensor.
     """
     inner: set[str] = set()
     while True:
@@ -100,7 +101,7 @@ def before(network: Network, last: Node) -> OneTensor | None:
         if len(sources) == 1:
             ordered = sorted(nodes, key=network.nodes.place)
             return OneTensor(sources.pop(), last.outputs[0], tuple(ordered))
-        # The source that is made last is not an ancestor of the others.
+        # The source produced last is not an ancestor of the others.
         makers = {name: network.maker(name) for name in sources}
         known = {name: node for name, node in makers.items() if node is not None}
         if not known:
@@ -112,8 +113,8 @@ def before(network: Network, last: Node) -> OneTensor | None:
 
 
 def _between(network: Network, last: Node, inner: set[str]) -> tuple[set[str], list[Node]] | None:
-    """The integer tensors, constants aside, from which ``last`` gets its result, and the nodes
-    between. The search goes through integer tensors that are ``inner``. None if a node is not
+    """The non-constant integer tensors from which ``last`` is computed, and the nodes in between.
+    The search continues through integer tensors in ``inner``. None if a node is not
     element-wise."""
     sources: set[str] = set()
     found: dict[int, Node] = {}
@@ -141,7 +142,7 @@ def _between(network: Network, last: Node, inner: set[str]) -> tuple[set[str], l
 
 
 def _read(network: Network, node: Node) -> Sequence[str] | None:
-    """The tensors that an element-wise operator computes with; None for other nodes."""
+    """The tensors that an element-wise operator reads as operands; None for other nodes."""
     if node.operator in QUANTIZED:
         return [node.inputs[at] for at in QUANTIZED[node.operator]]
     if node.operator == "DequantizeLinear":
@@ -166,8 +167,8 @@ def _makes_bytes(network: Network, node: Node) -> bool:
 
 
 def results(network: Network, function: OneTensor, image: Image) -> Array:
-    """int64 (256, channels or 1): the result for each value from -128 to 127, as the machine holds
-    both.
+    """Compute the results, int64 (256, channels or 1), for the values -128 to 127. Values and
+    results are as held by the machine.
 
     ``image`` is the shape in which the machine holds the tensor. Raises `Unsupported` if constants
     differ within a channel.
@@ -200,13 +201,13 @@ def results(network: Network, function: OneTensor, image: Image) -> Array:
 
 
 def _require_everywhere(compute: _Compute, given: Array, made: Array, axis: int) -> None:
-    """Raises `Unsupported` if the result of an element depends on its place in ONNX Runtime's
-    vectors, or in the remainder of a tensor. ``given`` and ``made`` have equal channels."""
+    """Raise `Unsupported` if a result depends on the element's position in ONNX Runtime's vectors,
+    or on being in the remainder of a tensor. All channels of ``given`` and ``made`` are equal."""
     values, wanted = (np.take(array, [0], axis) for array in (given, made))
     try:
         if compute(values).shape != values.shape:
             return
-    except Unsupported:  # constants per channel are equal, and only added or multiplied
+    except Unsupported:  # per-channel constants that are equal, and only added or multiplied
         return
     along = 0 if axis else 1
     turned = (np.arange(256) + np.arange(_VECTOR)[:, None]).ravel() % 256
@@ -219,7 +220,7 @@ def _require_everywhere(compute: _Compute, given: Array, made: Array, axis: int)
 
 
 class _Compute:
-    """The function as ONNX Runtime computes it, on arrays of any size."""
+    """Run the function in ONNX Runtime, on arrays of any size."""
 
     def __init__(self, network: Network, function: OneTensor) -> None:
         types = dict(network.types)

@@ -1,4 +1,4 @@
-"""Shared parts of layers of products with constant weights."""
+"""Common parts of layers with constant weights."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from .tensors import INT8_RANGE, Range, Tensors
 
 @dataclass(frozen=True)
 class ConstantProduct:
-    """A product with constant weights as the machine computes it, and the nodes that it absorbs."""
+    """A product with constant weights as computed by the machine, and the nodes it absorbs."""
 
     nodes: tuple[Node, ...]
     sums: Sums
-    # The stored zero point of the input.
+    # The zero point of the input, as held by the machine.
     zero_point: int
     config: Config
 
     @property
     def requantize(self) -> Requantization:
-        """Raises `Unsupported`."""
+        """How the sums are requantized. Raises `Unsupported`."""
         return self._requantization[0]
 
     @cached_property
@@ -42,7 +42,7 @@ class ConstantProduct:
         return requantization(self.sums, self.config)
 
     def pad_value(self, window: Window, tensors: Tensors) -> int:
-        """The value of padding. Raises `Unsupported` if the machine cannot pad with it."""
+        """The padding value. Raises `Unsupported` if the machine cannot pad with it."""
         if not any(window.pads):
             return 0
         tensors.require_padding(self.zero_point, "its zero point")
@@ -60,10 +60,9 @@ class ConstantProduct:
         macs: int | None = None,
     ) -> Layer:
         """The layer of the function that ``make`` builds for ``workload``; its arguments are input,
-        ``weights``, parameters and output. With an ``anchor``, a product that precedes this one in
-        the same layer, the anchor's weights and parameters come first. ``macs`` override the count
-        from the weights.
-        """
+        ``weights``, parameters and output. For an ``anchor``, a product fused before this one, the
+        anchor's weights and parameters come first. ``macs`` overrides the MACs counted from the
+        weights."""
         constants = {"weights": weights, "requantization": self._requantization[1]}
         nodes = self.nodes
         if macs is None:
@@ -80,31 +79,31 @@ class ConstantProduct:
 
     @property
     def limits(self) -> Range:
-        """The least and the greatest result, as the machine holds it."""
+        """The range of the results, as held by the machine."""
         return INT8_RANGE
 
     def _completed(
         self, layer: Layer, make: MakeFunction, workload: Hashable, tensors: Tensors
     ) -> Layer:
-        """``layer`` as this kind of product has it."""
+        """Complete ``layer`` for this kind of product."""
         return layer
 
 
 @dataclass(frozen=True)
 class QuantizedProduct(ConstantProduct):
-    """A QLinearConv or QLinearMatMul, and a Clip that follows."""
+    """A QLinearConv or QLinearMatMul, and a following Clip."""
 
     sums: RequantizedSums
 
     def of_channels(self, count: int) -> QuantizedProduct:
-        """The product of the first channels alone, at most ``count``."""
+        """The product restricted to the first channels, at most ``count``."""
         names = ("weights", "bias", "least", "most", "scale")
         first = {name: getattr(self.sums, name)[:count] for name in names}
         return replace(self, sums=replace(self.sums, **first))
 
     @classmethod
     def of(cls, node: Node, tensors: Tensors) -> QuantizedProduct:
-        """Raises `Unsupported`."""
+        """The product of ``node``. Raises `Unsupported`."""
         tensors.require_bytes(node.inputs[0], node.outputs[0])
         limits, clip = tensors.clip_after(node.outputs[0])
         clipped = requantized_sums(tensors, node, limits)
@@ -123,12 +122,12 @@ class QuantizedProduct(ConstantProduct):
 
 @dataclass(frozen=True)
 class WholeProduct(ConstantProduct):
-    """A ConvInteger or MatMulInteger, and the addition of a bias that follows: the sums themselves,
-    which are for the host."""
+    """A ConvInteger or MatMulInteger, and the following addition of a bias: whole sums, for the
+    host."""
 
     @classmethod
     def of(cls, node: Node, tensors: Tensors) -> WholeProduct:
-        """Raises `Unsupported`."""
+        """The product of ``node``. Raises `Unsupported`."""
         tensors.require_bytes(node.inputs[0])
         require_known_zero_points(node, tensors)
         bias, addition = _added_after(node, tensors)
@@ -143,13 +142,13 @@ class WholeProduct(ConstantProduct):
 
 
 def require_known_zero_points(node: Node, tensors: Tensors) -> None:
-    """Raises `Unsupported` unless the zero points of a product of integers are constant."""
+    """Raise `Unsupported` unless the zero points of an integer product are constant."""
     if not {node.input(2), node.input(3)} <= tensors.network.constants.keys():
         raise Unsupported("its zero points are known only at run time")
 
 
 def in_parts(layer: Layer, how: WholeSums, tensors: Tensors) -> Layer:
-    """``layer`` with results in parts, and with the constant that makes them."""
+    """``layer`` with its results split into parts, and with the shifts for that as a constant."""
     layout = replace(layer.result.layout, parts=how.parts)
     shifts = {"shifts": pack(how.shifts(tensors.env), tensors.env.acc_dtype)} if how.shared else {}
     return replace(
@@ -158,7 +157,8 @@ def in_parts(layer: Layer, how: WholeSums, tensors: Tensors) -> Layer:
 
 
 def _added_after(node: Node, tensors: Tensors) -> tuple[Any, tuple[Node, ...]]:
-    """The constant bias that is added to the sums of ``node``, and the node that adds it."""
+    """The constant bias added to the sums of ``node``, and the node that adds it; None and no node
+    otherwise."""
     network, result = tensors.network, node.outputs[0]
     reader = network.only_reader(result)
     if reader is None or reader.operator != "Add" or reader.domain:

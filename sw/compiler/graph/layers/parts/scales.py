@@ -1,4 +1,4 @@
-"""Quantization of the float tensors between integers, as the machine's operators take it."""
+"""Quantization parameters of float tensors between integers, as held by the machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .layer import Unsupported
 
-# Operators that may follow a product before its result is quantized.
+# Operators allowed between a product and the quantization of its result.
 _BEHIND_SUMS = frozenset({"Add", "Clip", "DequantizeLinear", "Relu", "Reshape"})
 
 
 def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
-    """The tensor of 8-bit integers that the float tensor ``name`` is dequantized from, and its
+    """The tensor of 8-bit integers that is dequantized to the float tensor ``name``, and its
     quantization. Raises `Unsupported` if there is none."""
     if reason := why_in_float(network, name):
         require_rounded(network, name)
@@ -31,7 +31,7 @@ def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
 
 
 def require_rounded(network: Network, name: str) -> None:
-    """Raises `Unsupported` if a float tensor is the result of a product that was not requantized
+    """Raise `Unsupported` if a float tensor is the result of a product that was not requantized
     because rounding its bias could move results too far."""
     producer = network.maker(name)
     while producer is not None and producer.operator in _BEHIND_SUMS:
@@ -41,6 +41,6 @@ def require_rounded(network: Network, name: str) -> None:
 
 
 def quantized(parameters: QuantizationParameters) -> Quantized:
-    """The quantization of the integers that the machine holds."""
+    """The quantization of the integers held by the machine."""
     zero = int(parameters.zero.item()) - offset(parameters.zero.dtype)
     return Quantized(float(parameters.scale.item()), zero)

@@ -1,16 +1,15 @@
-"""The integer arithmetic of products, as the machine does it.
+"""The integer arithmetic of products on the machine.
 
 With x, w, y the integers of the graph, z their zero points and s = s_x · s_w / s_y, QLinearConv and
 QLinearMatMul define
 
     y = saturate(rint(float32(Σ (x − z_x)(w − z_w) + bias) · s) + z_y),
 
-and ConvInteger and MatMulInteger the sum by itself.
+and ConvInteger and MatMulInteger the sum alone.
 
-The machine sums products of the integers that it holds: int8, less by 128 where the graph has
-uint8. Zero points of weights are subtracted when compiling. The zero point of x contributes the
-same to every pixel, so it goes into the bias, provided that padding has the value of the zero
-point.
+The machine multiplies the int8 values that it holds: a uint8 of the graph less 128. Zero points of
+weights are subtracted at compile time. The zero point of x contributes the same amount to every
+pixel, so it is folded into the bias, provided that padding has the value of the zero point.
 """
 
 from __future__ import annotations
@@ -41,22 +40,20 @@ from .tensors import Range, Tensors
 from .tiled_constants import pack_bias, terms_of
 
 Integers = npt.NDArray[np.int64]
-# The positions of bias, output scale and output zero point among the inputs of each operator.
+# Input positions of bias, output scale and output zero point.
 _PLACES = {"QLinearConv": (8, 6, 7), "QLinearMatMul": (8, 6, 7), "QGemm": (6, 7, 8)}
 _CONVOLUTIONS = ("QLinearConv", "ConvInteger")
-# With shifts up to this, sums that ONNX Runtime rounds when it converts them to float32 are
-# clipped.
+# Up to this shift, sums so large that float32 would round them are clipped anyway.
 _LARGEST_SHIFT = 16
-# Bits of ONNX Runtime's sums.
+# Width of ONNX Runtime's sums.
 _INT32 = 32
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of a layer: for each output channel (the first axis of ``weights``, from which the
-    zero point has been subtracted, at most 9 bits) the sum of products of weights and input, plus
-    ``bias``. ``least`` and ``most`` are bounds of the biased sums. Arrays are (channels,).
-    """
+    """The sums of a layer: per output channel (the first axis of ``weights``, which have at most 9
+    bits after subtraction of the zero point), the sum of products of weights and input, plus
+    ``bias``. ``least`` and ``most`` bound the biased sums. Other arrays are (channels,)."""
 
     weights: npt.NDArray[np.int16]
     bias: Integers
@@ -65,14 +62,14 @@ class Sums:
 
     @property
     def terms(self) -> int:
-        """The number of int8 values that each weight is the sum of."""
+        """Number of int8 terms that add up to each weight."""
         return terms_of(self.weights)
 
 
 @dataclass(frozen=True)
 class RequantizedSums(Sums):
-    """Sums times ``scale`` (float32 (channels,)), rounded, plus ``zero_point``, clipped to ``low``
-    and ``high``."""
+    """Sums times ``scale`` (float32 (channels,)), rounded, plus ``zero_point``, clipped to the
+    range ``low`` to ``high``."""
 
     scale: npt.NDArray[np.float32]
     zero_point: int
@@ -81,7 +78,8 @@ class RequantizedSums(Sums):
 
 
 def requantized_sums(tensors: Tensors, node: Node, limits: Range) -> RequantizedSums:
-    """Sums of a QLinearConv, QLinearMatMul or QGemm, clipped to ``limits``; or `Unsupported`."""
+    """The sums of a QLinearConv, QLinearMatMul or QGemm, clipped to ``limits``. Raises
+    `Unsupported`."""
     bias_at, _, zero_at = _PLACES[node.operator]
     scale = float32_scale(tensors, node)
     bias = tensors.constant(node, bias_at) if node.input(bias_at) else None
@@ -96,7 +94,7 @@ def requantized_sums(tensors: Tensors, node: Node, limits: Range) -> Requantized
 
 
 def sums(tensors: Tensors, node: Node, added: Any) -> Sums:
-    """The sums of a product with constant weights, with the bias ``added`` unless it is None.
+    """The sums of a product with constant weights, plus the bias ``added`` unless it is None.
     Raises `Unsupported`."""
     weights_at, zero_at = SECOND_FACTOR[node.domain, node.operator]
     weights = tensors.constant(node, weights_at)
@@ -116,7 +114,7 @@ def sums(tensors: Tensors, node: Node, added: Any) -> Sums:
         bias += added.reshape(-1)
     x_zero = tensors.zero_point(node, 2)
     low, high = (item - x_zero for item in tensors.range(node.inputs[0]))
-    # Padding contributes 0, whether or not the range includes it.
+    # Padding contributes 0, even if the range excludes it.
     low, high = min(low, 0), max(high, 0)
     total, magnitude = (part.sum(axis=1, dtype=np.int64) for part in (flat, np.abs(flat)))
     ups, downs = (total + magnitude) // 2, (total - magnitude) // 2
@@ -139,7 +137,7 @@ def float32_scale(tensors: Tensors, node: Node) -> npt.NDArray[np.float32]:
 
 
 def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
-    """How the machine of ``config`` requantizes sums, and the bytes of `constants_of`. Raises
+    """How the machine of ``config`` requantizes sums, and the packed bytes of the constants. Raises
     `Unsupported`."""
     if isinstance(sums, RequantizedSums):
         how, constants = constants_of(sums, config)
@@ -148,19 +146,19 @@ def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
 
 
 def whole_sums(least: Integers, most: Integers, config: Config) -> WholeSums:
-    """Sums from ``least`` to ``most`` in as few parts as hold them. Raises `Unsupported`."""
+    """Split sums from ``least`` to ``most`` into as few parts as possible. Raises `Unsupported`."""
     if config.acc_width < _INT32:
         _require_no_overflow(least, most, config)
     largest = max(int(most.max()), -1 - int(least.min()), 0)
-    # Sums that exceed 32 bits wrap, as ONNX Runtime's do.
+    # Sums beyond 32 bits wrap around, as in ONNX Runtime.
     width = min(largest.bit_length() + 1, config.acc_width)
     return WholeSums(tiles(width, config.out_width))
 
 
 def constants_of(sums: RequantizedSums, config: Config) -> tuple[Requantization, Integers]:
-    """How the machine of ``config`` requantizes sums, and the constants that it reads: parameters
-    of REQUANTIZE (channels, 4), the first of which is the bias, or else the bias (channels,).
-    Raises `Unsupported`."""
+    """How the machine of ``config`` requantizes sums, and the constants it reads: the parameters of
+    REQUANTIZE (channels, 4), the first of which is the bias, or else the bias (channels,). Raises
+    `Unsupported`."""
     if config.requantize:
         if config.acc_width < _INT32:
             _require_no_overflow(sums.least, sums.most, config)
@@ -179,12 +177,13 @@ def constants_of(sums: RequantizedSums, config: Config) -> tuple[Requantization,
 
 
 def _of_channels(value: Any, weights: Any) -> Any:
-    """``value``, one or one per output channel, in a shape that broadcasts over ``weights``."""
+    """Reshape ``value``, one number or one per output channel, so that it broadcasts over
+    ``weights``."""
     return value.reshape(-1, *[1] * (weights.ndim - 1)) if value.size > 1 else value.reshape(())
 
 
 def _shift(sums: RequantizedSums) -> int:
-    """The n of the scale 2^-n."""
+    """The n of a scale 2^-n. Raises `Unsupported` for other scales."""
     scales = np.unique(sums.scale)
     if len(scales) > 1:
         raise Unsupported("its scale differs per channel, and the machine has no REQUANTIZE")

@@ -1,4 +1,4 @@
-"""The tensors of a network as placement knows them: shapes, layouts and ranges of values."""
+"""The tensors of a network during placement: shapes, layouts and ranges of values."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ from .layer import Layer, Unsupported, identifier
 from .layer_functions import LayerFunctions, MakeFunction
 from .tiled_constants import input_layout, output_layout
 
-# The least and the greatest value of a tensor, as the machine holds it.
+# The smallest and largest value of a tensor, as held by the machine.
 Range = tuple[int, int]
 INT8_RANGE: Range = (-128, 127)
 
 
 class Tensors:
-    """The tensors of ``network`` as a machine holds them, and the ``functions`` of its layers.
+    """The tensors of ``network`` as held by a machine, and the functions of its layers.
 
-    ``views`` maps a tensor that only renames another one to that one. ``images`` are the shapes (N,
-    C, H, W) in which the machine holds tensors, ``results`` the tensors that it makes. ``absorbed``
-    are nodes that run as part of another node's layer, ``fused`` those of layers that do more than
-    move elements. ``convolutions`` are, by their result, the
-    layers that an addition or a pooling can be fused with, and their workloads; ``products`` those
-    that a function can be fused with, with what built them. Values are always as the machine holds
-    them: a uint8 less 128.
+    ``views`` maps tensors that only rename another tensor to that tensor. ``images`` are the shapes
+    (N, C, H, W) in which the machine holds tensors, ``results`` the tensors that layers produce.
+    ``absorbed`` are the nodes that run in layers, ``fused`` those in layers that do more than move
+    elements. ``convolutions`` has, by result, the layers with which an addition or a pooling can be
+    fused, and their workloads; ``products`` the layers with which a function can be fused, their
+    builders and workloads. Values are always as held by the machine: a uint8 less 128.
     """
 
     def __init__(self, network: Network, functions: LayerFunctions) -> None:
@@ -64,8 +63,7 @@ class Tensors:
         self, make: MakeFunction, workload: Hashable, node: Node
     ) -> Callable[[], Function]:
         """Promise the function that ``make`` builds for ``workload``, named after ``node``. Raises
-        `NoScheduleFits` if that is known to be impossible.
-        """
+        `NoScheduleFits` if building it has already failed."""
         return self._functions.promised(make, workload, identifier(node.name))
 
     def layer(
@@ -78,7 +76,7 @@ class Tensors:
         limits: Range,
         macs: int = 0,
     ) -> Layer:
-        """The layer that runs ``nodes``: the first names it, the last makes its result, an image
+        """The layer that runs ``nodes``: the first names it, the last produces its result, an image
         of shape ``out`` with values within ``limits``."""
         result = nodes[-1].outputs[0]
         self.set_range(result, *limits)
@@ -94,26 +92,27 @@ class Tensors:
         )
 
     def source(self, name: str, image: Image) -> TiledTensor:
-        """A tensor in the tiles that layers store."""
+        """A tensor in the layout in which layers store their results."""
         return TiledTensor(self.root(name), image, self.output_layout)
 
     def identity_constant(self) -> dict[str, Bytes]:
-        """The constant of functions whose operands come by GEMM: the identity matrix."""
+        """The identity matrix, by which GEMM passes operands through."""
         return {"identity": pack(identity_weights(self.env), self.env.wgt_dtype)}
 
     def factors(self, constants: FixedPoint) -> dict[str, Bytes]:
-        """The parameters of ``constants``, as a constant of a function; empty if it has none."""
+        """The parameters of ``constants``, as an argument of a function; empty if there are
+        none."""
         if not constants.parameter_count:
             return {}
         return {"factors": pack(constants.parameters(self.env), self.env.acc_dtype)}
 
     def pointwise_constants(self, workload: WeightedSum | ScaledProduct) -> dict[str, Bytes]:
-        """All constants of the function of ``workload``."""
+        """All constant arguments of the function of ``workload``."""
         identity = self.identity_constant() if workload.by_gemm(self.env) else {}
         return identity | self.factors(workload.constants)
 
     def note(self, layer: Layer) -> None:
-        """Records the result of ``layer`` and the nodes that it absorbs."""
+        """Record the result of ``layer`` and the nodes it absorbs."""
         self.images[layer.result.tensor] = layer.result.image
         self.results.add(layer.result.tensor)
         self.absorbed.update(node.name for node in layer.nodes)
@@ -126,7 +125,7 @@ class Tensors:
         return self.views.get(name, name)
 
     def image(self, name: str) -> Image:
-        """The shape of images; raises `Unsupported` if ``name`` has another rank or no fixed
+        """The shape of a tensor of images. Raises `Unsupported` for another rank or an unknown
         shape."""
         shape = self.network.types[name].shape
         if shape is not None and len(shape) > 4:
@@ -140,7 +139,7 @@ class Tensors:
         return shape[0], shape[1], shape[2], shape[3]
 
     def rows(self, name: str) -> Image:
-        """The shape of a matrix as images of one pixel; all leading dimensions count as rows."""
+        """The shape of a matrix as one-pixel images; all leading dimensions count as rows."""
         shape = self.network.types[name].shape
         if shape is None:
             raise Unsupported(f"the shape of {name} is known only at run time")
@@ -149,26 +148,28 @@ class Tensors:
         return prod(shape[:-1]), shape[-1], 1, 1
 
     def any_image(self, name: str) -> Image:
-        """The shape in which the machine holds a tensor, or else its shape as images or rows."""
+        """The shape in which the machine holds a tensor; if none is recorded, its shape as images
+        or rows."""
         if self.root(name) in self.images:
             return self.images[self.root(name)]
         shape = self.network.types[name].shape
         return self.image(name) if shape is not None and len(shape) == 4 else self.rows(name)
 
     def held(self, name: str, image: Image) -> Image:
-        """The shape in which the machine holds a tensor, or will when the host writes it."""
+        """The shape in which the machine holds a tensor. If none is recorded yet, it becomes
+        ``image``, in which the host will write the tensor."""
         return self.images.setdefault(self.root(name), image)
 
     def same_images(self, first: str, second: str, result: str) -> tuple[Image, list[TiledTensor]]:
-        """The shape in which the machine holds the operands of an element-wise operator and its
-        result, and the operands. Raises `Unsupported` if their shapes differ, or if one is not of 8
-        bits."""
+        """The common shape in which the machine holds both operands and the result of an
+        element-wise operator, and the operands as tiled tensors. Raises `Unsupported` if the
+        operands' shapes differ, or if a tensor does not have 8 bits."""
         sources = (first, second)
         shapes = [self.network.types[name].shape for name in sources]
         if shapes[0] != shapes[1]:
             raise Unsupported(f"its operands have different shapes: {shapes[0]} and {shapes[1]}")
         self.require_bytes(*sources, result)
-        # An operand that the machine holds already decides the shape of the other.
+        # An operand that the machine already holds determines the shape of the other.
         known = [name for name in sources if self.root(name) in self.images]
         image = self.any_image(known[0] if known else first)
         for name in sources:
@@ -176,31 +177,31 @@ class Tensors:
         return image, [self.source(name, image) for name in sources]
 
     def require_held(self, name: str, image: Image) -> None:
-        """Raises `Unsupported` unless `is_held`."""
+        """Raise `Unsupported` unless `is_held`."""
         if not self.is_held(name, image):
             raise Unsupported(f"its input is held as an image of {list(self.held(name, image))}")
 
     def is_held(self, name: str, image: Image) -> bool:
-        """Whether the machine holds a tensor in the shape ``image``, or with the pixels of a
-        channel arranged otherwise, or will when the host writes it."""
+        """Whether the machine holds a tensor in the shape ``image``, up to the arrangement of the
+        pixels of a channel, or will when the host writes it."""
         held = self.held(name, image)
         return (*held[:2], prod(held[2:])) == (*image[:2], prod(image[2:]))
 
     def product_input(self, name: str, image: Image, fits: bool) -> TiledTensor:
-        """A tensor as GEMM reads it in the shape ``image``.
+        """A tensor in the layout that GEMM reads, with the shape ``image``.
 
-        Unless the stored layout ``fits``, the host converts it: that costs less than running the
-        product there.
+        Unless the stored layout ``fits``, the host converts it, which costs less than running the
+        product on the host.
         """
         return TiledTensor(self.root(name) if fits else name, image, self.input_layout)
 
     def require_made(self, name: str) -> None:
-        """Raises `Unsupported` unless a layer makes a tensor."""
+        """Raise `Unsupported` unless a layer produces the tensor."""
         if self.root(name) not in self.results:
             raise self.not_made(name)
 
     def not_made(self, name: str) -> Unsupported:
-        """What to raise for a tensor that no layer makes."""
+        """The exception for a tensor that no layer produces."""
         root = self.root(name)
         if root in self.network.inputs:
             return Unsupported(f"it reads {name}, an input of the network")
@@ -211,8 +212,8 @@ class Tensors:
     # Numbers.
 
     def require_bytes(self, *names: str) -> None:
-        """Raises `Unsupported` unless these tensors are int8 or uint8 and the machine's are of 8
-        bits or more."""
+        """Raise `Unsupported` unless these tensors are int8 or uint8, and the machine's integers
+        have at least 8 bits."""
         for name in names:
             dtype = self.network.types[name].dtype
             if dtype.kind == "f":
@@ -230,7 +231,7 @@ class Tensors:
                 )
 
     def require_padding(self, value: int, what: str) -> None:
-        """Raises `Unsupported` unless the machine can pad with ``value``; ``what`` names it in the
+        """Raise `Unsupported` unless the machine can pad with ``value``; ``what`` names it in the
         message."""
         if value and not self.config.pad_value:
             raise Unsupported(f"it pads with {what}, and the machine with zeros")
@@ -242,7 +243,7 @@ class Tensors:
         return value
 
     def zero_point(self, node: Node, index: int) -> int:
-        """The zero point of a whole tensor, which is an input of ``node``."""
+        """The per-tensor zero point at input ``index`` of ``node``, as held by the machine."""
         value = self.constant(node, index)
         if value.size != 1:
             raise Unsupported("a zero point is per channel, not per tensor")
@@ -255,7 +256,7 @@ class Tensors:
         self._ranges[name] = (low, high)
 
     def note_range(self, node: Node) -> None:
-        """Records the range of the result of an operator on the host, where it is known."""
+        """Record the range of the result of an operator on the host, if it is known."""
         if node.domain or not node.outputs:
             return
         source, result = node.input(0), node.outputs[0]
@@ -276,7 +277,8 @@ class Tensors:
         return int(low.item()) - offset(dtype), int(high.item()) - offset(dtype)
 
     def clip_after(self, result: str) -> tuple[Range, tuple[Node, ...]]:
-        """The bounds of a Clip that is the only reader of ``result``, and that node."""
+        """The bounds of a Clip that is the only reader of ``result``, and that node; the full range
+        and no node otherwise."""
         reader = self.network.only_reader(result)
         if reader is None or reader.operator != "Clip" or reader.domain:
             return INT8_RANGE, ()

@@ -1,4 +1,4 @@
-"""Decomposes maps of tiles into affine pieces along each axis of the result."""
+"""Decompose maps of tiles into affine pieces along each axis of the result."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _LONGEST_PERIOD = 16
 
 @dataclass(frozen=True)
 class TileMap:
-    """For each tile of a result, with any axes: its ``source``, -1 for a constant, and its index
-    in that source, ``numbers``."""
+    """For each tile of a result with any number of axes: its ``source``, -1 for a constant, and its
+    index in that source, ``numbers``."""
 
     source: Array
     numbers: Array
 
 
 def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:
-    """The workload of a map from sources of ``sizes`` tiles. Raises `Unsupported`."""
+    """The workload for the map ``moved`` from sources of ``sizes`` tiles; constants are ``fill``.
+    Raises `Unsupported`."""
     inside, shape = _inside(moved.source >= 0), moved.source.shape
     cut, ends = _cut(moved.source, inside)
     groups: list[_Group] = []
@@ -39,7 +40,7 @@ def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:
         source = int(moved.source[tuple(begin for begin, _ in bounds)])
         groups.append(_Group(source, bounds, _terms(moved.numbers[box])))
         first = end
-    # An axis with a periodic term becomes two axes.
+    # An axis with a periodic term is split into two axes.
     periods = [1] * len(shape)
     if len(groups) == 1:
         periods = [_period(*item) for item in zip(groups[0].terms, inside, shape, strict=True)]
@@ -50,7 +51,7 @@ def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:
         whole += split
         kept += [(0, size) for size in split] if period > 1 else [limits]
     place = cut + sum(period > 1 for period in periods[:cut])
-    # The last part reaches to the end of its axis, whether there is data or not.
+    # The last part extends to the end of its axis, past the data.
     extents = [
         [shape[axis] if axis != cut or group is groups[-1] else end for axis, (_, end) in parts]
         for group in groups
@@ -71,7 +72,7 @@ def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:
 
 @dataclass(frozen=True)
 class _Group:
-    """The part of a map within ``bounds``: its one ``source`` and the ``terms`` of each axis."""
+    """The part of a map within ``bounds``: its single ``source`` and the ``terms`` of each axis."""
 
     source: int
     bounds: list[tuple[int, int]]
@@ -80,7 +81,7 @@ class _Group:
     def pieces(
         self, periods: Sequence[int], ends: Sequence[int]
     ) -> tuple[tuple[AffinePiece, ...], ...]:
-        """The pieces of each axis up to its end; an axis with a period has two tuples."""
+        """The pieces of each axis, up to its end; two tuples for an axis with a period."""
         made: list[tuple[AffinePiece, ...]] = []
         for terms, (first, _), period, end in zip(
             self.terms, self.bounds, periods, ends, strict=True
@@ -107,7 +108,7 @@ def _inside(there: Array) -> list[tuple[int, int]]:
 
 
 def _cut(source: Array, inside: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
-    """The axis along which the source changes, and the ends of its parts with one source each.
+    """The axis along which the source changes, and the ends of the parts with one source each.
     Raises `Unsupported` if it changes along several axes."""
     data = source[tuple(slice(*item) for item in inside)]
     for axis, (first, end) in enumerate(inside):
@@ -119,7 +120,8 @@ def _cut(source: Array, inside: Sequence[tuple[int, int]]) -> tuple[int, list[in
 
 
 def _terms(numbers: Array) -> list[Array]:
-    """Splits ``numbers`` into a sum of one term per axis. Raises `Unsupported` if there is none."""
+    """Split ``numbers`` into a sum of one term per axis. Raises `Unsupported` if there is no such
+    sum."""
     base, terms = numbers.flat[0], []
     whole = np.full_like(numbers, base)
     for axis in range(numbers.ndim):
@@ -147,7 +149,7 @@ def _runs(terms: Array) -> list[tuple[int, int]]:
 
 
 def _pieces(terms: Array, first: int, end: int) -> tuple[AffinePiece, ...]:
-    """The pieces of an axis whose ``terms`` begin at index ``first``; the last one is extended to
+    """The pieces of an axis whose ``terms`` begin at index ``first``; the last piece is extended to
     ``end``."""
     runs = _runs(terms)
     made = []
@@ -159,7 +161,7 @@ def _pieces(terms: Array, first: int, end: int) -> tuple[AffinePiece, ...]:
 
 def _period(terms: Array, inside: tuple[int, int], extent: int) -> int:
     """The period p for which term p · q + r is an affine function of q plus a function of r, if
-    this needs fewer pieces; otherwise 1."""
+    that needs fewer pieces; otherwise 1."""
     least, best = len(_runs(terms)), 1
     if inside != (0, extent):
         return 1

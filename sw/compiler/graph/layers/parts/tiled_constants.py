@@ -1,4 +1,4 @@
-"""The layouts in which layers read and write tensors, and constants packed in these layouts."""
+"""The memory layouts that layers read and write, and constants packed in these layouts."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ def input_layout(config: Config) -> TileLayout:
 
 
 def output_layout(config: Config) -> TileLayout:
-    """The layout that store writes, and that loads of sign-extended outputs read."""
+    """The layout that STORE writes and that loads of sign-extended outputs read."""
     return TileLayout.of(config.out)
 
 
 def pack_weights(weights: Array, config: Config) -> npt.NDArray[np.uint8]:
-    """Bytes of weights (outputs, inputs, height, width) as (outputs/BLOCK_OUT, inputs/BLOCK_IN,
-    height, width · terms, BLOCK_OUT, BLOCK_IN), with the terms of `terms_of`.
-    """
-    # Rows of a tile are outputs: weights are laid out as images are.
+    """Pack weights (outputs, inputs, height, width) to bytes as (outputs/BLOCK_OUT,
+    inputs/BLOCK_IN, height, width · terms, BLOCK_OUT, BLOCK_IN); `terms_of` returns the number of
+    terms."""
+    # Rows of a tile are output channels: weights have the layout of images.
     return TileLayout.of(config.wgt).pack(as_terms(weights, terms_of(weights)))
 
 
 def terms_of(weights: Array) -> int:
-    """The number of int8 values that each of ``weights`` has to be the sum of."""
+    """Number of int8 terms that are needed to add up to each of the ``weights``."""
     return terms_between(int(weights.min()), int(weights.max()))
 
 
 def pack_bias(values: Array, config: Config) -> npt.NDArray[np.uint8]:
-    """The bytes of a bias (outputs,) as (outputs/BLOCK_OUT, BATCH, BLOCK_OUT) accumulators; of
-    parameters (outputs, number of them) as (outputs/BLOCK_OUT, number, BATCH, BLOCK_OUT)."""
+    """Pack a bias (outputs,) to bytes as (outputs/BLOCK_OUT, BATCH, BLOCK_OUT) accumulators, or
+    parameters (outputs, count) as (outputs/BLOCK_OUT, count, BATCH, BLOCK_OUT)."""
     channels = tiles(len(values), config.block_out) * config.block_out
     padded = np.zeros((channels, *values.shape[1:]), np.int64)
     padded[: len(values)] = values

@@ -1,4 +1,4 @@
-"""The results of operators on two tensors for all pairs of values."""
+"""Compute the results of operators on two tensors for all pairs of values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from amaranth_vta.sw.runtime.network.tile_layout import offset
 def all_results(
     network: Network, nodes: Sequence[Node], sources: tuple[str, str], result: str
 ) -> Array:
-    """int64 (256, 256): the results of element-wise ``nodes`` in ONNX Runtime for each value of the
-    first of ``sources`` and each of the second, all as the machine holds them."""
+    """int64 (256, 256): the results of element-wise ``nodes`` in ONNX Runtime, for each value of
+    the first of ``sources`` and each of the second, all as held by the machine."""
     shape = (256, 256)
     types = {name: TensorType(network.types[name].dtype, shape) for name in (*sources, result)}
     first, second = (
@@ -30,7 +30,7 @@ def all_results(
         sources[0]: np.repeat(first, 256).reshape(shape),
         sources[1]: np.tile(second, (256, 1)),
     }
-    # A source may be constant.
+    # Sources that are constants become inputs.
     constants = {name: value for name, value in network.constants.items() if name not in sources}
     alone = replace(network, types=network.types | types, constants=constants)
     model = alone.part(nodes, sources, [result])

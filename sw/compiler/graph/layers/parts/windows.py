@@ -1,4 +1,4 @@
-"""How the window of a convolution or pooling moves over an image, by the attributes of ONNX."""
+"""Convert ONNX attributes to the window of a convolution or pooling."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .layer import Unsupported
 
 
 def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
-    """How a window moves over an image, with padding as far as the window reaches, whether the
-    attributes give pads or auto_pad."""
+    """The window of a convolution or pooling, by pads or auto_pad. Padding at the end extends
+    exactly as far as the windows reach."""
     attributes = node.attributes
     kernel = tuple(attributes.get("kernel_shape", kernel))
     strides = tuple(attributes.get("strides", (1, 1)))
@@ -34,7 +34,7 @@ def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Win
 
 
 def fitting_window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
-    """As `window`; raises `Unsupported` unless all windows lie within the padded image."""
+    """The `window`. Raises `Unsupported` unless all windows lie within the padded image."""
     moved = window(node, image, out, kernel)
     if moved.size(image[2:]) != out[2:]:
         raise Unsupported("its last windows reach beyond the padding")

@@ -1,4 +1,4 @@
-"""The canonical form computes on integers what the model computes in floats."""
+"""The canonical form computes the results of the float model on integers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def operators(network: Network) -> list[str]:
 
 
 def assert_equal(graph: Any, network: Network) -> None:
-    """Scales are powers of two, so that the model's floats are exact and both are equal."""
+    """Assert equal results. Scales are powers of two, so that the model's floats are exact."""
     x = graph.images()
     (want,) = exact_session(graph.model().SerializeToString()).run(None, {"x": x})
     (got,) = exact_session(network.to_onnx().SerializeToString()).run(None, {"x": x})
@@ -52,7 +52,7 @@ def test_weights_under_unsigned_data_are_moved_with_their_zero_point(qdq: Make) 
 
 
 def test_weights_of_a_contributed_gemm_are_moved_likewise(qdq: Make) -> None:
-    """That of ONNX Runtime saturates as well, where a processor has no VNNI."""
+    """ONNX Runtime's QGemm saturates as well on processors without VNNI."""
     graph = qdq((3, 12), np.uint8).quantize(2**-5, 128)
     weights = graph.constant(graph.rng.integers(-64, 64, (12, 9)), np.int8)
     given = [graph.constant(2**-5, np.float32), graph.constant(128, np.uint8)]
@@ -139,8 +139,7 @@ def test_scales_of_channels_are_kept(qdq: Make) -> None:
 
 
 def test_data_is_pooled_and_reshaped_as_integers(qdq: Make) -> None:
-    """Whether the file quantizes on both sides of such an operator, only behind it, or only before
-    it."""
+    """The operators are quantized on both sides, only after, or only before."""
     graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(3, 4, pads=[1, 1, 1, 1]).node("Relu")
     graph.node("MaxPool", kernel_shape=[2, 2], strides=[2, 2]).qdq(2**-3)
     graph.node("MaxPool", kernel_shape=[2, 2]).qdq(2**-3).node("Flatten")

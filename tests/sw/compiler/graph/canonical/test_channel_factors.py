@@ -1,5 +1,6 @@
-"""Factors per channel after a convolution, against the file itself: all numbers are powers of two,
-so that float sums are exact."""
+"""Factors per channel after a convolution, against the file itself. All numbers are powers of two,
+so that float sums are exact.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def test_factors_of_zero_or_that_differ_within_a_channel_stay(qdq: Make, constan
 def test_a_bias_outlives_weights_that_are_nearly_dead(
     qdq: Make, operator: str, attributes: Any, scale: float
 ) -> None:
-    """The bias of one channel is 1, which is more steps of its sums than int32 holds."""
+    """The bias of one channel is 1, which in units of its scale exceeds int32."""
     graph = qdq((1, 16, 4, 4)).qdq(2**-5)
     scales = np.full(16, 2**-6, np.float32)
     scales[3] = scale

@@ -1,4 +1,4 @@
-"""QLinearConcat against the model as it stands, and gates of one value per channel."""
+"""QLinearConcat against the original model, and gates of one value per channel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 
 
 def contributed(graph: Any, operator: str, inputs: list[str], **attributes: Any) -> Any:
-    """Adds an operator on integers at the end of a graph, and a DequantizeLinear of its result."""
+    """Append an operator on integers to a graph, and a DequantizeLinear of its result."""
     graph.nodes.append(
         helper.make_node(operator, inputs, ["made"], domain="com.microsoft", **attributes)
     )
@@ -26,7 +26,7 @@ def contributed(graph: Any, operator: str, inputs: list[str], **attributes: Any)
 
 
 def checked(graph: Any) -> list[str]:
-    """The operators on the machine, of a network whose results equal the original model's."""
+    """The operators on the machine, after checking that results equal the original model's."""
     model, x = graph.model(), graph.images()
     with Session(model, "tiny-extended") as session:
         report = session.check({"x": x})
@@ -78,7 +78,7 @@ def test_a_pixel_is_repeated_over_an_image(qdq: Make, operator: str, dtype: Any)
 def test_an_average_of_integers_is_one_between_quantizations(
     qdq: Make, dtype: Any, odd: int
 ) -> None:
-    """Halves occur, which ONNX Runtime rounds to even with the zero point added."""
+    """Averages include ties, which ONNX Runtime rounds to even after adding the zero point."""
     middle = 0 if dtype is np.int8 else 128
     graph = qdq((1, 4, 6, 6), dtype).quantize(2**-5, middle)
     scale, zero = graph.constant(2**-5, np.float32), graph.constant(middle, dtype)

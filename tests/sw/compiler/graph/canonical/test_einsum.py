@@ -1,4 +1,4 @@
-"""Einsum of two tensors as products of matrices, against ONNX Runtime's Einsum of the file."""
+"""Einsum of two tensors as matrix products, against the file's Einsum in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def written(shape: tuple[int, ...]) -> str:
 
 
 def run(equation: str, first: str, second: str, before: str, elements: int) -> None:
-    """Checks Einsum of the tensors that ``before`` makes of q, and compares it with the file's."""
+    """Check Einsum of tensors that ``before`` computes from q, and compare it with the file's."""
     text = qdq("q", "x", 0.03) + before + f'e = Einsum<equation="{equation}">({first}, {second})'
     model = floats(text + qdq("y", "e", 0.2), (elements,))
     with Session(model, "tiny-extended") as session:

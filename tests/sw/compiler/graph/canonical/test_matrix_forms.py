@@ -1,5 +1,6 @@
-"""Products of matrices in other forms, against the file as it stands: scales are powers of two, so
-that float sums are exact."""
+"""Matrix products in other forms, against the original file. Scales are powers of two, so that
+float sums are exact.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def matrix_first(graph: Any) -> None:
 
 
 def added(graph: Any) -> None:
-    """Adds a MatMul and a bias that has one axis more than the result."""
+    """Append a MatMul, and a bias with one axis more than its result."""
     bias = graph.constant(graph.rng.integers(-40, 40, (1, 1, 9)) * 2.0**-5, np.float32)
     graph.node("MatMul", graph.weights(6, 9)).node("Add", bias)
 
@@ -93,7 +94,7 @@ STACKS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 def test_stacks_that_are_repeated_for_one_another_are_on_the_machine(
     qdq: Make, first: tuple[int, ...], second: tuple[int, ...], constant: bool, quantized: bool
 ) -> None:
-    """As where all heads of a group share keys and values."""
+    """For instance where all heads of a group share keys and values."""
     graph = qdq(first).qdq(2**-5)
     given, total = graph.value, int(np.prod(second))
     if constant:
@@ -135,7 +136,7 @@ def test_a_bias_that_differs_from_row_to_row_is_the_hosts(
         graph.dequantize()
     with Session(graph.model(), "pynq-extended") as session:
         assert session.check({"x": graph.images()}).ok
-        # ONNX's own operators add it in float, behind the sums.
+        # ONNX's own operators add the bias in float, after the sums.
         assert session.report()["summary"]["share_on_machine"] == (form == "QDQ")
 
 

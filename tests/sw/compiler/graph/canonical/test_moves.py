@@ -1,5 +1,6 @@
-"""Operators that move, choose, join or bound elements in front of a product, where nothing
-quantizes their results: the product is one of integers nevertheless."""
+"""Operators that move, select, join or clip elements before a product, with results that are not
+quantized: the product is nevertheless computed on integers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def padded(value: float) -> Callable[[Any], Any]:
 
 def joined(graph: Any) -> Any:
     first = graph.value
-    graph.value = graph.nodes[1].output[0]  # of the same scale and zero point
+    graph.value = graph.nodes[1].output[0]  # with the same scale and zero point
     return graph.node("Concat", first, axis=1)
 
 
@@ -120,7 +121,7 @@ def test_a_resize_that_interpolates_is_the_hosts(qdq: Make) -> None:
 
 
 def test_an_image_that_is_flattened_is_no_block_of_pixels(qdq: Make) -> None:
-    """A fully connected layer reads it as it lies in memory."""
+    """A fully connected layer reads it in memory order."""
     graph = qdq((1, 4, 4, 4)).qdq(2**-5).conv(4, 4, 1).qdq(2**-5).node("Flatten")
     graph.node("Gemm", graph.weights(5, 64), transB=1).qdq(2**-3)
     network = canonical(load_network(graph.model(), 1))

@@ -1,4 +1,4 @@
-"""Rules are applied until none applies, in their order, and tried only where something changed."""
+"""Rewrite rules are applied in order until none applies; only changed nodes are revisited."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_only_a_removed_node_needed_is_removed() -> None:
 
 
 def test_a_rule_that_becomes_applicable_behind_a_clamp_is_tried_again() -> None:
-    """A fusion looks from A through Relu to QuantizeLinear, which another rule makes."""
+    """A fusion matches A, Relu and QuantizeLinear; another rule creates the QuantizeLinear."""
 
     def fuse(network: Network, node: Node) -> bool:
         relu = network.only_reader(node.outputs[0])

@@ -1,4 +1,4 @@
-"""Operators with a simpler form, and sequences as images of one row."""
+"""Operators are simplified, and sequences become images of one row."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_does_nothing_is_removed(qdq: Make) -> None:
     graph = qdq((1, 4, 8, 8)).qdq(0.031, 3).node("Identity").node("Dropout")
     graph.node("Reshape", graph.constant([1, 4, 8, 8], np.int64))
     graph.node("Sum").node("Conv", graph.weights(5, 4, 3, 3, scale=0.02))
-    # PyTorch's exporter has a Cast to the same type behind each QuantizeLinear.
+    # PyTorch's exporter writes a Cast to the same type after each QuantizeLinear.
     graph.quantize(0.9).node("Cast", to=TensorProto.INT8).dequantize()
     assert graph.on_machine() == ["QLinearConv"]
 
@@ -103,7 +103,7 @@ def test_reshapes_in_a_row_are_one(qdq: Make) -> None:
 
 
 def test_readers_with_quantizations_of_their_own_share_one(qdq: Make) -> None:
-    """As ``DedicatedQDQPair`` has it."""
+    """As written by the quantizer option ``DedicatedQDQPair``."""
     graph = qdq((1, 4, 8, 8)).qdq(0.031)
     graph.node("Conv", graph.weights(4, 4, 1, 1))
     float_result = graph.value
@@ -157,7 +157,7 @@ def test_reductions_of_rows_and_columns_are_averages(
     if operator == "ReduceSum":
         inputs, axes_given = [graph.constant(axes, np.int64)], {}
     graph.node(operator, *inputs, keepdims=keeps, **axes_given).node("Relu").qdq(0.1, -50)
-    # A convolution with equal weights, in the layer of the one before it.
+    # A convolution with equal weights, fused into the layer of the convolution before it.
     assert graph.on_machine() == ["QLinearConv+QLinearConv"]
 
 
@@ -172,7 +172,7 @@ def test_prelu_with_slopes_per_channel_is_the_sum_of_its_sides(
     slopes = np.array([0.25, -0.3, 0, 1.5, 0.011]).reshape(5, *[1] * (len(shape) - 2))
     graph.node("PRelu", graph.constant(slopes, np.float32)).qdq(0.0713, low + 97)
     placed = graph.on_machine()
-    # Of a sequence Relu is a bound of the change of scale.
+    # For a sequence, Relu becomes a bound of the rescaling.
     assert placed[1] in ("Relu", "QuantizeLinear")
     assert [*placed[:1], *placed[2:]] == ["QLinearConv", "Mul", "Add"]
 

@@ -1,4 +1,4 @@
-"""Steps of sums: biases are exact, or as near as the bound says, for all sums."""
+"""Scales of sums: biases become exact, or nearly so within the reported bound, for all sums."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def steps_of(
 
 
 def moved(weights: Array, bias: Array, weight: QuantizationParameters, found: SumSteps) -> float:
-    """The largest distance, in steps of 0.1, between sums and their steps where neither is clipped;
-    sums of one weight are all multiples of it."""
+    """The largest difference between exact and approximate sums that are not clipped, in result
+    steps of 0.1. Each channel has a single weight.
+    """
     x = np.arange(-128, 128) * 0.4
     most = 0.0
     for channel in range(len(weights)):
@@ -60,7 +61,7 @@ def test_the_bound_holds_and_weights_stay_in_their_type(seed: int) -> None:
     rng = np.random.default_rng(seed)
     bits = int(rng.integers(2, 9))
     weights = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (6, 1)).astype(np.int16)
-    # From a 64th of a step on, all sums are tried instead.
+    # For scales of at least a 64th of a step, all sums are tried instead.
     scale = rng.uniform(0.001, 0.1 / 0.4 / 64, 6 if seed % 2 else ())
     bias, weight = rng.normal(0, 2, 6).astype(np.float32), parameters(scale)
     found = steps_of(weights, bias, weight)
@@ -71,7 +72,7 @@ def test_the_bound_holds_and_weights_stay_in_their_type(seed: int) -> None:
 
 @each_seed(range(20))
 def test_no_result_of_few_bits_changes(seed: int) -> None:
-    """With two bits there is a multiple for each bias; every sum is tried."""
+    """Weights of two bits can be scaled up to fit any bias; every sum is tried."""
     rng = np.random.default_rng(seed)
     weights = rng.choice([-1, 1], (8, 1)).astype(np.int16)
     bias, weight = rng.normal(0, 2, 8).astype(np.float32), parameters(0.2)
@@ -102,7 +103,7 @@ def test_weights_of_eight_bits_have_no_room() -> None:
 
 
 def test_one_power_of_two_stays_one() -> None:
-    """Machines without REQUANTIZE need it: a bias within a 64th of a step is near enough."""
+    """Machines without REQUANTIZE need a power of two; the bias is accurate to a 64th of a step."""
     weights = np.ones((4, 2), np.int16)
     found = steps_of(
         weights,
@@ -139,7 +140,7 @@ def test_networks_hold_the_bounds_of_their_products() -> None:
 
 
 def _coarse(bias: float) -> Any:
-    """A product whose sums have steps of two steps of its result."""
+    """A product whose sums have twice the step size of its result."""
     values: dict[str, Array] = {
         "w": np.array([[127, 5], [3, 127]], np.int8),
         "b": np.full(2, bias, np.float32),

@@ -1,5 +1,6 @@
-"""Transposed convolutions as one convolution for all phases, against the float operator: scales
-are powers of two, so that its sums are exact."""
+"""Transposed convolutions as one convolution for all phases, against the float operator. Scales are
+powers of two, so that its sums are exact.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +83,9 @@ def test_sizes_said_otherwise_and_sequences_are_exact(
 def test_a_convolution_before_depth_to_space_stores_pixels(
     qdq: Make, mode: str, kernel: int, pads: int, dtype: Any
 ) -> None:
-    """As in networks that make images larger; with more padding than the kernel reaches, the host
-    brings the results to their pixels."""
+    """As in super-resolution networks. With more padding than the kernel reaches, the host moves
+    the results to their pixels.
+    """
     low = np.iinfo(dtype).min
     graph = qdq((1, 4, 5, 6), dtype).qdq(2**-5, low + 100)
     scales = 2.0 ** -np.repeat([5, 6, 7], 4)

@@ -1,4 +1,4 @@
-"""Networks with channels last, between Transpose."""
+"""Networks with channels-last parts between Transposes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 def test_transposes_between_layers_vanish(
     qdq: Make, quantized_first: bool, operator: str, keeps: int
 ) -> None:
-    """Whether the file quantizes at once or behind them and a Relu."""
+    """With and without a quantization between Transpose and Relu."""
     graph = qdq((1, 3, 8, 8)).qdq(2**-5).node("Transpose", perm=LAST)
     for inputs, outputs in ((3, 8), (8, 5)):
         graph.node("Transpose", perm=FIRST).conv(inputs, outputs, pads=[1, 1, 1, 1])
@@ -35,8 +35,9 @@ def test_transposes_between_layers_vanish(
 
 
 def test_functions_and_gates_with_channels_last_are_on_images(qdq: Make) -> None:
-    """A block of MobileNetV3 as TensorFlow Lite has it: the channels of HardSwish, of the average,
-    and of the gate are last."""
+    """A block of MobileNetV3 as TensorFlow Lite exports it: HardSwish, the average and the gate
+    work on channels-last tensors.
+    """
     graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(3, 8).quantize(0.9)
     graph.node("Transpose", perm=LAST).dequantize().node("HardSwish").qdq(0.75, -120)
     image = graph.value
@@ -54,7 +55,7 @@ def test_functions_and_gates_with_channels_last_are_on_images(qdq: Make) -> None
 
 
 def test_a_change_of_scale_between_two_transposes_is_of_images(qdq: Make) -> None:
-    """The quantizer has dropped a Relu there, for which the second scale is."""
+    """The quantizer has removed a Relu there and kept its scale."""
     graph = qdq((1, 3, 8, 8)).qdq(0.03).conv(3, 8).qdq(0.9).node("Transpose", perm=LAST)
     graph.qdq(0.53, -128).node("Transpose", perm=FIRST).conv(8, 5, 1).qdq(0.9)
     assert graph.on_machine() == ["QLinearConv+QuantizeLinear", "QLinearConv"]

@@ -1,4 +1,4 @@
-"""Channels beyond REQUANTIZE: all of their MACs are the machine's, and no element differs."""
+"""Channels with scales beyond REQUANTIZE: the machine computes all of their MACs, exactly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SMALL = 5.7e-6
 def product(
     dtype: Any, scales: Any, operator: str = "QLinearConv", zeros: Any = 0, groups: int = 1
 ) -> onnx.ModelProto:
-    """A product of 2,000 terms by weights of one sign, whose sums pass 2^25."""
+    """A product of 2,000 terms with weights of one sign, whose sums exceed 2^25."""
     rng, outputs = np.random.default_rng(0), 8
     convolves = operator == "QLinearConv"
     shape = (outputs, 2000 // groups, 1, 1) if convolves else (2000, outputs)
@@ -49,7 +49,7 @@ def product(
 
 
 def assert_on_the_machine(model: onnx.ModelProto, products: dict[str, int]) -> None:
-    """``products`` are the operators and their number."""
+    """Assert exact results; ``products`` are the expected operators on the machine."""
     with Session(model, "pynq-extended") as session:
         (info,) = session.inputs.values()
         shape, limits = [size or 1 for size in info.shape], np.iinfo(info.dtype)

@@ -35,7 +35,7 @@ def test_they_are_one_layer(qdq: Make, pool: dict[str, Any], dtype: Any, relu: b
 
 
 def test_each_average_is_that_of_its_pixels(qdq: Make) -> None:
-    """Against the file as it stands: the sums of these numbers are exact in float."""
+    """Compares with the original file, whose float sums are exact for these numbers."""
     graph = qdq((1, 3, 5, 7)).qdq(2**-4, 3).node("AveragePool", **POOLS[0]).qdq(2**-5, 30)
     model, x = graph.model(), graph.images()
     with Session(model, "tiny-extended") as session:

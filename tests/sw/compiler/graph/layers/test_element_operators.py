@@ -1,4 +1,4 @@
-"""Operators that move integers, clip them, or change their scale, on the machine: exact."""
+"""Operators that move integers, clip them, or change their scale: on the machine, and exact."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def convolved(qdq: Make, dtype: Any) -> Any:
 
 
 def assert_placed(graph: Any, operators: list[str], config: Config | str = TABLES) -> Any:
-    """Asserts that everything but conversions of floats is on the machine, and that no element
-    differs."""
+    """Assert that everything but float conversions is on the machine, and that every element is
+    equal.
+    """
     with Session(graph.model(), config) as session:
         report = session.check({"x": graph.images(2)})
         layers = [layer for layer in session.layers if layer.operator != "layout"]
@@ -102,7 +103,7 @@ def test_a_concatenation_of_scales(qdq: Make, dtype: Any, channels: tuple[int, .
     for number, outputs in enumerate(channels):
         graph.value, graph.scale = begin, scale
         graph.node("Conv", graph.weights(outputs, 6, 1, 1))
-        # The first two are of the scale of the result.
+        # The first two have the scale of the result.
         parts.append(graph.qdq(0.9 if number < 2 else 1.1, zero).value)
     graph.value = parts[0]
     graph.node("Concat", *parts[1:], axis=1).qdq(0.9, zero)
@@ -150,7 +151,7 @@ def test_padding(qdq: Make, dtype: Any, value: float | None) -> None:
         pads.append(graph.constant(value, np.float32))
     zero = np.iinfo(dtype).min + 130
     graph.node("Pad", *pads).qdq(0.3, zero)
-    # A convolution would take over padding with zero.
+    # A convolution would absorb zero padding.
     graph.node("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
     assert_placed(graph, ["QLinearConv", "Pad", "MaxPool"])
 

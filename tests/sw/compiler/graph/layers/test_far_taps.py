@@ -12,7 +12,7 @@ BEFORE = "a = Conv(x, w(8,8,1), v(8))"
 
 
 def run(text: str, length: int, config: str = "tiny-extended", device: str = "functional") -> str:
-    """Checks the network of ``text`` with sequences of a ``length``; the machine's operators."""
+    """Check the network of ``text`` on sequences of ``length``; return the machine's operators."""
     with Session(static(text, (1, 8, length)), config, device) as session:
         assert session.check(random_inputs(session)).ok
         layers = session.layers

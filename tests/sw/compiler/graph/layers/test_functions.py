@@ -17,7 +17,8 @@ BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 
 
 def placed(graph: Any, config: str = "tiny-extended") -> dict[str, str]:
-    """``machine`` or the reason for each operator of a network that is checked."""
+    """Check the network; for each operator, return ``machine`` or the reason why it is on the
+    host."""
     with Session(graph.model(), config) as session:
         report = session.check({"x": graph.images()})
         layers = session.layers
@@ -53,7 +54,7 @@ def _node(operator: str, inputs: list[str], number: int) -> Any:
 
 
 def test_a_line_whose_addend_has_to_be_finer_than_127_steps_is_on_the_machine(qdq: Make) -> None:
-    """The weight of the second channel is the sum of two."""
+    """The second channel's weight is split into a sum of two."""
     graph = qdq((1, 2, 16, 16), np.uint8).qdq(0.026435840874910355, 168)
     addends = graph.constant([[[0.5]], [[1.3217417001724243]]], np.float32)
     graph.node("Add", addends).qdq(0.019531767815351486, 90)
@@ -217,7 +218,9 @@ def test_a_change_of_scale_behind_a_function_takes_no_layer_of_its_own(qdq: Make
 
 
 def test_functions_in_succession_take_one_layer(qdq: Make) -> None:
-    """Quantizers put QuantizeLinear behind each Mul and Add, as of a HardSwish written out."""
+    """Quantizers insert QuantizeLinear after each Mul and Add, as in a HardSwish made of elementary
+    operators.
+    """
     graph = qdq((1, 5, 6, 5)).qdq(0.031, 1).node("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
     graph.node("Mul", graph.constant(0.7, np.float32)).qdq(0.03, 3)
     graph.node("Sigmoid").qdq(1 / 128).node("Add", graph.constant(0.3, np.float32)).qdq(1 / 99, -9)

@@ -1,4 +1,4 @@
-"""Additions in one layer with the convolution before them: exact, and only where that is right."""
+"""Additions fused into the preceding convolution: exact, and only where allowed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ FUSED = "QLinearConv+Add"
 
 
 def block(qdq: Make, dtype: Any) -> tuple[Any, str]:
-    """A graph that begins with a convolution, and the name of its result, which a block adds
-    later."""
+    """A graph with one convolution, and the name of its result, for a residual addition."""
     low = np.iinfo(dtype).min
     graph = qdq((1, 3, 12, 12), dtype).qdq(0.031, low + 120).conv(3, 9)
     graph.node("Relu").qdq(0.21319, low + 3)
@@ -26,7 +25,7 @@ def block(qdq: Make, dtype: Any) -> tuple[Any, str]:
 
 
 def placed(graph: Any, config: Config | str = "tiny-extended") -> list[tuple[str, str, int]]:
-    """Name, operator and MACs of the layers on the machine; no element differs."""
+    """Check the network; return name, operator and MACs of the layers on the machine."""
     with Session(graph.model(), config) as session:
         report = session.check({"x": graph.images(2)})
         layers = [layer for layer in session.layers if layer.placed_on == "machine"]
@@ -60,7 +59,7 @@ def test_a_residual_addition_is_part_of_its_convolution(
 def test_an_addition_that_takes_corrections_is_on_the_machine(
     qdq: Make, fused: bool, other_first: bool
 ) -> None:
-    """Of scales for which no straight line has all results."""
+    """With scales for which no linear function gives all results."""
     graph = qdq((1, 3, 8, 8)).qdq(0.03).conv(3, 9, 1).qdq(0.9133040904998779)
     start = graph.value
     graph.conv(9, 9, pads=[1, 1, 1, 1])
@@ -104,7 +103,7 @@ def test_a_tensor_added_to_itself_is_an_addition_where_there_are_no_tables(qdq: 
 
 
 def test_an_addition_that_others_read_before_its_clip_comes_after_both(qdq: Make) -> None:
-    """The sum of two blocks, one after the other: each convolution has its own addition."""
+    """Two residual blocks in sequence: each convolution is fused with its own addition."""
     graph, start = block(qdq, np.int8)
     for scale in (0.41379, 0.53117):
         graph.conv(9, 9, 1).qdq(0.37173)

@@ -1,5 +1,5 @@
-"""Depthwise convolutions in one layer with the 1×1 convolution before them: exact, and only where
-that is right."""
+"""Depthwise convolutions fused with the preceding 1×1 convolution: exact, and only where
+allowed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FUSED = "QLinearConv+QLinearConv"
 
 
 def expanded(qdq: Make, dtype: Any = np.int8, size: int = 14, channels: int = 40) -> Any:
-    """A graph with a 1×1 convolution to so many channels."""
+    """A graph with a 1×1 convolution to ``channels``."""
     low = np.iinfo(dtype).min
     graph = qdq((1, 20, size, size), dtype).qdq(0.031, low + 120).conv(20, channels, 1)
     return graph.node("Relu").qdq(0.0613, low)
@@ -33,7 +33,7 @@ def depthwise(graph: Any, channels: int = 40, size: int = 3, **attributes: Any) 
 
 
 def placed(graph: Any, config: Config = MACHINE) -> list[tuple[str, int]]:
-    """Operator and MACs of the layers on the machine; no element differs."""
+    """Check the network; return operator and MACs of the layers on the machine."""
     with Session(graph.model(), config) as session:
         report = session.check({"x": graph.images()})
         layers = [layer for layer in session.layers if layer.placed_on == "machine"]
@@ -67,7 +67,8 @@ def test_any_padding_and_larger_kernels(qdq: Make, size: int, pads: list[int]) -
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("channels", [328, 256])
 def test_averages_are_taken_in_the_same_layer(qdq: Make, dtype: Any, channels: int) -> None:
-    """As a depthwise convolution by ones, which does not count among the network's MACs."""
+    """Averages become a depthwise convolution by ones, which is not counted in the network's
+    MACs."""
     low = np.iinfo(dtype).min
     graph = qdq((1, 320, 7, 7), dtype).qdq(0.031, low + 120).conv(320, channels, 1)
     graph.node("Relu").qdq(0.0613, low).node("GlobalAveragePool").qdq(0.043, low + 3)
@@ -122,6 +123,7 @@ def test_the_machine_has_to_forward_results(qdq: Make) -> None:
 
 
 def test_two_layers_stay_two_where_they_take_fewer_cycles(qdq: Make) -> None:
-    """Of an image with many channels only small tiles fit, of which most is computed twice."""
+    """With many channels only small tiles fit, and most of the expansion would be computed
+    twice."""
     graph = qdq((1, 640, 12, 12)).qdq(0.031, 7).conv(640, 32, 1).qdq(0.513, -128)
     assert operators(depthwise(graph, 32).qdq(0.37, 11)) == ["QLinearConv"] * 2

@@ -1,4 +1,4 @@
-"""Inverted residuals in one layer: exact, and only where that is right."""
+"""Inverted residuals fused into one layer: exact, and only where allowed."""
 
 from __future__ import annotations
 
@@ -71,5 +71,7 @@ def test_the_machine_has_to_forward_results(qdq: Make) -> None:
 
 
 def test_the_projection_is_apart_where_that_takes_fewer_cycles(qdq: Make) -> None:
-    """Of sums of many channels only small tiles fit, whose image is expanded several times."""
+    """With many output channels only small tiles fit, and the image would be expanded several
+    times.
+    """
     assert operators(block(qdq, outputs=400)) == ["QLinearConv+QLinearConv", "QLinearConv"]

@@ -1,5 +1,6 @@
-"""Products of two tensors that the network makes, as in attention: not one element differs from
-ONNX Runtime's, with any zero points, stacks of matrices and rows, on the machine."""
+"""Products of two computed tensors, as in attention: on the machine, and equal to ONNX Runtime in
+every element, with any zero points, and for stacks of matrices and of rows.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def product(
     zeros: tuple[int, int, int] = (0, 0, 0),
     scale: float = 0.001,
 ) -> onnx.ModelProto:
-    """A QLinearMatMul of inputs ``a`` and ``b`` of these shapes, its effective scale ``scale``."""
+    """A QLinearMatMul of inputs ``a`` and ``b`` with these shapes and the effective scale
+    ``scale``.
+    """
     kinds = [helper.np_dtype_to_tensor_dtype(dtype) for dtype in dtypes]
     constants: dict[str, Array] = {
         "one": np.array(1, np.float32),
@@ -64,7 +67,7 @@ def product(
 def checked(
     model: onnx.ModelProto, config: str = "tiny-extended", device: str = "functional"
 ) -> LayerReport:
-    """The report of the product; no element differs from ONNX Runtime's, in two runs."""
+    """Compare the product with ONNX Runtime in two runs; return its layer report."""
     with Session(model, config, device) as session:
         for seed in range(2):
             report = session.check(numbers(session, seed))
@@ -92,7 +95,7 @@ def drawn(seed: int) -> onnx.ModelProto:
     limits = np.iinfo(dtype)
     zeros = [int(zero) for zero in rng.integers(limits.min, limits.max, 3, endpoint=True)]
     if rng.random() < 0.3:
-        zeros[1] = 0 if dtype == INT8 else 128  # which takes one term
+        zeros[1] = 0 if dtype == INT8 else 128  # this zero point takes one term
     middle = limits.min + 128
     mean = (zeros[0] - middle) * (zeros[1] - middle) * summed
     scale = rng.uniform(50, 200) / (abs(mean) + 5500 * summed**0.5)
@@ -156,7 +159,8 @@ def test_what_the_host_has_says_why(model: onnx.ModelProto, reason: str) -> None
 
 
 def test_a_zero_point_takes_one_more_tile_of_outputs() -> None:
-    """One of eight; only the least zero point takes two terms, which are twice the products."""
+    """A ninth tile after eight; only the lowest zero point needs two terms, which double the
+    work."""
     cycles = {}
     for zero in (128, 127, 0):
         model = product((2, 128, 64), (2, 64, 128), zeros=(9, zero, 5), scale=2e-4)
@@ -227,7 +231,7 @@ def test_a_file_that_says_something_else_is_refused(
     ],
 )
 def test_constant_operands_are_packed_once(text: str, tmp_path: Path) -> None:
-    """Not by the host, in each run."""
+    """The host does not pack them again in each run."""
     model = static("a = MatMul(x, w(8,8))" + text, (3, 5, 8))
     path = tmp_path / "saved.vta"
     with Session(model, "tiny-extended") as session:

@@ -1,4 +1,4 @@
-"""Channels in another order: shuffles, halves that begin within tiles, concatenations of any."""
+"""Reordered channels: shuffles, halves that begin within tiles, arbitrary concatenations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 
 
 def placed(graph: Any, images: int | None = None) -> list[LayerReport]:
-    """The layers of a network, which is checked, without what converts floats."""
+    """Check the network; return its layers without float conversions."""
     with Session(graph.model(), "tiny-extended", images=images) as session:
         report = session.check({"x": graph.images(images or 1)})
         layers = session.layers
@@ -48,7 +48,7 @@ def halves(graph: Any, channels: int) -> tuple[str, str]:
 @BOTH
 @pytest.mark.parametrize("channels", [12, 14, 16])
 def test_units_of_shufflenet_run_as_a_whole(qdq: Make, dtype: Any, channels: int) -> None:
-    """Their halves may begin within tiles; one of them changes its scale before it is joined."""
+    """Halves may begin within tiles; one of them is rescaled before the concatenation."""
     low, half = np.iinfo(dtype).min, channels // 2
     graph = qdq(("images", 3, 6, 6), dtype).qdq(0.03, low + 120)
     graph.node("Conv", graph.weights(channels, 3, 1, 1, scale=0.02)).qdq(0.9, low + 128)
@@ -60,7 +60,7 @@ def test_units_of_shufflenet_run_as_a_whole(qdq: Make, dtype: Any, channels: int
     graph.node("Conv", graph.weights(5, channels, 1, 1, scale=0.01)).qdq(0.9, low + 128)
     layers = placed(graph, 2)
     assert {layer.placed_on for layer in layers} == {"machine"}
-    # One layer per half, and one for the last shuffle, which reads what would have been joined.
+    # One layer per half, and one for the last shuffle, which reads the parts of the concatenation.
     moves = [item.operator for item in layers if not item.operator.startswith("QLinear")]
     assert len(moves) == 5
     assert "Concat" not in moves
@@ -83,7 +83,7 @@ def test_shuffles_of_groups_are_on_the_machine(
 
 @BOTH
 def test_a_gather_of_channels_is_on_the_machine(qdq: Make, dtype: Any) -> None:
-    """In any order, some twice, counted from the end too."""
+    """In any order, with repeated channels and negative indices."""
     graph = qdq((1, 3, 6, 6), dtype).qdq(0.03).conv(3, 10).qdq(0.9)
     graph.node("Gather", graph.constant([7, -1, 0, 7, 3], np.int64), axis=1).conv(5, 4, 1).qdq(0.8)
     (_, gather, _) = placed(graph)
@@ -130,7 +130,7 @@ def test_other_gathers_are_the_hosts(qdq: Make, attributes: Any, indices: Any, r
 
 
 def test_other_transposes_between_two_reshapes_are_not_shuffles(qdq: Make) -> None:
-    """Pixels move too, or channels from image to image."""
+    """They also move pixels, or channels between images."""
     for perm in ([0, 3, 2, 1, 4], [1, 0, 2, 3, 4]):
         graph = qdq((2, 8, 2, 4)).qdq(0.03).conv(8, 8, 1).qdq(0.9)
         graph.node("Reshape", graph.constant([2, 2, 4, 2, 4], np.int64))
@@ -140,7 +140,7 @@ def test_other_transposes_between_two_reshapes_are_not_shuffles(qdq: Make) -> No
 
 
 def test_channels_that_there_are_not_are_refused_with_a_sentence(qdq: Make) -> None:
-    """ONNX infers shapes without looking at indices and blocks."""
+    """ONNX infers shapes without checking indices and block sizes."""
     for make in (
         lambda graph: graph.node("Gather", graph.constant([1, 99], np.int64), axis=1),
         lambda graph: graph.node("DepthToSpace", blocksize=3),

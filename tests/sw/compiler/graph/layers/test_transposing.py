@@ -1,4 +1,4 @@
-"""Transpose where it is a matter of tiles: images to rows of channels and back, and heads."""
+"""Transposes that permute tiles: images to rows of channels and back, and heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
 def transposes(graph: Any, config: str = "tiny-extended") -> list[str]:
-    """``machine``, or the reason, of each Transpose of a network, which is checked."""
+    """Check the network; for each Transpose, return ``machine`` or the reason why it is on the
+    host.
+    """
     with Session(graph.model(), config) as session:
         report = session.check({"x": graph.images()})
         layers = session.layers
@@ -42,7 +44,7 @@ def test_images_become_rows_and_rows_images(
 
 
 def heads(graph: Any, rows: int, count: int, size: int, *, joined: bool = False) -> Any:
-    """Cuts channels into heads, or joins them."""
+    """Split channels into heads, or join heads."""
     if joined:
         graph.node("Transpose", perm=[0, 2, 1, 3])
         return graph.node("Reshape", graph.constant([1, rows, count * size], np.int64))
@@ -51,7 +53,7 @@ def heads(graph: Any, rows: int, count: int, size: int, *, joined: bool = False)
 
 
 def attention(qdq: Make, size: int) -> Any:
-    """Scores of two heads of ``size`` channels, times what scores are of."""
+    """Self-attention with two heads of ``size`` channels, without softmax."""
     rows, count = 6, 2
     graph = qdq((1, rows, 8)).qdq(0.03)
     graph.node("MatMul", graph.weights(8, count * size, scale=0.02)).qdq(0.9)
@@ -68,7 +70,7 @@ def attention(qdq: Make, size: int) -> Any:
 
 
 def test_heads_of_whole_tiles_are_cut_and_joined_on_the_machine(qdq: Make) -> None:
-    """But for second factors, which the host packs."""
+    """Except for second factors of products, which the host packs."""
     assert sorted(transposes(attention(qdq, 8))) == [
         *("channels would change their places within tiles", "machine", "machine")
     ]

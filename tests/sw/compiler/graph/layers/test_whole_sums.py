@@ -1,4 +1,4 @@
-"""Products whose result stays in float: the machine's sums of integers, whole, for the host."""
+"""Products with float results: the machine hands its unclipped integer sums to the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from amaranth_vta.session.comparison import CheckReport
 Make = Callable[..., Any]
 
 # Without VNNI, a default session of ONNX Runtime saturates sums of two products of uint8 and int8,
-# as it does where it moves int8 data to uint8; weights of 7 bits are exact on every processor.
+# also after it has converted int8 data to uint8; weights of 7 bits are exact on every processor.
 EXACT_EVERYWHERE = 64
 
 
@@ -36,7 +36,8 @@ def checked(graph: Any, config: str, **options: Any) -> tuple[CheckReport, list[
 def test_products_of_matrices_equal_the_default_session_of_onnx_runtime(
     qdq: Make, kind: str, dtype: Any, config: str
 ) -> None:
-    """It fuses them with DequantizeLinear: integers are summed, and each sum is scaled."""
+    """ONNX Runtime fuses the products with DequantizeLinear: it sums integers and scales each
+    sum."""
     scales = np.linspace(1, 2, 24, dtype=np.float32) * np.float32(2**-7)
     graph = qdq((3, 40), dtype).qdq(0.031, 3)
     if kind == "two":
@@ -160,7 +161,7 @@ def float_network() -> onnx.ModelProto:
 def test_products_of_dynamically_quantized_networks(
     weights: QuantType, per_channel: bool, tmp_path: Path
 ) -> None:
-    """Their zero points are known only at run time; the host corrects the sums."""
+    """The zero points of activations are known only at run time; the host corrects the sums."""
     given, made = tmp_path / "float.onnx", tmp_path / "dynamic.onnx"
     onnx.save(float_network(), given)
     quantize_dynamic(

@@ -1,4 +1,4 @@
-"""Functions of a file and its sparse constants are those written out."""
+"""Functions and sparse constants of a file are expanded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _function(name: str, *nodes: onnx.NodeProto) -> onnx.FunctionProto:
 
 
 def _calling(qdq: Make, *functions: onnx.FunctionProto) -> onnx.ModelProto:
-    """x → the first function → y, between quantizations."""
+    """A model that computes y = f(x) between quantizations; f is the first function."""
     graph = qdq((1, 4, 5, 5)).qdq(2**-5).conv(4, 8, 1).qdq(2**-3)
     name = functions[0].name
     graph.nodes.append(helper.make_node(name, [graph.value], ["called"], domain="own"))

@@ -1,4 +1,4 @@
-"""If and Loop are replaced where the graph that runs is known when compiling."""
+"""If and Loop are replaced where the executed graph is known at compile time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors in other files: which files a model may name, and what is said of those it may not."""
+"""Tensors in other files: which files a model may name, and the errors for all others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WEIGHTS = np.arange(16, dtype=np.float32).reshape(4, 4)
 
 
 def save(path: Path, location: str = "weights.bin", data: bytes | None = None) -> Path:
-    """Writes a product with a matrix of `WEIGHTS`, which are in the file ``location``."""
+    """Write a model with a MatMul by `WEIGHTS`, which are stored in the file ``location``."""
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         "external",
@@ -42,7 +42,7 @@ def save(path: Path, location: str = "weights.bin", data: bytes | None = None) -
 
 
 def loaded(path: Path) -> bool:
-    """Whether the model has its weights, as it has them in ONNX Runtime."""
+    """Whether the loaded weights are right; checks first that ONNX Runtime loads them."""
     (tensor,) = read_model(path).graph.initializer
     x = np.ones((1, 4), np.float32)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -73,7 +73,7 @@ def test_the_hugging_face_cache_is_read(tmp_path: Path, folder: str, linked: str
     if linked != "data":
         move(path, root / "blobs" / "1111")
     (tmp_path / "main").symlink_to(snapshot)
-    if linked == "both":  # what ONNX Runtime reads too
+    if linked == "both":  # ONNX Runtime reads these, too
         assert loaded(path)
     assert read_model(path).graph.initializer[0].raw_data == WEIGHTS.tobytes()
     assert read_model(tmp_path / "main" / "model.onnx").graph.initializer[0].raw_data

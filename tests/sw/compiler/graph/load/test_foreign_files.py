@@ -1,4 +1,4 @@
-"""What is said of a file that is not an ONNX model."""
+"""Error messages for files that are not ONNX models."""
 
 from __future__ import annotations
 

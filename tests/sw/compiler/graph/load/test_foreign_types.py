@@ -1,4 +1,4 @@
-"""Types of operators that ONNX does not define are asked of ONNX Runtime, once."""
+"""ONNX Runtime is asked once for the result types of operators that ONNX does not define."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_one_session_finds_the_types_of_all_steps(monkeypatch: pytest.MonkeyPatc
 
 
 ROWS = (2, 4, 24)
-# Between two layers: from d, of 24 channels, to z, of as many.
+# Operators between two layers: they compute z from d, both with 24 channels.
 OPERATORS = {
     "SimplifiedLayerNormalization": "z = SimplifiedLayerNormalization<axis=-1>(d, v(24))",
     "SkipLayerNormalization": "z = com.microsoft.SkipLayerNormalization(d, x, v(24), v(24))",
@@ -57,7 +57,7 @@ OPERATORS = {
     "kv_num_heads=1>(d, w(2,4,8), w(2,4,8), , , lengths, total)",
     "MatMulNBits": "z = com.microsoft.MatMulNBits<K=24,N=24,bits=4,block_size=16>"
     "(d, u(24,2,8), small(48))",
-    # ONNX Runtime has no inference of shapes for these.
+    # ONNX Runtime does not infer shapes for these.
     "CDist": 'r = Reshape(d, i(8,24)) z = com.microsoft.CDist<metric="sqeuclidean">(r, w(24,24))',
     "ExpandDims": "f = Squeeze(axis) g = com.microsoft.ExpandDims(d, f) h = Relu(g)"
     "z = Squeeze(h, i(0))",
@@ -65,7 +65,7 @@ OPERATORS = {
 
 
 def between(text: str, opset: int = 17) -> onnx.ModelProto:
-    """``text``, which makes z of d, between two layers."""
+    """A network of ``text``, which computes z from d, between two layers."""
     first = matrix("m", "k(24,24)") + qdq("a", "x", 0.03) + "b = MatMul(a, m)" + qdq("d", "b", 0.05)
     last = matrix("n", "k(24,6)") + qdq("e", "z", 0.04) + "o = MatMul(e, n)" + qdq("y", "o", 0.05)
     # Before opset 13, DequantizeLinear has no axis.

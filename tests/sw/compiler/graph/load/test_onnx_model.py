@@ -1,4 +1,4 @@
-"""A wrong model is refused with one sentence."""
+"""An invalid model is refused with one sentence."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_size_that_is_negative_is_open(qdq: Make) -> None:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_sizes_that_the_graph_computes_are_known(batch: int) -> None:
-    """PyTorch's exporter computes shapes from the open batch, some of them in several steps."""
+    """PyTorch's exporter computes shapes from the dynamic batch, some of them in several steps."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]> g (float[n, 6, 4] x) => (float[n, a, b] y)
         <int64 zero = {0}, int64[1] first = {0}, int64[2] rest = {3, 8}> {
@@ -255,7 +255,8 @@ def test_weights_in_a_file_that_is_missing_are_reported(tmp_path: Path) -> None:
 
 
 def test_constants_need_not_be_inputs_whatever_the_format(qdq: Make) -> None:
-    """Quantizers add constants to files of a format in which each has to be an input."""
+    """Quantizers add constants that are not inputs to files of a format version that requires
+    it."""
     model = qdq((1, 4)).qdq(2**-5).model()
     model.ir_version = 3
     assert read_model(model).ir_version == 4
@@ -275,7 +276,7 @@ def test_an_output_whose_shape_comes_of_constants_is_known_once_they_are_folded(
 def test_poolings_have_no_windows_behind_the_image(
     qdq: Make, shape: tuple[int, ...], size: int, pad: int
 ) -> None:
-    """Which shape inference gives them where sizes are rounded up."""
+    """Shape inference counts such windows where sizes are rounded up."""
     axes = len(shape) - 2
     graph = qdq(shape).qdq(0.03)
     graph.node("Conv", graph.weights(4, 3, *[1] * axes)).qdq(0.4)

@@ -1,4 +1,4 @@
-"""Poolings of any attributes, against ONNX Runtime: ONNX infers the sizes that it computes."""
+"""Poolings with any attributes: the inferred sizes equal those of ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -71,14 +71,15 @@ def test_inferred_sizes_are_those_that_onnx_runtime_computes() -> None:
             continue
         network = load_network(model, 1)
         assert network.types["y"].shape == wanted.shape, model
-        # ONNX Runtime adds in another order where it has another function for the attributes.
+        # Different attributes may select another function of ONNX Runtime, with another order of
+        # sums.
         np.testing.assert_allclose(results(model, seed), wanted, atol=1e-6, err_msg=str(model))
         compared += 1
     assert compared > 300
 
 
 def test_the_sizes_of_a_pooling_are_those_of_the_next() -> None:
-    """A size that is corrected only in the first is wrong in the second."""
+    """If only the first pooling's size were corrected, the second pooling's would be wrong."""
     model = pooling("MaxPool", (9, 10), 13, kernel_shape=[1, 3], strides=[2, 3], ceil_mode=1)
     second = helper.make_node("MaxPool", ["y"], ["z"])
     second.attribute.extend(model.graph.node[0].attribute)

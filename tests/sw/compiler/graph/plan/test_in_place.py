@@ -18,7 +18,7 @@ RACES = Path(__file__).parents[5] / "benchmarks/races.py"
 
 
 def convolved(graph: Any, value: str, channels: int, outputs: int = 4, size: int = 1) -> str:
-    """A convolution of a tensor, with the scale that all parts have."""
+    """Append a convolution of a tensor; all parts have the same scale."""
     graph.value = value
     graph.node("Conv", graph.weights(outputs, channels, size, size)).qdq(0.9, 3)
     made: str = graph.value
@@ -33,7 +33,7 @@ def concatenated(graph: Any, *parts: str) -> str:
 
 
 def placed(graph: Any, device: str = "functional") -> list[str]:
-    """The operators on the machine of a network that equals ONNX Runtime."""
+    """Check the network; return the operators on the machine."""
     with Session(graph.model(), "tiny-extended", device) as session:
         report = session.check({"x": graph.images()})
         assert report.ok
@@ -43,7 +43,8 @@ def placed(graph: Any, device: str = "functional") -> list[str]:
 
 
 def branches(qdq: Make, pixels: int = 8) -> tuple[Any, str, str, str]:
-    """A graph, and three of its tensors of 4 channels, of which two read the first."""
+    """A graph, and three of its tensors with 4 channels; the last two are computed from the
+    first."""
     graph = qdq((1, 4, pixels, pixels), np.int8).qdq(0.031, 3)
     first = convolved(graph, graph.value, 4)
     return graph, first, convolved(graph, first, 4), convolved(graph, first, 4)
@@ -84,7 +85,7 @@ def test_a_part_of_two_concatenations_is_in_place_in_one(qdq: Make) -> None:
     graph, first, second, third = branches(qdq)
     one, other = concatenated(graph, first, second), concatenated(graph, first, third)
     convolved(graph, concatenated(graph, one, other), 16, 5)
-    # One of the inner two copies, into its place in the outer one.
+    # One inner concatenation copies its parts, directly into the outer one.
     assert placed(graph).count("Concat+Concat") == 1
 
 

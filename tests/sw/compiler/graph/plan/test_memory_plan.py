@@ -1,4 +1,4 @@
-"""Tensors share memory if, and only if, they are not live at the same time."""
+"""Tensors share memory if and only if they are not live at the same time."""
 
 from __future__ import annotations
 

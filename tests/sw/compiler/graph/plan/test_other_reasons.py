@@ -1,5 +1,6 @@
-"""The reasons why the host has operators that are not averages, functions or products, each
-provoked: small networks written as text."""
+"""Every reason for running an operator on the host, except those of averages, functions and
+products, each provoked by a small network written as text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fits is placed on the machine, and for the rest the reason is given."""
+"""Operators that fit are placed on the machine; the others get a reason."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def test_any_scale_is_the_machines_if_it_requantizes(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(0.031)
     graph.node("Conv", graph.weights(2, 3, 3, 3, scale=[0.013, 0.017])).node("Relu").qdq(0.1, 7)
     assert placed(graph.model(), EXTENDED) == {"QLinearConv": "machine"}
-    # Products in fixed point equal those in float32, unless a scale is too large or too small: then
-    # the sums leave the machine whole.
+    # Fixed-point products equal those in float32 unless a scale is too large or too small; then the
+    # machine stores the unscaled sums.
     graph = qdq((1, 3, 8, 8)).qdq(1e3).conv(3, 5).qdq(1e-3)
     assert placed(graph.model(), EXTENDED) == {"ConvInteger": "machine"}
-    # Their operators have one zero point of the weights.
+    # ONNX's integer operators support only one zero point of the weights.
     graph = qdq((1, 3, 8, 8)).qdq(1e3)
     weights = graph.weights(2, 3, 3, 3, scale=[0.01, 0.02], zero=[1, 2])
     reason = placed(graph.node("Conv", weights).qdq(1e-3).model(), EXTENDED)["QLinearConv"]
@@ -85,7 +85,9 @@ def test_any_scale_is_the_machines_if_it_requantizes(qdq: Make) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_zero_points_go_into_the_bias(qdq: Make, dtype: Any) -> None:
-    """On the base machine too, except an odd one of the result, with which ties would go to odd."""
+    """Also on the base machine, unless the result's zero point is odd: ties would be rounded to
+    odd.
+    """
     low = np.iinfo(dtype).min
     assert_exact(qdq((1, 3, 8, 8), dtype).qdq(2**-5, low + 3).conv(3, 5).qdq(2**-3, low + 130))
     graph = qdq((1, 3, 8, 8), dtype).qdq(2**-5).conv(3, 5).qdq(2**-3, low + 131)
@@ -105,7 +107,7 @@ def test_padding_with_a_zero_point_needs_a_machine_that_can(qdq: Make) -> None:
 @pytest.mark.parametrize("zero", [1, -100, -128, 100])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_zero_points_of_weights_are_taken_off(qdq: Make, zero: int, groups: int) -> None:
-    """Weights that then have nine bits are the sum of two or three int8 values."""
+    """Nine-bit weights, which may result, are split into sums of two or three int8 values."""
     graph = qdq((1, 4, 8, 8)).qdq(0.031, 3)
     weights = graph.weights(6, 4 // groups, 3, 2, zero=zero, scale=0.02)
     graph.node("Conv", weights, group=groups, pads=[1, 0, 1, 1]).qdq(0.9)
@@ -210,7 +212,7 @@ def test_float_operators_and_unknown_ones_are_the_hosts(qdq: Make) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(np.int8, np.uint8), (np.uint8, np.int8)])
 def test_a_product_may_be_quantized_to_the_other_type(qdq: Make, first: Any, second: Any) -> None:
-    """The machine holds the same integers for both, so that this takes no layer."""
+    """The machine represents both types by the same integers, so the change needs no layer."""
     graph = qdq((1, 3, 8, 8), first).qdq(0.031, 3).conv(3, 5).node("Relu")
     graph.dtype = second
     graph.qdq(0.9, 5).conv(5, 7, 1)
@@ -221,7 +223,8 @@ def test_a_product_may_be_quantized_to_the_other_type(qdq: Make, first: Any, sec
 
 
 def test_what_a_function_reads_may_be_read_in_float_too(qdq: Make) -> None:
-    """Its layer has the name of the last operator, which the host then still needs."""
+    """The layer of the function quantizes its result, so the host computes the float result
+    again."""
     graph = qdq((1, 3, 8, 8)).qdq(0.03).conv(3, 5).qdq(0.9).node("Elu")
     floats = graph.value
     graph.qdq(0.8).node("Sin").node("Add", floats)
@@ -241,7 +244,7 @@ SLICES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("bounds", SLICES)
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_slices_are_on_the_machine(qdq: Make, bounds: dict[str, Any], dtype: Any) -> None:
-    """Integers pass them, whatever the file quantizes before and behind them."""
+    """Slices work on integers, wherever the file quantizes."""
     graph = qdq((1, 3, 8, 8), dtype).qdq(0.03).conv(3, 10).qdq(0.9)
     graph.node("Slice", *(graph.constant(value, np.int64) for value in bounds.values()))
     step = bounds.get("steps", [1])[0]
@@ -281,7 +284,7 @@ def test_relu_of_16_bits_stays_in_float(qdq: Make) -> None:
 
 
 def test_the_host_brings_what_the_machine_has_into_the_shape_of_a_product(qdq: Make) -> None:
-    """Convolutions have channels behind the images, products of matrices have them last."""
+    """Convolutions have channels after the batch, matrix products have them last."""
     graph = qdq((1, 3, 5, 6)).qdq(0.03)
     graph.node("Conv", graph.weights(4, 3, 3, 2)).qdq(0.9)
     graph.node("MatMul", graph.weights(5, 7)).qdq(0.8)
@@ -347,7 +350,7 @@ def test_pooling_with_a_last_window_beyond_the_edge_is_exact(
 
 
 def test_a_network_that_goes_back_and_forth_is_exact(qdq: Make) -> None:
-    """Machine, host, machine; and a second reader."""
+    """Machine, host, machine; the first result has a second consumer."""
     graph = qdq(("n", 3, 8, 8)).qdq(2**-5).conv(3, 5, pads=[1, 1, 1, 1]).qdq(2**-3)
     branch = graph.value
     graph.node("Sigmoid").qdq(0.007).conv(5, 5, 1).node("Relu").qdq(2**-4)
@@ -400,7 +403,7 @@ def test_a_flattened_image_is_another_name_for_it(qdq: Make) -> None:
 def test_a_layer_whose_results_are_all_the_same_reads_nothing(
     qdq: Make, config: str, convolved: bool
 ) -> None:
-    """Such as the difference of a tensor and itself: no instruction uses its operand."""
+    """For example the difference of a tensor and itself: no instruction uses the operand."""
     graph = qdq((2, 8, 4, 4)).qdq(2**-5)
     if convolved:
         graph.conv(8, 8, 1).node("Clip", *(graph.constant(1, np.float32) for _ in range(2)))

@@ -1,4 +1,4 @@
-"""The reasons why the host has averages, functions and products, each provoked."""
+"""Each reason for averages, functions and products on the host is provoked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Make = Callable[..., Any]
 
 
 def reason(graph: Any, operator: str, opset: int = 17) -> str:
-    """Why the host has the first ``operator`` of a network, whose results are right."""
+    """Check the network; return the reason why the first ``operator`` is on the host."""
     with Session(graph.model(opset), "tiny") as session:
         assert session.check({"x": graph.images()}).ok
         return next(layer.reason for layer in session.layers if layer.operator == operator)

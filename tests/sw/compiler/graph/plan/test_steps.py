@@ -1,4 +1,4 @@
-"""The order of host and machine."""
+"""The order of steps on the host and on the machine."""
 
 from __future__ import annotations
 

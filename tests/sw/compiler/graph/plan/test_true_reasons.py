@@ -164,7 +164,7 @@ def test_a_reason_is_true(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_reasons_of_a_form_are_true(name: str) -> None:
-    """On a machine without extensions, where most of a form is the host's."""
+    """On a machine without extensions, where the host runs most operators of a form."""
     with Session(ALL[name].make(), "tiny") as session:
         assert not falsehoods(session)
 

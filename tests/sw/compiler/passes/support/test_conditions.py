@@ -1,4 +1,4 @@
-"""A condition holds exactly where it should, and is short."""
+"""Conditions hold exactly for the given flags, and are short."""
 
 from __future__ import annotations
 

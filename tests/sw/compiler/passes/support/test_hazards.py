@@ -10,7 +10,7 @@ import pytest
 from amaranth_vta.hw.isa import TOKEN_QUEUES, Module, TokenQueue
 from amaranth_vta.sw.compiler.passes.support.hazards import Touches, needed_tokens
 
-# Each scratchpad, with one that writes it and one that reads it.
+# Each scratchpad, with a module that writes it and a module that reads it.
 USERS = [
     ("inp", Module.LOAD, Module.COMPUTE),
     ("inp", Module.STORE, Module.COMPUTE),
@@ -21,7 +21,8 @@ DEPTH = 24
 
 
 def random_touches(seed: int) -> list[Touches]:
-    """Instructions that each touch one range, or none, of each scratchpad of their module."""
+    """Instructions that each touch one range, or none, of each scratchpad that their module
+    uses."""
     random = np.random.default_rng(seed)
     count = 60
     modules = random.integers(0, 3, count)
@@ -39,7 +40,9 @@ def random_touches(seed: int) -> list[Touches]:
 
 
 def followed(touches: list[Touches]) -> dict[TokenQueue, list[tuple[int, int]]]:
-    """The instructions that push and pop, by the latest user of each element."""
+    """The reference: tracks the latest user of each element; returns (push, pop) instructions per
+    queue.
+    """
     latest = {(users, writes): [-1] * DEPTH for users in USERS for writes in (True, False)}
     tokens: dict[TokenQueue, list[tuple[int, int]]] = {queue: [] for queue in TOKEN_QUEUES}
     for number in range(1 + max(int(item.numbers.max()) for item in touches if len(item.numbers))):

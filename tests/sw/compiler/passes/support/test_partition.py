@@ -1,4 +1,4 @@
-"""Loops that are cut do what loops with conditions inside would do."""
+"""Partitioned loops equal loops with conditions inside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def nests(
     fixed: dict[Var, Affine],
     ranges: dict[Var, tuple[int, int]],
 ) -> Iterator[tuple[dict[Var, Affine], dict[Var, tuple[int, int]]]]:
-    """For each loop nest, the values of the variables, and the ranges of its loops' variables."""
+    """For each loop nest, the values of the original variables, and the ranges of its loop
+    variables.
+    """
     if not order:
         assert limits == []
         yield fixed, ranges

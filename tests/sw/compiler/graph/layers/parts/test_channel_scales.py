@@ -26,7 +26,7 @@ def by_float32(sums: Any, scale: Any, bounds: Bounds = BOUNDS) -> Any:
 
 
 def assert_equal(scale: float, bias: int, reach: int, bounds: Bounds = BOUNDS) -> None:
-    """Sums of up to ``reach`` around the bias: at both ends, at random, and next to each step."""
+    """Test sums within ``reach`` of the bias: at both ends, at random, and around each step."""
     least, most = np.array([bias - reach]), np.array([bias + reach])
     scales = np.array([scale], np.float32)
     parameters = channel_parameters(np.array([bias]), scales, bounds, least, most)[0]
@@ -36,7 +36,7 @@ def assert_equal(scale: float, bias: int, reach: int, bounds: Bounds = BOUNDS) -
         [near.ravel(), np.random.default_rng(0).integers(least, most, 5000), least, most]
     )
     sums = sums[(sums >= least) & (sums <= most)]
-    # Sums that wrap are compared as the 32 bits that they become.
+    # Compare sums after they wrap around to 32 bits.
     sums = sums.astype(np.int32).astype(np.int64)
     products = (sums - bias).astype(np.int32)
     expected = by_float32(sums, scale, bounds)
@@ -51,7 +51,7 @@ def test_a_dead_channel_has_its_one_result(scale: float, bias: int) -> None:
 
 @each_seed(range(20))
 def test_a_step_far_from_zero_is_where_float32_has_it(seed: int) -> None:
-    """Beyond 2^24 float32 represents only some of the sums, which moves the step."""
+    """Beyond 2^24, float32 represents only some of the sums, which moves the step."""
     rng = np.random.default_rng(seed)
     scale, step = 10.0 ** rng.uniform(-8, -6), rng.integers(-80, 70) + 0.5
     bias = int(np.clip(step / scale, -1.9e9, 1.9e9) + rng.integers(-90_000, 90_000))
@@ -75,8 +75,9 @@ def test_sums_at_the_limit_of_32_bits_have_a_result_on_either_side(scale: float,
 def test_a_step_is_moved_only_as_far_as_all_sums_stay_within_32_bits(
     is_low: bool, inside: int
 ) -> None:
-    """One bound is the zero point, so that there is a single step, at which the bias is set. The
-    farthest sum wraps onto the other side of the step, or just does not."""
+    """One bound is the zero point, so there is a single step, which the bias is moved to. The
+    farthest sum wraps around to the other side of the step, or just does not.
+    """
     scale, bounds = 5e-10, (7, 7, 90) if is_low else (7, -100, 7)
     begin = int(float32_steps(np.float32(scale), bounds, INT32.min, INT32.max).begins[0])
     limit = int(INT32.min if is_low else INT32.max) - (1 - begin)

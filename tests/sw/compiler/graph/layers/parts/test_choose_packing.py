@@ -1,4 +1,4 @@
-"""Pixels of the kernel become channels where that is cheaper."""
+"""The kernel's pixels are packed into channels where that is cheaper."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ PYNQ = PRESETS["pynq"]
     [
         # 147 channels, padded to 160, as in ResNet-18.
         (7, 2, (1, 3, 224, 224), 64, (7, 7)),
-        # Two tiles per pixel would take longer to load than three rows of the kernel to multiply.
+        # Loading two tiles per pixel would take longer than multiplying by three rows of the
+        # kernel.
         (3, 1, (1, 3, 32, 32), 16, (1, 3)),
         (3, 1, (1, 1, 8, 8), 16, (3, 3)),
         (3, 1, (1, 16, 32, 32), 16, None),

@@ -1,4 +1,4 @@
-"""Functions of layers: built once, and only those of layers that stay."""
+"""Functions of layers are built once, and only for layers that remain."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the functions that are built."""
+    """The names of the functions built so far."""
     names: list[str] = []
 
     def counted(schedule: Any, args: Any, name: str, env: Environment) -> Function:
@@ -70,7 +70,7 @@ def refuse(*_: Any, **__: Any) -> Any:
 def test_what_cannot_be_built_stays_in_two_layers(
     qdq: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Estimates said that it would fit. What is computed stays the same."""
+    """The estimate predicted that it would fit. Results stay the same."""
     monkeypatch.setattr(fused_projection, "inverted_residual", refuse)
     assert operators(block(qdq)) == ["QLinearConv+QLinearConv", "QLinearConv"]
     monkeypatch.setattr(fused_expansion, "expanded_conv2d", refuse)

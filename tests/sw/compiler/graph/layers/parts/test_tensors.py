@@ -1,4 +1,4 @@
-"""Functions of equal layers are built once, each under the name of its layer."""
+"""Functions of equal layers are built once and keep the name of each layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_equal_layers_share_a_function_and_keep_their_names(qdq: Callable[..., A
     network = canonical(load_network(graph.model(), 1))
     items = place(network, PRESETS["tiny-extended"]).items
     layers = [item for item in items if isinstance(item, Layer)]
-    # The first reads an image that the host packs.
+    # The first layer reads an image that the host packs.
     packed, second, third, smaller = (layer.function for layer in layers)
     assert second.schedule is third.schedule
     assert len({id(function.schedule) for function in (packed, second, smaller)}) == 3
