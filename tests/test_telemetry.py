@@ -20,9 +20,8 @@ def files_written(home: Path, *arguments: str) -> list[str]:
     """Files that Python with ``arguments`` writes into a new home folder, except amaranth-vta's own
     cache.
     """
-    names = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")
-    environment = {name: value for name, value in os.environ.items() if name not in names}
-    environment |= {"VTA_CACHE": str(cache_folder()), "HOME": str(home)}
+    # Not the whole environment: variables of CI systems disable the telemetry too.
+    environment = {"VTA_CACHE": str(cache_folder()), "HOME": str(home), "PATH": os.environ["PATH"]}
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
