@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from amaranth_vta.fpga.build import sources_hash
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.fpga.routing import routed
 from amaranth_vta.fpga.synthesis import synthesized_area
 from amaranth_vta.fpga.tools import tool, version_of
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.cache import hash_of
+from amaranth_vta.sim.cache import hash_of, package_version
 
 from .evaluate import remembered
 
@@ -46,8 +45,8 @@ def implement(task: Implementation, _: bytes) -> Implemented:
     """Implements the machine, or returns the cached result; raises `MissingExtra` without the
     tools, and `ToolchainError` if one of them fails.
     """
-    depends = task.config, task.chip, str(task.routes), sources_hash(), version_of(tool("YOSYS"))
-    name = hash_of(*depends)
+    tools = (version_of(tool(name)) for name in ("YOSYS", "NEXTPNR_ECP5"))
+    name = hash_of(task.config, task.chip, str(task.routes), *package_version(), *tools)
     return Implemented(**remembered(f"{name}-chip.json", lambda: asdict(_implement(task))))
 
 

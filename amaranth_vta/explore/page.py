@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 from amaranth_vta.fpga.chips import RESOURCES
 from amaranth_vta.report.counts import counted
@@ -195,7 +196,7 @@ def _commands(exploration: Exploration, folder: str) -> Iterator[str]:
 
 def source_of(spec: Spec, label: str) -> str:
     """The file of the network ``label``, or the name of its generator."""
-    return next((name for name in spec.networks if name.endswith(f"{label}.onnx")), label)
+    return next(name for name in spec.networks if Path(name).stem == label)
 
 
 def _sensitivity(exploration: Exploration) -> Iterator[str]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from amaranth_vta import cli
 from amaranth_vta.explore.evaluate import EvaluationTask, evaluate
 from amaranth_vta.explore.exploration import Exploration, read_networks
 from amaranth_vta.explore.folder import Folder
+from amaranth_vta.explore.page import source_of
 from amaranth_vta.explore.spec import Spec, SpecError, load_spec
 from amaranth_vta.explore.workers import TaskOutcome
 
@@ -206,3 +208,10 @@ def test_an_unknown_network_is_refused(
     said = capsys.readouterr().err
     assert said.startswith("vta: networks: resnet9 is neither a file nor one of resnet18")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_network_is_found_by_its_whole_name(spec_path: Path) -> None:
+    spec = replace(load_spec(spec_path), networks=("nets/mynet.onnx", "net.onnx", "mlp"))
+    assert [source_of(spec, label) for label in ("net", "mynet", "mlp")] == [
+        *("net.onnx", "nets/mynet.onnx", "mlp"),
+    ]

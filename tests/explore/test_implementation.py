@@ -135,6 +135,10 @@ def test_what_is_asked_for_is_synthesized_and_routed(
     # Already known, so not repeated.
     assert cli.invoke(["explore", str(spec), "-o", str(out)]) == 0
     assert len(calls) == 5
+    # Another version of a tool may give other results.
+    monkeypatch.setattr(implementation, "version_of", lambda tool: f"{tool.name} 1.3")
+    assert cli.invoke(["explore", str(spec), "-o", str(out)]) == 0
+    assert len(calls) == 10
 
 
 def test_clocks_are_those_of_the_bitstreams() -> None:
