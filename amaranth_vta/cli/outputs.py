@@ -27,8 +27,8 @@ class Outputs:
 
     `reserve` opens a temporary file in the folder of each path, so that an unwritable path is
     detected before the work starts; `save` fills the file and renames it. Missing parent folders
-    are created. When the context ends, unsaved outputs are deleted, and created folders that are
-    still empty are removed.
+    are created, except by `reserve` without ``parents``. When the context ends, unsaved outputs are
+    deleted, and created folders that are still empty are removed.
 
     The path ``-`` is standard output; `say` then prints to standard error.
     """
@@ -64,9 +64,9 @@ class Outputs:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
-    def reserve(self, option: str, path: str | None) -> Path | None:
+    def reserve(self, option: str, path: str | None, parents: bool = True) -> Path | None:
         """Opens a temporary file for the output of ``option``; does nothing if the option was not
-        given.
+        given. Without ``parents``, missing parent folders are an error.
 
         Returns the path of the temporary file, for code that writes files itself. Raises
         `OutputError` if the output cannot be written, is also the output of another option, or lies
@@ -83,7 +83,8 @@ class Outputs:
             raise _problem(option, path, "Is a directory")
         target = Path(os.path.realpath(path))
         self._claim(option, path, target, replaced=False)
-        self._create(option, path, target.parent)
+        if parents:
+            self._create(option, path, target.parent)
         self._files[option] = output = _Output(option, path, target)
         return output.part
 

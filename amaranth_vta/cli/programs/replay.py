@@ -63,7 +63,8 @@ def replay(
             "--device rtl"
         )
     with Outputs() as outputs:
-        outputs.reserve("--outputs", outputs_path)
+        # Scripts rely on exit code 2 for a folder that does not exist.
+        outputs.reserve("--outputs", outputs_path, parents=False)
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, device.trace)
         machine = _open(program, device, outputs.reserve("--waves", waves), timeline)
