@@ -104,7 +104,8 @@ class Loader(wiring.Component):
         # Data.
         beat = self.read.beat
         word, lanes, gathers = self._place(m, beats, beat)
-        use, put, fail, error = Signal(), Signal(), Signal(), beat.payload.error
+        use, put, fail = Signal(), Signal(), Signal()
+        error = beat.payload.error
         m.d.comb += [
             use.eq(beat.valid & ~error & beats.valid & free & ~failed),
             put.eq(use & ~gathers),
