@@ -9,10 +9,10 @@ from math import inf, log10
 import numpy as np
 
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
+from amaranth_vta.sw.runtime.network.shown_tensors import showing
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .quantizer import QuantizedModel
-from .shown_tensors import showing
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ import onnx
 from onnx import TensorProto
 
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
+from amaranth_vta.sw.runtime.network.shown_tensors import showing
 from amaranth_vta.sw.runtime.network.tile_layout import Array
-
-from .shown_tensors import showing
 
 # One bin per upper half of a float32: sign, exponent and 7 bits of the mantissa. So the width of a
 # bin is less than 1/128 of its magnitude, whatever the range of the tensor.

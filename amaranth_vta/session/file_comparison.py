@@ -148,10 +148,9 @@ class _Layers:
     """Runs the file, and on the file's tensors also each layer of the canonical form."""
 
     def __init__(self, network: Network, model: onnx.ModelProto, outputs: list[str]) -> None:
-        from onnx import helper
-
         from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
         from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+        from amaranth_vta.sw.runtime.network.shown_tensors import showing
 
         of_file = {name for node in model.graph.node for name in node.output if name}
         made = (name for node in network.nodes for name in node.outputs if name in of_file)
@@ -161,13 +160,7 @@ class _Layers:
         self._quantized = _quantized(model, self._common)
         sources = (item.source for item in self._quantized.values() if item.source in of_file)
         self._wanted = list(dict.fromkeys([*outputs, *self._common, *sources]))
-        extended = type(model)()
-        extended.CopyFrom(model)
-        known = {item.name for item in model.graph.output}
-        extended.graph.output.extend(
-            helper.make_empty_tensor_value_info(name) for name in self._wanted if name not in known
-        )
-        self._file = exact_session(extended.SerializeToString())
+        self._file = exact_session(showing(model, self._wanted))
         self._canonical: onnxruntime.InferenceSession | None = None
         # Rounding bounds of shared tensors that are computed from shared tensors with at most one
         # rounding.
@@ -240,12 +233,11 @@ class _Layers:
 
     def _session(self) -> onnxruntime.InferenceSession:
         """A session of the canonical form in which reads of shared tensors are graph inputs."""
-        from amaranth_vta.sw.compiler.graph.nodes import Nodes
         from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 
         given, network = set(self._common), self._network
         types = network.types | {name + _GIVEN: network.types[name] for name in given}
-        work = replace(network, nodes=Nodes(network.nodes), outputs=self._common, types=types)
+        work = replace(network.copied(), outputs=self._common, types=types)
         for node in network.nodes:
             inputs = tuple(name + _GIVEN if name in given else name for name in node.inputs)
             if inputs != node.inputs:

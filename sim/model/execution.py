@@ -39,8 +39,8 @@ class Executor:
     """Scratchpads, which keep their contents between runs, and memory shared with the device.
 
     ``memory`` is a 1-D uint8 array that begins at address ``origin``. ``observers`` see every read
-    and write; ``limits`` are those of `Device.set_limits`. ``counters`` are those of
-    `registers.COUNTERS` that do not depend on time. ``seed`` determines the initial contents of
+    and write; see `Device.set_limits` for ``limits``. ``counters`` has the time-independent ones
+    among `registers.COUNTERS`. ``seed`` determines the initial contents of
     scratchpads.
     """
 

@@ -10,6 +10,7 @@ import click
 
 from amaranth_vta.cli.outputs import Outputs
 from amaranth_vta.cli.problems import DONE, WRONG_RESULT
+from amaranth_vta.cli.progress import progress_bar
 from amaranth_vta.extras import explain_missing_extras
 
 if TYPE_CHECKING:
@@ -132,16 +133,8 @@ def quantize(
 
 
 def _progress(stack: ExitStack, what: str, total: int) -> Callable[[int], None]:
-    """Shows a progress bar of samples on standard error, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    bar = stack.enter_context(
-        Progress(console=console, transient=True, disable=not console.is_terminal)
-    )
-    task = bar.add_task(what, total=total)
-    return lambda done: bar.update(task, completed=done)
+    update = progress_bar(stack, what, total)
+    return lambda done: update(completed=done)
 
 
 def _warnings(

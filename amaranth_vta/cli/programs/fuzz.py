@@ -13,6 +13,7 @@ from amaranth_vta.cli.design.workers import open_workers, scheduler_option
 from amaranth_vta.cli.options import ConfigType, json_option
 from amaranth_vta.cli.outputs import Outputs
 from amaranth_vta.cli.problems import DONE, WRONG_RESULT
+from amaranth_vta.cli.progress import progress_bar
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sim.devices import DEVICES
 
@@ -139,19 +140,12 @@ def _work(jobs: int | None, scheduler: str | None) -> Iterator[Workforce]:
 
 
 def _progress(stack: ExitStack, programs: int) -> Callable[[Findings], None]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    bar = stack.enter_context(
-        Progress(console=console, transient=True, disable=not console.is_terminal)
-    )
-    task = bar.add_task("programs", total=programs)
+    update = progress_bar(stack, "programs", programs)
 
     def show(findings: Findings) -> None:
         found = f", {len(findings.failures)} differ" if findings.failures else ""
         text = f"{findings.instructions:,} instructions{found}"
-        bar.update(task, completed=findings.programs, description=text)
+        update(completed=findings.programs, description=text)
 
     return show
 

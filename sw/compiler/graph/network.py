@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 # Rounding of constants may move a result by at most this many of its steps.
 MOST_MOVED = 0.5
 # Type of the results of operators that neither ONNX nor ONNX Runtime defines.
-_UNKNOWN = TensorType(np.dtype(np.void), None)
+UNKNOWN = TensorType(np.dtype(np.void), None)
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Network:
         }
         types |= {name: _type_of(value) for name, value in constants.items()}
         for node in graph.node:
-            types |= {name: _UNKNOWN for name in node.output if name not in types}
+            types |= {name: UNKNOWN for name in node.output if name not in types}
         names = _unique_names(graph.node)
         return cls(
             name=graph.name,
@@ -94,6 +94,15 @@ class Network:
             },
             # IR version 3 would require constants to be inputs too.
             ir_version=max(model.ir_version, 4),
+        )
+
+    def copied(self) -> Network:
+        """A copy whose nodes, constants and types can change without effect on this network."""
+        return replace(
+            self,
+            nodes=Nodes(self.nodes),
+            constants=dict(self.constants),
+            types=dict(self.types),
         )
 
     def to_onnx(self) -> onnx.ModelProto:
@@ -122,7 +131,7 @@ class Network:
     def value_info(self, name: str) -> onnx.ValueInfoProto:
         """The type of a tensor in ONNX format, as far as it is known."""
         info = self.types.get(name)
-        if info is None or info == _UNKNOWN:
+        if info is None or info == UNKNOWN:
             return helper.make_empty_tensor_value_info(name)
         return helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(info.dtype), info.shape

@@ -55,7 +55,7 @@ from dataclasses import replace
 
 from amaranth_vta.sw.compiler.graph.load.onnx_model import infer
 from amaranth_vta.sw.compiler.graph.network import Network, Rounding
-from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
+from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .broadcasting import repeat_pixel
 from .channel_factors import fold_channel_factors
@@ -123,13 +123,7 @@ def canonical(network: Network, allow_rounding: bool = False) -> Network:
     A product stays in float if rounding its constants can move a result by more than half a step,
     unless ``allow_rounding``. `Network.rounding` has the bounds.
     """
-    work = replace(
-        network,
-        nodes=Nodes(network.nodes),
-        constants=dict(network.constants),
-        types=dict(network.types),
-        rounding=Rounding(allow_rounding),
-    )
+    work = replace(network.copied(), rounding=Rounding(allow_rounding))
     rewrite(work, _RULES)
     # Fallback for products that no other rule turned into an integer operator.
     rewrite(work, (*_RULES, sum_of_integers, split_unscaled_channels))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.graph.integer_sums import along_channels
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
@@ -114,9 +115,5 @@ def _scaled(values: Array, scale: Array, zero: Array, factor: Array) -> tuple[Ar
     scales = np.broadcast_to(scale.reshape(-1), len(values)) * np.abs(factor)
     # ~w is -1 - w (int8) or 255 - w (uint8): inverting both w and the zero point negates their
     # difference.
-    turned = [np.where(_wide(factor < 0, item), ~item, item) for item in (values, zeros)]
+    turned = [np.where(along_channels(factor < 0, item), ~item, item) for item in (values, zeros)]
     return turned[0], scales.astype(np.float32), turned[1]
-
-
-def _wide(of_channels: Array, values: Array) -> Array:
-    return of_channels.reshape(-1, *[1] * (values.ndim - 1))

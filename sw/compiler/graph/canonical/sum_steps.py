@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.graph.integer_sums import along_channels, is_of_channels
 from amaranth_vta.sw.compiler.graph.network import Array, Network
+from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .quantization import QuantizationParameters, parameters_of
 
@@ -80,7 +82,7 @@ def sum_steps(
     the bias is not constant with one number per channel, or not finite in steps.
     """
     channels = len(weights)
-    scale = np.asarray((np.float32(data.scale.item()) * weight.scale).reshape(-1))
+    scale = _scale_of_sums(data, weight)
     found = _bias(network, bias, scale) if bias else (np.zeros(1, np.int32), True)
     if found is None or not is_of_channels(found[0], channels):
         return None
@@ -93,30 +95,24 @@ def sum_steps(
     if chosen is None:
         return None
     if (chosen.factors != 1).any():
-        weights = np.rint(weights * _wide(chosen.factors, weights)).astype(np.int16)
+        weights = np.rint(weights * along_channels(chosen.factors, weights)).astype(np.int16)
         weight = _finer(weight, chosen.factors, weights)
-        scale = np.asarray((np.float32(data.scale.item()) * weight.scale).reshape(-1))
+        scale = _scale_of_sums(data, weight)
     if np.abs(chosen.bias).max() > _SUM_LIMIT:
         return None
     moved = product.moved(weights.reshape(channels, -1), scale, chosen)
     return SumSteps(weights, weight, chosen.bias.astype(np.int32), moved)
 
 
-def is_of_channels(bias: Array, channels: int) -> bool:
-    """Whether a bias is one number, or one per channel along its last axis. The bias of a matrix
-    product may also differ per row."""
-    return bias.size == 1 or bias.shape[-1:] == (channels,) == (bias.size,)
-
-
 def stored(weights: Array, parameters: QuantizationParameters) -> Array:
     """Convert weights (channels, …) less their zero points to integers with ``parameters``."""
     zero = parameters.zero.astype(np.int16)
-    return (weights + _wide(zero, weights)).astype(parameters.zero.dtype)
+    return (weights + along_channels(zero, weights)).astype(parameters.zero.dtype)
 
 
 def zero_free(values: Array, parameters: QuantizationParameters) -> Array:
     """Subtract the zero points of ``parameters`` from weights (channels, …); int16."""
-    return values.astype(np.int16) - _wide(parameters.zero.astype(np.int16), values)
+    return values.astype(np.int16) - along_channels(parameters.zero.astype(np.int16), values)
 
 
 @dataclass(frozen=True)
@@ -189,7 +185,7 @@ class _Product:
         """int64 (channels,): the largest factor for which the weights fit ``dtype`` and the sums
         fit 32 bits; at least 1."""
         limits = np.iinfo(dtype)
-        neutral = (limits.max + limits.min + 1) // 2
+        neutral = offset(dtype)
         ups = np.maximum(self.weights.max(axis=1, initial=0), 0).astype(np.int64)
         downs = np.maximum(-self.weights.min(axis=1, initial=0), 0).astype(np.int64)
         fits = np.minimum(
@@ -229,6 +225,10 @@ class _Product:
         return float(np.where(clipped, 0, off).max())
 
 
+def _scale_of_sums(data: QuantizationParameters, weight: QuantizationParameters) -> Array:
+    return np.asarray((np.float32(data.scale.item()) * weight.scale).reshape(-1))
+
+
 def _column(of_channels: Array) -> Array:
     return of_channels.reshape(-1, 1)
 
@@ -246,7 +246,7 @@ def _finer(
     same = weight.per_tensor and bool((factors == factors[0]).all())
     scale = (weight.scale.reshape(-1) / (factors[:1] if same else factors)).astype(np.float32)
     limits = np.iinfo(weight.zero.dtype)
-    neutral = (limits.max + limits.min + 1) // 2
+    neutral = offset(weight.zero.dtype)
     zero = weight.zero.reshape(-1)
     if limits.min - neutral <= weights.min() and weights.max() <= limits.max - neutral:
         zero = np.array([neutral], weight.zero.dtype)
@@ -270,10 +270,3 @@ def _bias(network: Network, name: str, scale: Array) -> tuple[Array, bool] | Non
         return values, True
     many = values.size > 1 and parameters.scale.size > 1
     return None if many and values.ndim > 1 else (parameters.dequantize(values), False)
-
-
-def _wide(of_channels: Array, values: Array) -> Array:
-    """Reshape one number, or one per channel, so that it broadcasts over ``values``."""
-    if of_channels.size == 1:
-        return of_channels.reshape(())
-    return of_channels.reshape(-1, *[1] * (values.ndim - 1))

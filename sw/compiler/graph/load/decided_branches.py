@@ -10,10 +10,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
+from amaranth_vta.sw.compiler.graph.network import UNKNOWN, Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.model_error import ModelError
-from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .undefined_operators import nodes_of
 
@@ -24,7 +23,6 @@ Infer = Callable[[Network], Network]
 _BRANCHES = ("then_branch", "else_branch")
 # Largest number of nodes in an unrolled Loop.
 _MOST_NODES = 1 << 12
-_UNKNOWN = TensorType(np.dtype(np.void), None)
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -97,7 +95,7 @@ def _unroll(network: Network, node: Node, fold: Fold) -> bool:
     going = True if not node.input(1) else _truth(network, node.input(1))
     if count is None or going is None:
         return False
-    trial = _copied(network)
+    trial = network.copied()
     copy = _Copy(trial, body)
     carried, scanned = list(node.inputs[2:]), _no_values(len(body.output) - len(node.inputs) + 1)
     rest, iteration = node, 0
@@ -132,15 +130,6 @@ def _unroll(network: Network, node: Node, fold: Fold) -> bool:
     return True
 
 
-def _copied(network: Network) -> Network:
-    return replace(
-        network,
-        nodes=Nodes(network.nodes),
-        constants=dict(network.constants),
-        types=dict(network.types),
-    )
-
-
 def _no_values(count: int) -> list[list[str]]:
     return [[] for _ in range(count)]
 
@@ -168,10 +157,10 @@ def _stacked(network: Network, name: str, values: Sequence[str], made: list[Node
     parts = []
     for number, value in enumerate(values):
         parts.append(network.unused_name(f"{name}_{number}"))
-        network.types[parts[-1]] = _UNKNOWN
+        network.types[parts[-1]] = UNKNOWN
         made.append(Node("Unsqueeze", parts[-1], (value, axes), (parts[-1],)))
     whole = network.unused_name(name)
-    network.types[whole] = _UNKNOWN
+    network.types[whole] = UNKNOWN
     made.append(Node("Concat", whole, tuple(parts), (whole,), {"axis": 0}))
     return whole
 
@@ -203,7 +192,7 @@ class _Copy:
             for name in proto.output:
                 if name:
                     names[name] = self._name(name)
-                    self.network.types[names[name]] = _UNKNOWN
+                    self.network.types[names[name]] = UNKNOWN
             copied = _renamed(proto, names)
             own = proto.name or f"{proto.op_type}_{number}"
             made.append(Node.from_onnx(copied, f"{prefix}_{own}"))
@@ -263,7 +252,7 @@ def _branches_are_alike(network: Network, node: Node, infer: Infer) -> bool:
     found: list[tuple[Any, list[int]]] = []
     numbers: dict[Any, int] = {}
     for branch in _BRANCHES:
-        trial = _copied(network)
+        trial = network.copied()
         _choose(trial, node, branch)
         try:
             trial = infer(trial)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import onnx
 from onnx import helper
 
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
+from amaranth_vta.sw.runtime.network.shown_tensors import showing
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .undefined_operators import inferred, is_foreign
@@ -72,22 +71,11 @@ def _open_names(model: onnx.ModelProto) -> list[str]:
     ]
 
 
-def _probe(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
-    """A copy of ``model`` with ``names`` as additional outputs."""
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model)
-    outputs = {item.name for item in model.graph.output}
-    probe.graph.output.extend(
-        helper.make_empty_tensor_value_info(name) for name in names if name not in outputs
-    )
-    return probe
-
-
 def _types(model: onnx.ModelProto, names: list[str]) -> dict[str, TensorType]:
     """Types of tensors as inferred by ONNX Runtime; empty if it does not run ``model``, for example
     because of a user's operators or operators that the host will reject."""
     try:
-        session = exact_session(_probe(model, names).SerializeToString())
+        session = exact_session(showing(model, names))
     except ModelError:
         return {}
     found, unsure = {}, []
@@ -127,7 +115,7 @@ def _measured(
     rng = np.random.default_rng(0)
     runs = []
     try:
-        session = exact_session(_probe(model, names).SerializeToString())
+        session = exact_session(showing(model, names))
         for bound in (1, 2):
             feeds = {}
             for item in given:

@@ -13,14 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
+from amaranth_vta.sw.compiler.graph.integer_sums import range_of_sums, scale_of_results
 from amaranth_vta.sw.compiler.graph.layers.parts.channel_scales import possible_parameters
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 # All channels with scales in this half-open range have parameters.
-_LEAST, _END = 2.0**-16, 64
+_LEAST, _END = 2.0**-16, te.SCALE_END
 _PRODUCTS = frozenset({"QLinearConv", "QLinearMatMul"})
 
 
@@ -97,7 +100,7 @@ def _constants(network: Network, node: Node) -> _Constants | None:
             return None
         weights = weights.T
     with np.errstate(over="ignore"):
-        scale = ((x_scale * w_scale).astype(np.float32) / y_scale).astype(np.float32).reshape(-1)
+        scale = scale_of_results(x_scale, w_scale, y_scale)
     channels = len(weights)
     if not channels or scale.size not in (1, channels) or not np.isfinite(scale).all():
         return None
@@ -122,11 +125,8 @@ def _missing(product: _Constants) -> list[int]:
     low, high = (int(end) - int(product.x_zero) for end in (limits.min, limits.max))
     weights = product.weights.astype(np.int64) - int(product.weight_zero)
     bias = product.bias.astype(np.int64)
-    total, magnitude = weights.sum(axis=1), np.abs(weights).sum(axis=1)
-    ups, downs = (total + magnitude) // 2, (total - magnitude) // 2
-    least, most = ups * low + downs * high + bias, ups * high + downs * low + bias
-    held = 128 if product.y_zero.dtype == np.uint8 else 0
-    bounds = (int(product.y_zero) - held, -128, 127)
+    least, most = range_of_sums(weights, low, high, bias)
+    bounds = (int(product.y_zero) - offset(product.y_zero.dtype), -128, 127)
     return possible_parameters(bias, scale, bounds, least, most)[1]
 
 

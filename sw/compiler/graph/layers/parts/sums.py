@@ -22,7 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.graph.canonical.sum_steps import is_of_channels
+from amaranth_vta.sw.compiler.graph.integer_sums import (
+    Integers,
+    along_channels,
+    is_of_channels,
+    range_of_sums,
+    scale_of_results,
+)
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.compiler.operators.parts.epilogue import (
@@ -39,7 +45,6 @@ from .layer import Unsupported
 from .tensors import Range, Tensors
 from .tiled_constants import pack_bias, terms_of
 
-Integers = npt.NDArray[np.int64]
 # Input positions of bias, output scale and output zero point.
 _PLACES = {"QLinearConv": (8, 6, 7), "QLinearMatMul": (8, 6, 7), "QGemm": (6, 7, 8)}
 _CONVOLUTIONS = ("QLinearConv", "ConvInteger")
@@ -104,7 +109,7 @@ def sums(tensors: Tensors, node: Node, added: Any) -> Sums:
             raise Unsupported("its second factor is not one matrix")
         if not node.attributes.get("transB", 0):
             weights = weights.T
-    zero_free = weights.astype(np.int16) - _of_channels(zero, weights).astype(np.int16)
+    zero_free = weights.astype(np.int16) - along_channels(zero, weights).astype(np.int16)
     channels = len(weights)
     flat = zero_free.reshape(channels, -1)
     bias = np.zeros(channels, np.int64)
@@ -116,14 +121,9 @@ def sums(tensors: Tensors, node: Node, added: Any) -> Sums:
     low, high = (item - x_zero for item in tensors.range(node.inputs[0]))
     # Padding contributes 0, even if the range excludes it.
     low, high = min(low, 0), max(high, 0)
-    total, magnitude = (part.sum(axis=1, dtype=np.int64) for part in (flat, np.abs(flat)))
-    ups, downs = (total + magnitude) // 2, (total - magnitude) // 2
-    return Sums(
-        weights=zero_free,
-        bias=bias - x_zero * total,
-        least=ups * low + downs * high + bias,
-        most=ups * high + downs * low + bias,
-    )
+    least, most = range_of_sums(flat, low, high, bias)
+    folded = bias - x_zero * flat.sum(axis=1, dtype=np.int64)
+    return Sums(weights=zero_free, bias=folded, least=least, most=most)
 
 
 def float32_scale(tensors: Tensors, node: Node) -> npt.NDArray[np.float32]:
@@ -133,7 +133,7 @@ def float32_scale(tensors: Tensors, node: Node) -> npt.NDArray[np.float32]:
     x_scale, w_scale, y_scale = (tensors.constant(node, index) for index in (1, 4, y_scale_at))
     if x_scale.size != 1 or y_scale.size != 1:
         raise Unsupported("a scale is per channel, not per tensor")
-    return ((x_scale * w_scale).astype(np.float32) / y_scale).astype(np.float32).reshape(-1)
+    return scale_of_results(x_scale, w_scale, y_scale)
 
 
 def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
@@ -174,12 +174,6 @@ def constants_of(sums: RequantizedSums, config: Config) -> tuple[Requantization,
     moved = (sums.zero_point << shift) + how.half
     _require_no_overflow(sums.least + moved - how.half - 1, sums.most + moved, config)
     return how, sums.bias + moved
-
-
-def _of_channels(value: Any, weights: Any) -> Any:
-    """Reshape ``value``, one number or one per output channel, so that it broadcasts over
-    ``weights``."""
-    return value.reshape(-1, *[1] * (weights.ndim - 1)) if value.size > 1 else value.reshape(())
 
 
 def _shift(sums: RequantizedSums) -> int:

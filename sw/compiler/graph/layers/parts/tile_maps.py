@@ -51,23 +51,17 @@ def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:
         whole += split
         kept += [(0, size) for size in split] if period > 1 else [limits]
     place = cut + sum(period > 1 for period in periods[:cut])
-    # The last part extends to the end of its axis, past the data.
-    extents = [
-        [shape[axis] if axis != cut or group is groups[-1] else end for axis, (_, end) in parts]
-        for group in groups
-        for parts in [list(enumerate(group.bounds))]
-    ]
-    parts = tuple(
-        SourcePart(
-            whole[place] if group is groups[-1] else group.bounds[cut][1], group.source, pieces
-        )
-        for group, own in zip(groups, extents, strict=True)
-        for pieces in [group.pieces(periods, own)]
-    )
+    parts = []
+    for group in groups:
+        stops, stop = list(shape), whole[place]
+        # The last part extends to the end of its axis, past the data.
+        if group is not groups[-1]:
+            stops[cut] = stop = group.bounds[cut][1]
+        parts.append(SourcePart(stop, group.source, group.pieces(periods, stops)))
     count = sum(prod(map(len, part.axes)) for part in parts)
     if count > _MOST_PIECES:
         raise Unsupported(f"it moves its data in {count:,} pieces, more than {_MOST_PIECES}")
-    return GatherTiles(sizes, tuple(whole), parts, tuple(kept), place, fill)
+    return GatherTiles(sizes, tuple(whole), tuple(parts), tuple(kept), place, fill)
 
 
 @dataclass(frozen=True)
