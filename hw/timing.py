@@ -36,6 +36,9 @@ ALU_LATENCY = 1
 REQUANTIZING_ALU_LATENCY = 6
 # Additional registers of small machines: after the ALU operands, and after its products.
 SMALL_ALU_REGISTERS = 2
+# Cycles in which REQUANTIZE changes its parameters: the ALU's pipeline is drained, then parameters
+# are read, one accumulator per cycle.
+PARAMETER_CYCLES = REQUANTIZING_ALU_LATENCY + 2 + 4
 # Words in which a LOOKUP table is copied into the lanes, one per cycle.
 TABLE_WORDS = 64
 # Cycles from accepting a GEMM micro-op to its completion, without the additional register of small

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import inf
@@ -13,6 +14,7 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.cost_model import (
     ROUND_TRIP_CYCLES,
     BufferCopies,
@@ -25,9 +27,14 @@ from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
 from amaranth_vta.sw.compiler.tuner.tiles import cut, divisors, even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .parts.epilogue import Requantization, epilogue
+from .parts.epilogue import Requantization, Step, epilogue, followed_by
 from .parts.product import Product, of_term, reduce_axes, term_axis
 from .parts.row_sums import RowSums
+from .parts.steps import Table
+from .permute import Permute
+
+# Number of tile sizes per setting of the other knobs that are ranked first.
+_SHAPES = 4
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,9 @@ class Dense:
     Each weight is the sum of ``terms`` values of wgt_dtype. ``groups`` is the number of independent
     products of these sizes. With ``row_sums`` a weighted sum of the row's inputs is added to each
     result, with the same weights for all outputs (see `RowSums`).
+
+    Attention heads: the outputs of one product can be stored as ``heads``, one after the other, and
+    with ``joined`` those of all groups side by side, as one row.
     """
 
     rows: int
@@ -45,15 +55,42 @@ class Dense:
     terms: int = 1
     groups: int = 1
     row_sums: bool = False
+    heads: int = 1
+    joined: bool = False
+
+    def followed_by(self, step: Step) -> Dense | None:
+        """This product with a ``step`` at its end; None if that is impossible."""
+        if (self.heads > 1 or self.joined) and not isinstance(step, Table):
+            return None
+        return followed_by(self, step)
+
+    def permuted(self, permute: Permute) -> Dense | None:
+        """This product with results stored as ``permute`` would store them; None if that is
+        impossible.
+        """
+        if permute.order != (1, 0, 2) or self.heads > 1 or self.joined:
+            return None
+        first, second, last = permute.shape
+        if self.groups == 1 and (first, second * last) == (self.rows, self.outputs):
+            return replace(self, heads=second)
+        if permute.shape == (self.groups, self.rows, self.outputs):
+            return replace(self, joined=True)
+        return None
+
+    def without_parameters(self) -> Dense:
+        """The same product with placeholders for constants that are arguments."""
+        return replace(self, requantize=self.requantize.without_parameters())
+
+    @property
+    def is_added_to(self) -> bool:
+        """Whether another tensor is added to the results."""
+        return self.requantize.addition is not None
 
     def scheduled(self, env: Environment, knobs: DenseKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
 
     def considered(self, config: Config) -> Choice[DenseKnobs]:
-        return best_of(
-            sorted(candidates(self, config), key=lambda candidate: candidate[0]),
-            partial(estimated, self, config),
-        )
+        return best_of(_varied(candidates(self, config)), partial(estimated, self, config))
 
 
 @dataclass(frozen=True)
@@ -82,13 +119,15 @@ class DenseKnobs:
 def dense(
     workload: Dense, env: Environment, knobs: DenseKnobs | None = None, name: str = "dense"
 ) -> Function:
-    """Build a function of input, weights, bias and output.
+    """Build a function of input, the other operand of an addition if there is one, weights, bias,
+    other constants of the requantization, and output.
 
     Input is (rows, inputs, BATCH, BLOCK_IN) inp_dtype, weights are (outputs, inputs · terms,
     BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype or requantization
     parameters (see `epilogue`), output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. With several
-    ``groups`` all four have a leading axis of groups. The weights of ``row_sums``, (inputs,
-    BLOCK_OUT, BLOCK_IN), come before the output. Default knobs and exceptions: see `tuned`.
+    ``groups`` all four have a leading axis of groups, but for ``heads`` and ``joined`` (see
+    `Dense`). The weights of ``row_sums``, (inputs,
+    BLOCK_OUT, BLOCK_IN), come after the bias. Default knobs and exceptions: see `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
@@ -98,18 +137,15 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     product, rows = expression(d, env)
     y, matmul = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
-    axes = list(s[y].op.axis)
-    part = [axes.pop(0)] if d.requantize.parts > 1 else []
-    *g, n, o, b, k = axes
-    no, ni = s[y].split(n, knobs.rows)
-    oo, oi = s[y].split(o, knobs.outputs)
-    s[y].reorder(*g, oo, no, *part, ni, oi, b, k)
-    s[y].pragma(part[0] if part else ni, env.dma_copy)
+    oo, no, inner = _tiled(s, d, y, knobs)
+    s[y].pragma(inner, env.dma_copy)
     for tensor in (matmul, *product.epilogue.stages):
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], no)
         if knobs.in_turn:
             s[tensor].double_buffer()
+    if product.epilogue.residual is not None:
+        product.epilogue.residual.place(s, y, no, env, (1, 1 + knobs.in_turn))
     if rows is not None:
         rows.place(s, y, no, knobs.in_turn, env)
     product.place_constants(s, None if knobs.in_turn else no, env)
@@ -125,10 +161,37 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     s[matmul].reorder(*g, step, ko, *term, n, o, b, k, ki)
     s[matmul].tensorize(b, env.gemm)
     # If all inputs are loaded at once, weights are stationary while the rows pass.
-    whole = None if knobs.is_whole(d) else step
-    product.place_operands(s, no, oo, whole, (knobs.copies, knobs.copies), env)
-    *args, y = product.args
-    return s, [*args, *([rows.weights] if rows else []), y]
+    at = None if knobs.is_whole(d) else step
+    product.place_operands(s, no, oo, at, (knobs.copies, knobs.copies), env)
+    # The other constants before those that a step may add.
+    args = product.args
+    if rows is not None:
+        args.insert(args.index(product.epilogue.constants) + 1, rows.weights)
+    return s, args
+
+
+def _tiled(
+    s: te.Schedule, d: Dense, y: Tensor, knobs: DenseKnobs
+) -> tuple[te.IterVar, te.IterVar, te.IterVar]:
+    """Split the output into tiles. Returns the axes over tiles of outputs and of rows, and the
+    outermost axis within a tile.
+    """
+    axes = list(s[y].op.axis)
+    within = [axes.pop(0)] if d.requantize.parts > 1 else []
+    outer: list[te.IterVar] = []
+    outputs = knobs.outputs
+    if d.heads > 1:
+        # A tile has several whole heads, or a part of one.
+        of_head = d.outputs // d.heads
+        head, some = s[y].split(axes.pop(0), max(outputs // of_head, 1))
+        outer, within, outputs = [head], [some], min(outputs, of_head)
+    elif d.groups > 1:
+        outer = [axes.pop(1 if d.joined else 0)]
+    n, o, *tile = axes
+    no, ni = s[y].split(n, knobs.rows)
+    oo, oi = s[y].split(o, outputs)
+    s[y].reorder(*outer, oo, no, *within, ni, oi, *tile)
+    return oo, no, [*within, ni][0]
 
 
 def expression(d: Dense, env: Environment) -> tuple[Product, RowSums | None]:
@@ -160,23 +223,48 @@ def expression(d: Dense, env: Environment) -> tuple[Product, RowSums | None]:
     rows = RowSums.added(matmul, x_buf, env) if d.row_sums else None
     total = rows.total if rows else matmul
     channels = (*groups, d.outputs)
-    end = epilogue(total, channels, lambda *i: (*i[:-2], i[-1]), d.requantize, env)
+    end = epilogue(
+        total, channels, lambda *i: (*i[:-2], i[-1]), d.requantize, env, partial(_output, d, env)
+    )
     return Product(x, w, x_buf, w_buf, axes, matmul, end), rows
+
+
+def _output(d: Dense, env: Environment, last: Tensor) -> Tensor:
+    """The output as stored, from the ``last`` stage of the epilogue."""
+    tail, of_head = (env.BATCH, env.BLOCK_OUT), d.outputs // d.heads
+    if d.heads > 1:
+        return te.compute(
+            (d.heads, d.rows, of_head, *tail),
+            lambda h, n, o, b, k: last(n, h * of_head + o, b, k).astype(env.out_dtype),
+            "y",
+        )
+    if d.joined:
+        return te.compute(
+            (d.rows, d.groups, d.outputs, *tail),
+            lambda n, g, o, b, k: last(g, n, o, b, k).astype(env.out_dtype),
+            "y",
+        )
+    return te.compute(last.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
 
 
 def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKnobs]]:
     """Knobs whose tiles fit the scratchpads, with rough estimates of their cycles."""
-    d = workload
+    d, of_head = workload, workload.outputs // workload.heads
     for rows, outputs, inputs, ahead in product(
         even_tiles(d.rows),
-        even_tiles(d.outputs),
+        [
+            outputs
+            for outputs in even_tiles(d.outputs)
+            if d.heads == 1 or of_head % outputs == 0 or outputs % of_head == 0
+        ],
         [d.inputs] if d.row_sums else divisors(d.inputs),
         (True, False),
     ):
         copies = 2 if ahead else 1
-        if copies * rows * inputs > config.inp.depth:
+        if copies * rows * inputs + d.is_added_to * rows * outputs > config.inp.depth:
             continue
-        if copies * outputs * inputs * d.terms + d.row_sums * inputs > config.wgt.depth:
+        weights = copies * outputs * inputs * d.terms + d.row_sums * inputs
+        if weights + d.is_added_to > config.wgt.depth:
             continue
         for in_turn in (True, False) if config.overlap else (False,):
             constants = d.requantize.constants * (d.groups * d.outputs if in_turn else outputs)
@@ -188,20 +276,43 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
                 yield rough_cycles(d, config, knobs), knobs
 
 
+def _varied(found: Iterable[tuple[float, DenseKnobs]]) -> list[tuple[float, DenseKnobs]]:
+    """Sorted by rough cycles, but of knobs that differ only in the size of the tile the best few
+    before the others.
+    """
+    ranked = sorted(found, key=lambda candidate: candidate[0])
+    seen: Counter[tuple[int, bool, bool]] = Counter()
+    places = []
+    for cycles, knobs in ranked:
+        kind = knobs.inputs, knobs.ahead, knobs.in_turn
+        places.append((seen[kind] // _SHAPES, cycles))
+        seen[kind] += 1
+    return [ranked[at] for at in sorted(range(len(ranked)), key=places.__getitem__)]
+
+
 def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     """A rough estimate that assumes equal tiles."""
     tiles = parts(d.rows, knobs.rows) * parts(d.outputs, knobs.outputs)
     steps = parts(d.inputs, knobs.inputs)
     vectors = d.rows * d.outputs / tiles
     gemm = (vectors * d.terms + d.row_sums * knobs.rows) * d.inputs / steps
+    gemm += d.is_added_to * vectors / steps
     alu = vectors * (d.requantize.operations + d.row_sums)
+    alu += d.requantize.parameter_cycles * d.outputs / parts(d.outputs, knobs.outputs)
     x = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
     w = bus_cycles(config, knobs.outputs, knobs.inputs * d.terms * config.wgt.element_bytes)
     load = x + (w / parts(d.rows, knobs.rows) if knobs.is_whole(d) else w)
+    # The store of a tile, and the load of an addition's other operand.
+    moved = bus_cycles(config, knobs.rows, knobs.outputs * config.out.element_bytes)
+    load += (d.requantize.parts + d.is_added_to) * moved / steps
     step = max(gemm, load, (gemm + load + ROUND_TRIP_CYCLES) / knobs.copies)
-    tile = steps * step + (0 if knobs.in_turn else alu) + ROUND_TRIP_CYCLES
-    early = min(_early_copies(d, config, knobs), tiles * steps)
-    return d.groups * tiles * tile + x + w - early * w
+    tile = max(steps * step, alu) if knobs.in_turn else steps * step + alu
+    tile += ROUND_TRIP_CYCLES
+    weights = parts(d.outputs, knobs.outputs)
+    if not knobs.is_whole(d):
+        weights *= parts(d.rows, knobs.rows) * steps
+    early = min(_early_copies(d, config, knobs), weights)
+    return d.groups * tiles * tile + x + w - early * w / 2
 
 
 def _early_copies(d: Dense, config: Config, knobs: DenseKnobs) -> int:
@@ -216,17 +327,20 @@ def estimated(
     d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf, is_first: bool = False
 ) -> Estimate:
     """Estimate a schedule by walking all its tiles through the cost model; the walk stops once the
-    schedule is certain to take at least ``limit`` cycles. If the layer ``is_first`` in its launch,
-    no preceding layer hides the load of its first weights.
+    schedule is certain to take at least ``limit`` cycles. Only if the layer ``is_first`` in its
+    launch, it is known that no preceding layer hides the load of its first weights.
     """
     pipeline = Pipeline(config)
     x, w = BufferCopies(pipeline, knobs.copies), BufferCopies(pipeline, knobs.copies)
+    added = BufferCopies(pipeline, 1)
     steps = cut(d.inputs, knobs.inputs)
     resets = len(steps) > 1 or not config.overwrite
     vectors = d.groups * d.rows * d.outputs
     operations = d.requantize.operations + d.row_sums
     constant = d.requantize.constants * config.acc.element_bytes
-    least = vectors * (d.inputs * d.terms + resets)
+    least = vectors * (d.inputs * d.terms + resets + d.is_added_to)
+    if d.row_sums:  # for each tile of outputs anew
+        least += d.groups * d.rows * d.inputs * parts(d.outputs, knobs.outputs)
     if not config.overlap:
         least += vectors * operations
     if knobs.in_turn:
@@ -238,6 +352,10 @@ def estimated(
     early = 0 if is_first else _early_copies(d, config, knobs)
     for (block, outputs), rows in product(blocks, cut(d.rows, knobs.rows)):
         free = stores[-banks] if len(stores) >= banks else None
+        if d.is_added_to:
+            added.load(rows, outputs * config.out.element_bytes, (rows, outputs))
+            free = pipeline.gemm(rows * outputs, [added.loaded, free])
+            added.use(free)
         if resets:
             pipeline.reset(rows * outputs, [free])
         gemm: Task | None = None
@@ -245,7 +363,8 @@ def estimated(
             x.load(rows, inputs * config.inp.element_bytes, (rows, outputs))
             if held != block or not knobs.is_whole(d):
                 size = inputs * d.terms * config.wgt.element_bytes
-                w.load(outputs, 0 if early > 0 else size, (rows, outputs))
+                # Half of a load that the preceding layer hides, since there may be none.
+                w.load(outputs, size // 2 if early > 0 else size, (rows, outputs))
                 held, early = block, early - 1
             count = rows * inputs * (outputs * d.terms + d.row_sums)
             gemm = pipeline.gemm(count, [x.loaded, w.loaded, free])
@@ -253,7 +372,9 @@ def estimated(
             w.use(gemm)
         if not knobs.in_turn:
             pipeline.load_for_compute(outputs * constant)
-        alu = pipeline.alu(rows * outputs, [gemm], operations)
-        stored = rows * d.requantize.parts
-        stores.append(pipeline.store(stored, outputs * config.out.element_bytes, [alu]))
+        changes = d.requantize.parameter_cycles * outputs / operations
+        alu = pipeline.alu(rows * outputs + changes, [gemm], operations)
+        row = min(outputs, d.outputs // d.heads)
+        stored = rows * d.requantize.parts * outputs // row
+        stores.append(pipeline.store(stored, row * config.out.element_bytes, [alu]))
     return pipeline.estimate(limit=limit, least=least)

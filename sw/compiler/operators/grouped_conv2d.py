@@ -10,7 +10,7 @@ cycle if groups have one or two channels.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, lcm
 from typing import Any
@@ -30,8 +30,9 @@ from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .conv2d.sizes import Conv2dSizes
-from .parts.epilogue import epilogue
+from .parts.epilogue import Step, epilogue
 from .parts.product import Product, of_term, reduce_axes, term_axis
+from .parts.residual import Addition
 from .parts.window import padded
 
 Array = npt.NDArray[Any]
@@ -68,6 +69,11 @@ class GroupedConv2d:
     def products(self) -> int:
         """GEMM micro-ops per vector of results."""
         return self.group.inputs * self.group.kernel[0] * self.weights_per_row
+
+    def followed_by(self, step: Step) -> GroupedConv2d | None:
+        """These convolutions with a ``step`` at their end; None if that is impossible."""
+        group = None if isinstance(step, Addition) else self.group.followed_by(step)
+        return None if group is None else replace(self, group=group)
 
     def scheduled(self, env: Environment, knobs: GroupedConv2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

@@ -12,7 +12,9 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
+from .parts.epilogue import Step
 from .parts.pointwise import Pointwise, PointwiseKnobs
+from .parts.steps import Table
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,10 @@ class PointwiseLookup(Pointwise):
 
     vectors: int
     table_elements: int
+
+    def followed_by(self, step: Step) -> PointwiseLookup | None:
+        """This operator if the ``step`` is a `Table`, to be composed with its own; else None."""
+        return self if isinstance(step, Table) else None
 
     @property
     def parameter_count(self) -> int:

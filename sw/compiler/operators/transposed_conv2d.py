@@ -22,8 +22,9 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .parts.epilogue import Requantization, epilogue
+from .parts.epilogue import Requantization, Step, epilogue, followed_by
 from .parts.product import Product, reduce_axes
+from .parts.steps import Table
 from .parts.window import padded
 
 
@@ -47,6 +48,10 @@ class TransposedConv2d:
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     output_padding: tuple[int, int] = (0, 0)
     pad_value: int = 0
+
+    def followed_by(self, step: Step) -> TransposedConv2d | None:
+        """This convolution with a ``step`` at its end; None unless the step is a `Table`."""
+        return followed_by(self, step) if isinstance(step, Table) else None
 
     def scheduled(self, env: Environment, knobs: TransposedConv2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

@@ -42,8 +42,8 @@ The rules in this folder rewrite that form and others:
 - successive Transpose are merged, reductions are hoisted over a Transpose, averages over the rows
   of matrices become averages over the columns of their transpose, and a Transpose to channels last
   sinks below element-wise operators,
-- DequantizeLinear → QuantizeLinear with equal parameters, no-ops, and duplicate QuantizeLinear are
-  removed.
+- DequantizeLinear → QuantizeLinear with equal parameters, no-ops, and duplicate QuantizeLinear and
+  views are removed.
 
 The reference results are those of this form in ONNX Runtime without optimizations. Operators that
 no rule matches are unchanged.
@@ -97,6 +97,7 @@ from .simpler_forms import (
     leave_out_empty,
     merge_reshapes,
     share_quantize,
+    share_view,
     slice_of_gather,
     slices_of_split,
     smaller_windows,
@@ -193,6 +194,7 @@ _RULES: tuple[Rule, ...] = (
     matmul_of_gemm,
     matmul_of_einsum,
     share_quantize,
+    share_view,
     reduce_before_transpose,
     reduce_columns,
     sink_transpose,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import isqrt
 from typing import Any
@@ -306,12 +307,34 @@ def share_quantize(network: Network, node: Node) -> bool:
     """Merge QuantizeLinear of one tensor with equal parameters. With the option
     ``DedicatedQDQPair``, ONNX Runtime's quantizer writes one per reader."""
     own = parameters_of(network, node, "QuantizeLinear")
-    if own is None or node.outputs[0] in network.outputs:
-        return False
-    for other in network.nodes.readers(node.inputs[0]):
+
+    def is_equal(other: Node) -> bool:
         parameters = parameters_of(network, other, "QuantizeLinear")
-        earlier = network.nodes.place(other) < network.nodes.place(node)
-        if earlier and parameters is not None and own.same_as(parameters):
+        return own is not None and parameters is not None and own.same_as(parameters)
+
+    return own is not None and _share(network, node, is_equal)
+
+
+def share_view(network: Network, node: Node) -> bool:
+    """Merge views of one tensor with the same shape: queries, keys and values of one sequence are
+    products of the same rows."""
+    shape = network.types[node.outputs[0]].shape if _reshapes(node) else None
+
+    def is_equal(other: Node) -> bool:
+        result = other.outputs[0] if _reshapes(other) else None
+        return result is not None and network.types[result].shape == shape
+
+    return shape is not None and _share(network, node, is_equal)
+
+
+def _share(network: Network, node: Node, is_equal: Callable[[Node], bool]) -> bool:
+    """Replace ``node`` by an earlier reader of its first input that ``is_equal``."""
+    if node.outputs[0] in network.outputs:
+        return False
+    place = network.nodes.place
+    for other in network.nodes.readers(node.inputs[0]):
+        is_first = other.inputs[0] == node.inputs[0] and place(other) < place(node)
+        if is_first and is_equal(other):
             network.nodes.remove(node)
             network.rename(node.outputs[0], other.outputs[0])
             return True

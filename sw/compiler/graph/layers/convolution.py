@@ -102,10 +102,7 @@ def _convolution(
     fused = fused_projection(product, workload, packed_weights, out, tensors)
     if fused is not None:
         return fused
-    layer = product.layer(tensors, source, out, conv2d, workload, packed_weights)
-    if isinstance(product, QuantizedProduct):
-        tensors.convolutions[layer.result.tensor] = layer, workload
-    return layer
+    return product.layer(tensors, source, out, conv2d, workload, packed_weights)
 
 
 def _grouped(

@@ -18,15 +18,16 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
 from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup, lookup
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
+from amaranth_vta.sw.compiler.operators.parts.steps import PerChannelLine, Table
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.factors import as_terms, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .fusion.fused_function import fused_function
+from .fusion.fused_step import fused_step
 from .parts.layer import Layer, Unsupported
-from .parts.lines import channel_lines, line
+from .parts.lines import channel_lines, line, step_lines
 from .parts.one_tensor import OneTensor, before, named, results
 from .parts.tensors import Tensors
 from .parts.tiled_constants import pack_bias
@@ -92,7 +93,9 @@ def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
         alone = PointwiseLookup(vectors, config.table_elements)
         workload: PointwiseLookup | WeightedSum = alone
         packed = pack(te.table_tiles(table, config), tensors.env.acc_dtype)
-        if fused := fused_function(function, alone, packed, limits, tensors):
+        if fused := fused_step(
+            function, Table(config.table_elements), packed, alone, limits, tensors
+        ):
             return fused
         made, given = tensors.function(lookup, workload, last), {"table": packed}
     else:
@@ -110,22 +113,29 @@ def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
 
 def _of_channels(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
     """The layer of a function that differs per channel: a depthwise 1×1 convolution."""
-    config = tensors.config
-    weights, parameters = channel_lines(table, function.zero_point(tensors.network), config)
+    config, zero_point = tensors.config, function.zero_point(tensors.network)
     image = tensors.images[tensors.root(function.source)]
+    limits = int(table.min()), int(table.max())
     n, c, h, w = image
     way = grouping(c, c, c, config)
-    terms = terms_between(int(weights.min()), int(weights.max()))
     group = Conv2d(
-        *(tiles(n, config.batch), way.inputs, way.outputs, h, w, (1, 1), PerChannelScale()),
-        terms=terms,
+        *(tiles(n, config.batch), way.inputs, way.outputs, h, w, (1, 1), PerChannelScale())
     )
-    made = tensors.function(grouped_conv2d, GroupedConv2d(way.groups, group), function.nodes[-1])
+    alone = GroupedConv2d(way.groups, group)
+    if tensors.root(function.source) in tensors.products:
+        found = step_lines(table, zero_point, config)
+        if found is not None:
+            line, packed = PerChannelLine(found[0]), pack_bias(found[1], config)
+            if fused := fused_step(function, line, packed, alone, limits, tensors):
+                return fused
+    weights, parameters = channel_lines(table, zero_point, config)
+    terms = terms_between(int(weights.min()), int(weights.max()))
+    alone = replace(alone, group=replace(group, terms=terms))
+    made = tensors.function(grouped_conv2d, alone, function.nodes[-1])
     kernels = grouped_weights(as_terms(weights.reshape(c, 1, 1, 1), terms), c, config)
     given = {
         "weights": pack(kernels, tensors.env.wgt_dtype),
         "requantization": pack_bias(parameters, config),
     }
     source = TiledTensor(tensors.root(function.source), image, tensors.input_layout)
-    limits = int(table.min()), int(table.max())
     return tensors.layer(function.absorbed, [source], image, made, given, limits)

@@ -76,7 +76,7 @@ def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tenso
     convolution, if windows are dilated or overlap too much, or if two layers take fewer cycles.
     ``alone`` is the pooling as its own layer."""
     name = node.inputs[0]
-    known = tensors.convolutions.get(name)
+    known = tensors.convolution(name)
     if known is None or alone.dilations != (1, 1) or tensors.network.only_reader(name) is not node:
         return None
     output = (alone.output_height, alone.output_width)

@@ -77,7 +77,9 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     layer = tensors.layer((node, *clip), sources, out, made, {}, limits, macs)
     if isinstance(how, WholeSums):
         layer = in_parts(layer, how, tensors)
-    return replace(layer, constants=layer.constants | row_weights)
+    layer = replace(layer, constants=row_weights | layer.constants)
+    tensors.products[layer.result.tensor] = layer, dense, workload
+    return layer
 
 
 def _cheapest(plain: Dense, zero: int, config: Config) -> Dense:

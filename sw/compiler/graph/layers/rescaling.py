@@ -63,7 +63,11 @@ def quantization(node: Node, tensors: Tensors) -> Layer:
     whole = before(network, node)
     if whole is not None and any(item.operator not in CLAMPS for item in whole.operators):
         return function_layer(whole, tensors)
-    if whole is not None and tensors.config.lookup and whole.source in tensors.products:
+    if (
+        whole is not None
+        and tensors.config.lookup
+        and tensors.root(whole.source) in tensors.products
+    ):
         return function_layer(whole, tensors)
     out = parameters_of(network, node, "QuantizeLinear")
     clamps: list[Node] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from amaranth_vta.sw.compiler.graph.canonical.integer_averages import AVERAGES
@@ -9,7 +11,9 @@ from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
+from amaranth_vta.sw.compiler.operators.dense import Dense
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
+from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 
 from .parts.layer import Layer, Unsupported
@@ -40,9 +44,41 @@ def transposition(node: Node, tensors: Tensors) -> Layer:
     sizes = [*shape]
     sizes[channels] = tiles(shape[channels], config.block_out)
     workload = _without_ones(sizes, order)
+    between = [] if source == node.inputs[0] else [network.maker(node.inputs[0])]
+    if fused := _fused(source, [*filter(None, between), *nodes], workload, out, tensors):
+        return fused
     function = tensors.function(permute, workload, node)
     given = [tensors.source(source, image)]
     return tensors.layer(nodes, given, out, function, {}, tensors.range(source))
+
+
+def _fused(
+    source: str, nodes: Sequence[Node], workload: Permute, out: Image, tensors: Tensors
+) -> Layer | None:
+    """Fuse a permutation with the layer that produces ``source``, which then stores its results in
+    this order. None if it cannot, or if nodes besides ``nodes`` read them."""
+    root = tensors.root(source)
+    known = tensors.products.get(root)
+    if known is None or not tensors.is_only_read_by(root, nodes):
+        return None
+    anchor, make, made = known
+    if not isinstance(made, Dense):
+        return None
+    stored = made.permuted(workload)
+    if stored is None or not is_faster(stored, (made, workload), tensors.config):
+        return None
+    layer = tensors.layer(
+        (*anchor.nodes, *nodes),
+        anchor.sources,
+        out,
+        tensors.function(make, stored, anchor.nodes[0]),
+        anchor.constants,
+        tensors.range(source),
+        anchor.macs,
+    )
+    layer = replace(layer, operator=f"{anchor.operator}+Transpose")
+    tensors.products[layer.result.tensor] = layer, make, stored
+    return layer
 
 
 def _source(node: Node, tensors: Tensors, shape: Shape) -> tuple[str, Image, int]:
@@ -82,9 +118,10 @@ def _result(
         reader = tensors.network.only_reader(node.outputs[0])
         joined = reader is not None and reader.operator == "Reshape" and not reader.domain
         if reader is not None and joined and shape[-1] % tensors.config.block_out == 0:
-            whole = tensors.network.types[reader.outputs[0]].shape
-            if whole is not None and whole[-1] == prod(shape[-2:]):
-                return (node, reader), (prod(shape[:-2]), whole[-1], 1, 1)
+            whole: Image = (prod(shape[:-2]), prod(shape[-2:]), 1, 1)
+            joined_shape = tensors.network.types[reader.outputs[0]].shape or ()
+            if joined_shape == whole or joined_shape[-1:] == whole[1:2]:
+                return (node, reader), whole
         return (node,), rows
     if channels != 1 or len(shape) > _MOST_DIMENSIONS:
         raise Unsupported("channels would change their places within tiles")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer
@@ -42,9 +42,14 @@ class _Planner:
             hosts = [item for item in segment if isinstance(item, HostNode)]
             if hosts:
                 self._run_host(hosts)
-            for item in segment:
-                if isinstance(item, Layer):
-                    self._run_layer(item)
+            layers = [item for item in segment if isinstance(item, Layer)]
+            # Transfers first, since those between layers would divide their launch.
+            for layer in layers:
+                self._bring_to_machine(layer, lambda source: source.tensor in self.on_host)
+            for layer in layers:
+                self._bring_to_machine(layer)
+                self.done.append(layer)
+                self.held[layer.result.tensor] = [layer.result]
         for name in self.network.outputs:
             self._bring_to_host(name)
         return self.done
@@ -71,15 +76,16 @@ class _Planner:
         self.done.append(RunHost(data, tuple(inputs), tuple(outputs), tuple(operators)))
         self.on_host.update(outputs)
 
-    def _run_layer(self, layer: Layer) -> None:
-        for source in layer.sources:
+    def _bring_to_machine(
+        self, layer: Layer, which: Callable[[TiledTensor], bool] = lambda _: True
+    ) -> None:
+        """Transfer the sources of ``layer`` that the machine does not hold yet."""
+        for source in filter(which, layer.sources):
             held = self.held.setdefault(source.tensor, [])
             if not any(source.is_in_memory_of(other) for other in held):
                 self._bring_to_host(source.tensor)
                 self.done.append(ToMachine(source, source.buffer))
                 held.append(source)
-        self.done.append(layer)
-        self.held[layer.result.tensor] = [layer.result]
 
     def _bring_to_host(self, name: str) -> None:
         if name in self.on_host:

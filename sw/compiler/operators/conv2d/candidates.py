@@ -95,7 +95,7 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
         pixels = knobs.outputs * c.image_rows(knobs.rows) * c.image_columns(knobs.columns)
         pooled = c.pooling.operations
     gemm = pixels * (c.products + knobs.resets(c, config) + added) / steps
-    alu = pixels * c.operations + vectors * pooled
+    alu = pixels * c.requantize.operations + vectors * pooled
     stored = vectors * c.requantize.parts * config.out.element_bytes
     store = bus_cycles(config, 1, stored)
     image = bus_cycles(
@@ -117,7 +117,7 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     step = np.maximum(step, (gemm + load + ROUND_TRIP_CYCLES) / copies)
     turn = (steps * gemm + alu + store + ROUND_TRIP_CYCLES) / banks
     # All but the last ALU passes keep GEMM from issuing the next tile.
-    issue = steps * gemm + vectors * max(c.operations - OVERLAPPING_PASSES, 0)
+    issue = steps * gemm + vectors * max(c.requantize.operations - OVERLAPPING_PASSES, 0)
     slowest = np.maximum(np.maximum(steps * step, turn), issue)
     total: Array = load_first + tiles * slowest + alu + store
     return total

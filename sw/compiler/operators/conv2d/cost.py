@@ -74,7 +74,7 @@ class _Tiles:
         pixels = sum(tile.nest.pixels for tile in self.tiles)
         gemm = pixels * (c.products + resets + (c.addition is not None))
         last = self.tiles[-1].nest
-        alu = (last.pixels if self.config.overlap else pixels) * c.operations
+        alu = (last.pixels if self.config.overlap else pixels) * c.requantize.operations
         stored = last.vectors * c.requantize.parts * self.config.out.element_bytes
         store = bus_cycles(self.config, 1, stored, reads=False)
         least = gemm + alu + float(store)
@@ -88,8 +88,8 @@ class _Tiles:
         pipeline.load_for_compute(micro_ops)
         if knobs.in_turn:
             self._load_constants(c.outputs)
-        if c.parameters:
-            pipeline.load_for_compute(c.parameters * self.config.acc.element_bytes)
+        if c.requantize.shared:
+            pipeline.load_for_compute(c.requantize.shared * self.config.acc.element_bytes)
         copies, resets = knobs.copies_of_results(), knobs.resets(c, self.config)
         stores: list[Task] = []
         alu: Task | None = None
@@ -121,7 +121,7 @@ class _Tiles:
                 self._load_constants(nest.outputs)
             # The WaitForAlu that `mark_independent` inserts before each epilogue.
             waited = pipeline.reset(0, [alu]) if knobs.in_turn and alu is not None else None
-            alu = pipeline.alu(vectors, [gemm, waited], c.operations)
+            alu = pipeline.alu(vectors, [gemm, waited], c.requantize.operations)
             if c.pooling is not None:
                 alu = pipeline.alu(nest.vectors * c.pooling.operations, [alu])
             stores.append(self._store(nest, alu))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
@@ -21,11 +21,6 @@ from .stages import scheduled
 @dataclass(frozen=True)
 class Conv2d(Conv2dSizes):
     """A convolution of these sizes as a workload for the tuner."""
-
-    def without_parameters(self) -> Conv2d:
-        if self.addition is None:
-            return self
-        return replace(self, addition=self.addition.without_parameters())
 
     def scheduled(self, env: Environment, knobs: Conv2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

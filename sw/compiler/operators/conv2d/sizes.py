@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Self
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization, Step, followed_by
 from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.compiler.operators.parts.window import SlidingWindow
@@ -21,9 +22,8 @@ class Conv2dSizes(SlidingWindow):
     """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
     BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` of the input are in pixels; ``pads``
     are rows and columns of ``pad_value`` at the top, left, bottom and right. Each weight is the sum
-    of ``terms`` values of wgt_dtype, for weights that need more bits. An ``addition`` of another
-    tensor or a ``pooling`` may be fused; with a pooling, ``output_height`` and ``output_width`` are
-    the size after it.
+    of ``terms`` values of wgt_dtype, for weights that need more bits. A ``pooling`` may be
+    fused; ``output_height`` and ``output_width`` are then the size after it.
     """
 
     batch: int
@@ -38,7 +38,6 @@ class Conv2dSizes(SlidingWindow):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
     terms: int = 1
-    addition: Addition | None = None
     pooling: Pooling | None = None
 
     @property
@@ -62,25 +61,18 @@ class Conv2dSizes(SlidingWindow):
         """Whether each tile is one row of maxima and carries results over to the tile below."""
         return self.pooling is not None and self.pooling.carries
 
-    @property
-    def operations(self) -> int:
-        """ALU micro-ops per vector of results."""
-        added = 0 if self.addition is None else self.addition.operations
-        return self.requantize.operations + added
+    def without_parameters(self) -> Self:
+        """The same sizes with placeholders for constants that are arguments."""
+        return replace(self, requantize=self.requantize.without_parameters())
+
+    def followed_by(self, step: Step) -> Self | None:
+        """This convolution with a ``step`` at its end; None if that is impossible."""
+        return followed_by(self, step) if self.pooling is None else None
 
     @property
-    def accumulators(self) -> int:
-        """Accumulators live at a time per result."""
-        if self.addition is None:
-            return self.requantize.accumulators
-        # The other operand is live before the first stage.
-        return max(self.requantize.accumulators + 1, self.addition.accumulators)
-
-    @property
-    def parameters(self) -> int:
-        """Accumulators for constants that all results share."""
-        added = 0 if self.addition is None else self.addition.constants.parameter_count
-        return self.requantize.shared + added
+    def addition(self) -> Addition | None:
+        """The addition of another tensor, fused with the convolution."""
+        return self.requantize.addition
 
     @property
     def weights_per_row(self) -> int:
@@ -199,7 +191,7 @@ class Conv2dKnobs:
         weights = self.outputs * self.inputs * self.kernel_rows * c.weights_per_row
         vectors = self.outputs * self.rows * self.columns
         pixels = self.outputs * c.held_rows(self.rows) * c.image_columns(self.columns)
-        results = c.accumulators * pixels + vectors * (c.pooling is not None)
+        results = c.requantize.accumulators * pixels + vectors * (c.pooling is not None)
         if c.pooling is not None and c.pooling.carries:
             # Carried results have twice as many copies.
             width = self.columns if c.pooling.columns_first else c.image_columns(self.columns)
@@ -214,7 +206,7 @@ class Conv2dKnobs:
             (self.copies_of_weights(c) * weights + added <= config.wgt.depth)
             & (self.copies_of_image(c) * self.image_elements(c) + added_vectors <= config.inp.depth)
             & (
-                banks * (results + c.requantize.constants * channels) + c.parameters
+                banks * (results + c.requantize.constants * channels) + c.requantize.shared
                 <= config.acc.depth
             )
         )

@@ -101,7 +101,6 @@ def expression(c: Conv2dSizes, env: Environment) -> Product:
         lambda n, o, h, w: (o,),
         c.requantize,
         env,
-        addition=c.addition,
         pooling=c.pooling,
     )
     return Product(x, w, x_buf, w_buf, axes, conv, end)

@@ -8,13 +8,13 @@ halo of output tiles is expanded twice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, Step
 from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
@@ -27,6 +27,11 @@ from .stages import scheduled
 @dataclass(frozen=True)
 class ExpandedConv2d(ExpandedSizes):
     """An `ExpandedSizes` as an operator."""
+
+    def followed_by(self, step: Step) -> ExpandedConv2d | None:
+        """This workload with a ``step`` at its end; None if that is impossible."""
+        depthwise = self.depthwise.followed_by(step)
+        return None if depthwise is None else replace(self, depthwise=depthwise)
 
     def scheduled(self, env: Environment, knobs: ExpandedConv2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

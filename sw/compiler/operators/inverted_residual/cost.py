@@ -108,7 +108,7 @@ class _Tiles:
         """Adds the tasks of one iteration at a time."""
         a, b, c, config = self.a, self.d.group, self.c, self.config
         kept = constants(self.workload.expanded)
-        kept += c.requantize.constants * c.outputs + c.parameters
+        kept += c.requantize.constants * c.outputs + c.requantize.shared
         self.pipeline.load_for_compute(kept * config.acc.element_bytes)
         each, shared = weights_of(self.workload.expanded)
         weights = a.outputs * (each + c.outputs * c.terms) + shared + (c.addition is not None)
@@ -179,7 +179,7 @@ class _Tiles:
             self.added.load(*moved, None)
             stored = self.stores[-added_copies(self.workload)]
             self.added.use(self.pipeline.gemm(results, [self.added.loaded, stored]))
-        alu = self.pipeline.alu(results, [], self.c.operations)
+        alu = self.pipeline.alu(results, [], self.c.requantize.operations)
         self.stores.append(self.pipeline.store(*moved, [alu]))
         return alu
 

@@ -15,8 +15,7 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import is_possible as is_expansion_possible
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
-from amaranth_vta.sw.compiler.operators.parts.residual import Addition
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, Step
 from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
@@ -34,11 +33,12 @@ class InvertedResidual(InvertedResidualSizes):
 
     def without_parameters(self) -> InvertedResidual:
         """The same workload with placeholder factors in the addition: these are arguments."""
-        addition = self.projection.addition
-        return self if addition is None else self.followed_by(addition.without_parameters())
+        return replace(self, projection=self.projection.without_parameters())
 
-    def followed_by(self, addition: Addition) -> InvertedResidual:
-        return replace(self, projection=replace(self.projection, addition=addition))
+    def followed_by(self, step: Step) -> InvertedResidual | None:
+        """This workload with a ``step`` at its end; None if that is impossible."""
+        projection = self.projection.followed_by(step)
+        return None if projection is None else replace(self, projection=projection)
 
     def scheduled(self, env: Environment, knobs: InvertedResidualKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

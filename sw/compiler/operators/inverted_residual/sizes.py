@@ -62,11 +62,11 @@ def fits(workload: InvertedResidualSizes, config: Config, knobs: InvertedResidua
     forwarded = 2 * size.padded + 2 * size.results
     each, shared = weights_of(expanded)
     weights = a.outputs * (each + c.outputs * c.terms) + shared
-    kept = constants(expanded) + c.requantize.constants * c.outputs + c.parameters
+    kept = constants(expanded) + c.requantize.constants * c.outputs + c.requantize.shared
     held = 1 if results_bank(workload) is None else 2
     if c.addition is not None:
         # The other operand is loaded once the tile is summed, and so is an identity matrix.
-        held += c.accumulators - 1
+        held += c.requantize.accumulators - 1
         image, weights = image + results, weights + 1
     return (
         image + forwarded <= config.inp.depth

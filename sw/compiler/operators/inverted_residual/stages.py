@@ -56,7 +56,6 @@ def _projection(workload: InvertedResidualSizes, x: Tensor, env: Environment) ->
         lambda n, o, h, w: (o,),
         c.requantize,
         env,
-        addition=c.addition,
         name="projected_",
     )
     return Product(x, w, x, w_buf, axes, total, end)
@@ -76,8 +75,8 @@ def scheduled(
     s[end.y].pragma(o, env.dma_copy)
 
     place_epilogue(s, end, env)
-    added = [] if end.residual is None else end.residual.stages
-    own = end.stages[: len(end.stages) - len(added)]
+    first = len(end.stages) if end.residual is None else end.stages.index(end.residual.stages[0])
+    own, added = end.stages[:first], end.stages[first:]
     bank, copies = results_bank(workload), added_copies(workload)
     place_stages(s, (total, *own), (end.y, wo), 2, bank, env)
     if end.residual is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.hw import timing
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
@@ -17,14 +19,103 @@ from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 from .pooling import Pooling
 from .residual import Addition, Residual
+from .steps import (
+    Constant,
+    PerChannelLine,
+    Table,
+    looked_up,
+    requantized,
+    shared_constants,
+)
 
 Array = npt.NDArray[Any]
-# Returns constant number n at an index of the total.
-Constant = Callable[..., Expr]
+# An element-wise operation on requantized results.
+Step = Table | PerChannelLine | Addition
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requantization(ABC):
+    """A way to requantize a sum of products, and the element-wise steps that follow. Subclasses
+    describe the requantization alone by the properties that begin with ``own``.
+    """
+
+    then: tuple[Step, ...] = ()
+
+    constants_name: ClassVar[str]
+    # Number of out_dtype outputs per result.
+    parts = 1
+    # Accumulators for constants per tile of output channels.
+    own_constants: ClassVar[int] = 1
+
+    @property
+    def own_shared(self) -> int:
+        """Accumulators for constants that all channels share."""
+        return 0
+
+    @property
+    @abstractmethod
+    def own_operations(self) -> int:
+        """ALU micro-ops per vector of results."""
+
+    @property
+    def own_accumulators(self) -> int:
+        """Accumulators live at a time per result."""
+        return 1
+
+    @abstractmethod
+    def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
+        """The stages from ``total`` to its requantized value, the last stage."""
+
+    @property
+    def constants(self) -> int:
+        """Accumulators for constants, per tile of output channels."""
+        return self.own_constants + sum(step.constants for step in self.then)
+
+    @property
+    def shared(self) -> int:
+        """Accumulators for constants that all channels share."""
+        return self.own_shared + sum(step.shared for step in self.then)
+
+    @property
+    def operations(self) -> int:
+        """ALU micro-ops per vector of results."""
+        return self.own_operations + sum(step.operations for step in self.then)
+
+    @property
+    def parameter_cycles(self) -> int:
+        """Cycles of the ALU, per tile of output channels, in which it reads parameters."""
+        per_channel = (self.constants - self.own_constants) // REQUANTIZE_PARAMETERS
+        return (per_channel + (self.own_constants > 1)) * timing.PARAMETER_CYCLES
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulators live at a time per result."""
+        # The other operand of an addition is live before the first stage.
+        own = self.own_accumulators + (self.addition is not None)
+        return max([own, *(step.accumulators for step in self.then)])
+
+    @property
+    def addition(self) -> Addition | None:
+        """The addition of another tensor among the steps."""
+        return next((step for step in self.then if isinstance(step, Addition)), None)
+
+    def without_parameters(self) -> Self:
+        """The same stages with placeholders for constants that are arguments."""
+        return replace(self, then=tuple(step.without_parameters() for step in self.then))
+
+    def followed_by(self, step: Step) -> Self | None:
+        """This requantization with another ``step``; None if that is impossible. A `Table` behind
+        another is composed with it.
+        """
+        if isinstance(step, Addition) and self.addition is not None:
+            return None
+        if isinstance(step, Table) and self.then[-1:] == (step,):
+            return self
+        return replace(self, then=(*self.then, step))
 
 
 @dataclass(frozen=True)
-class RoundingShift:
+class RoundingShift(Requantization):
     """Division by 2^``shift``, rounding half to even, then clipping to ``low`` and ``high``. Runs
     on every machine. Its only constant is the bias, with ``half`` added.
     """
@@ -33,13 +124,7 @@ class RoundingShift:
     low: int
     high: int
 
-    # Accumulators for constants that all channels share.
-    shared = 0
     constants_name = "bias"
-    # Accumulators for constants, per tile of output channels.
-    constants = 1
-    # Number of out_dtype outputs per result.
-    parts = 1
 
     @property
     def half(self) -> int:
@@ -49,13 +134,11 @@ class RoundingShift:
         return 1 << self.shift >> 1
 
     @property
-    def operations(self) -> int:
-        """ALU micro-ops per vector of results."""
+    def own_operations(self) -> int:
         return 9 if self.shift else 3
 
     @property
-    def accumulators(self) -> int:
-        """Accumulators live at a time per result."""
+    def own_accumulators(self) -> int:
         return 2 if self.shift else 1
 
     def evaluate(self, total: Array) -> Array:
@@ -97,42 +180,21 @@ class RoundingShift:
 
 
 @dataclass(frozen=True)
-class PerChannelScale:
+class PerChannelScale(Requantization):
     """Any scale per channel, with zero point and bounds, by REQUANTIZE, for machines that have it.
-    Its constants are `te.requantization_parameters`, including the bias. With a ``table``, which
-    takes that many accumulators (`Config.table_elements`), a LOOKUP of the result follows.
+    Its constants are `te.requantization_parameters`, including the bias.
     """
 
-    table: int = 0
-
     constants_name = "parameters"
-    constants = REQUANTIZE_PARAMETERS
-    accumulators = 1
-    parts = 1
-
-    @property
-    def shared(self) -> int:
-        return self.table
-
-    @property
-    def operations(self) -> int:
-        """ALU micro-ops per vector of results."""
-        return 2 if self.table else 1
+    own_constants = REQUANTIZE_PARAMETERS
+    own_operations = 1
 
     def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
-        """The stage from ``total`` to its requantized value."""
-        numbers = range(self.constants)
-        return [
-            te.compute(
-                total.shape,
-                lambda *i: te.requantize(total(*i), *(constant(number, *i) for number in numbers)),
-                f"{total.name}_rescaled",
-            )
-        ]
+        return [requantized(total, constant, f"{total.name}_rescaled")]
 
 
 @dataclass(frozen=True)
-class WholeSums:
+class WholeSums(Requantization):
     """No requantization: stores the biased sum in ``parts`` of out_dtype, lowest bits first, as a
     leading dimension of the output. The host combines them.
     """
@@ -140,57 +202,57 @@ class WholeSums:
     parts: int
 
     constants_name = "bias"
-    constants = 1
 
     @property
-    def shared(self) -> int:
+    def own_shared(self) -> int:
         return self.parts if self.parts > 1 else 0
 
     @property
-    def operations(self) -> int:
-        """ALU micro-ops per vector of results: each part is a shifted copy."""
-        return 1 + 3 * self.shared
+    def own_operations(self) -> int:
+        # Each part is a shifted copy.
+        return 1 + 3 * self.own_shared
 
     @property
-    def accumulators(self) -> int:
-        """Accumulators live at a time per result."""
-        return 1 + self.shared
+    def own_accumulators(self) -> int:
+        return 1 + self.own_shared
+
+    def followed_by(self, step: Step) -> None:
+        return None
 
     def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
-        """The stage with the biased sum."""
         return [
             te.compute(total.shape, lambda *i: total(*i) + constant(0, *i), f"{total.name}_biased")
         ]
 
     def shifts(self, env: Environment) -> Array:
         """Shared constants (parts, BATCH, BLOCK_OUT) acc_dtype: the shift in bits for each part."""
-        amounts = np.arange(self.shared, dtype=env.acc_dtype) * env.OUT_WIDTH
+        amounts = np.arange(self.own_shared, dtype=env.acc_dtype) * env.OUT_WIDTH
         return amounts.repeat(env.BATCH * env.BLOCK_OUT).reshape(-1, env.BATCH, env.BLOCK_OUT)
-
-
-# The ways to requantize a sum of products.
-Requantization = RoundingShift | PerChannelScale | WholeSums
 
 
 @dataclass(frozen=True)
 class Epilogue:
     """Tensors of an epilogue. ``constants`` is the argument with bias or parameters, and ``buffer``
-    its copy in accumulators; ``stages`` lead from the total to ``y``, the output, out_dtype, and
-    include the stages of ``residual``, if any, at the end. ``shared`` is the argument with
-    constants that all channels share, and its buffer.
+    its copy in accumulators; ``stages`` lead from the total to ``y``, the output, out_dtype.
+    ``args`` are the arguments with constants, ``shared`` the buffers of those that all channels
+    share, except those of ``residual``, the addition among the stages, if any.
     """
 
     constants: Tensor
     buffer: Tensor
     stages: list[Tensor]
     y: Tensor
+    args: list[Tensor]
+    shared: list[Tensor]
     residual: Residual | None
-    shared: tuple[Tensor, Tensor] | None
 
-    @property
-    def args(self) -> list[Tensor]:
-        """The arguments with constants, except those of ``residual``."""
-        return [self.constants, *([self.shared[0]] if self.shared else [])]
+
+def followed_by(workload: Any, step: Step) -> Any | None:
+    """``workload``, which has a field ``requantize``, with ``step`` behind its requantization; None
+    if that is impossible.
+    """
+    ended = workload.requantize.followed_by(step)
+    return None if ended is None else replace(workload, requantize=ended)
 
 
 def epilogue(
@@ -200,7 +262,6 @@ def epilogue(
     requantize: Requantization,
     env: Environment,
     output: Callable[[Tensor], Tensor] | None = None,
-    addition: Addition | None = None,
     pooling: Pooling | None = None,
     name: str = "",
 ) -> Epilogue:
@@ -209,10 +270,10 @@ def epilogue(
     ``channels`` are the extents of the channel tiles; ``position`` maps an index of ``total``,
     without the two dimensions within a tile, to channel-tile indices. The bias is (*channels,
     BATCH, BLOCK_OUT) acc_dtype, with `RoundingShift.half` added; the parameters of a
-    `PerChannelScale` are (*channels, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT). ``output`` builds
-    ``y`` from the last stage where its shape differs from that of ``total``. The table of
-    ``requantize``, if any, is an argument (`te.table_tiles`), and so are `WholeSums.shifts`. An
-    ``addition`` or a ``pooling`` comes last. ``name`` is a prefix for the names of constants.
+    `PerChannelScale` and of the lines behind it are (*channels, `Requantization.constants`, BATCH,
+    BLOCK_OUT). `WholeSums.shifts` and the tables and the addition behind ``requantize`` are
+    arguments, in order. ``output`` builds ``y`` from the last stage where its shape differs from
+    that of ``total``. A ``pooling`` comes last. ``name`` is a prefix for the names of constants.
     """
     numbers = (requantize.constants,) if requantize.constants > 1 else ()
     constants = te.placeholder(
@@ -225,17 +286,31 @@ def epilogue(
     def constant(number: int, *i: Expr) -> Expr:
         return buffer(*position(*i[:-2]), *([number] if numbers else []), *i[-2:])
 
-    stages, shared = requantize.stages(total, constant, env), None
-    if isinstance(requantize, WholeSums):
-        if requantize.shared:
-            shared = shared_constants(requantize.shared, f"{name}shifts", env)
-            stages.append(_parts(stages[-1], shared[1]))
-    elif requantize.shared:
-        shared = shared_constants(requantize.shared, f"{name}table", env)
-        stages.append(looked_up(stages[-1], shared[1]))
-    residual = None if addition is None else Residual(addition, stages[-1], env)
-    if residual is not None:
-        stages = [*stages, *residual.stages]
+    args = [constants]
+    shared: list[Tensor] = []
+    residual: Residual | None = None
+
+    def share(elements: int, what: str) -> Tensor:
+        given, kept = shared_constants(elements, f"{name}{what}{len(shared) or ''}", env)
+        args.append(given)
+        shared.append(kept)
+        return kept
+
+    stages, used = requantize.stages(total, constant, env), requantize.own_constants
+    if isinstance(requantize, WholeSums) and requantize.shared:
+        stages.append(_parts(stages[-1], share(requantize.shared, "shifts")))
+    for step in requantize.then:
+        value = stages[-1]
+        if isinstance(step, Table):
+            stages.append(looked_up(value, share(step.elements, "table")))
+        elif isinstance(step, PerChannelLine):
+            first = used
+            stages += step.stages(value, lambda n, *i, first=first: constant(first + n, *i))
+            used += step.constants
+        else:
+            residual = Residual(step, value, env)
+            args += residual.args
+            stages += residual.stages
     if pooling is not None:
         stages = [*stages, *pooling.stages(stages[-1], env)]
     last = stages[-1]
@@ -243,25 +318,10 @@ def epilogue(
         y = te.compute(last.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
     else:
         y = output(last)
-    return Epilogue(constants, buffer, stages, y, residual, shared)
-
-
-def shared_constants(elements: int, name: str, env: Environment) -> tuple[Tensor, Tensor]:
-    """The argument ``name``, ``elements`` tiles shared by all channels, and its buffer."""
-    given = te.placeholder((elements, env.BATCH, env.BLOCK_OUT), name, env.acc_dtype)
-    return given, te.compute(given.shape, lambda *i: given(*i), f"{name}_buf")
+    return Epilogue(constants, buffer, stages, y, args, shared, residual)
 
 
 def _parts(value: Tensor, shifts: Tensor) -> Tensor:
     return te.compute(
         (shifts.shape[0], *value.shape), lambda p, *i: value(*i) >> shifts(p, *i[-2:]), "parts"
     )
-
-
-def looked_up(value: Tensor, table: Tensor) -> Tensor:
-    """The stage that looks up ``value`` in ``table``, given as its buffer."""
-
-    def entry(*i: Expr) -> Expr:
-        return te.lookup(value(*i), *(table(n, *i[-2:]) for n in range(table.shape[0])))
-
-    return te.compute(value.shape, entry, "entries")

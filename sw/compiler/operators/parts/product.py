@@ -30,10 +30,8 @@ class Product:
     @property
     def args(self) -> list[Tensor]:
         end = self.epilogue
-        if end.residual is None:
-            return [self.x, self.w, *end.args, end.y]
-        added = end.residual
-        return [self.x, added.x, self.w, *end.args, *added.args, end.y]
+        added = [] if end.residual is None else [end.residual.x]
+        return [self.x, *added, self.w, *end.args, end.y]
 
     def place_results(
         self,
@@ -63,10 +61,9 @@ class Product:
         """Load bias or parameters at the output axis ``at``, or at the start if None; constants
         that all channels share are always loaded at the start.
         """
-        if self.epilogue.shared is not None:
-            shared = s[self.epilogue.shared[1]]
-            shared.set_scope(env.acc_scope)
-            shared.pragma(shared.op.axis[0], env.dma_copy)
+        for shared in self.epilogue.shared:
+            s[shared].set_scope(env.acc_scope)
+            s[shared].pragma(shared.op.axis[0], env.dma_copy)
         buffer = self.epilogue.buffer
         s[buffer].set_scope(env.acc_scope)
         if at is not None:

@@ -21,24 +21,32 @@ from .identity import identity_operand, multiplied
 @dataclass(frozen=True)
 class Addition:
     """Adds another operand, of the result's shape and out_dtype, times the first factor of
-    ``constants``, to the product's result times the second. Requires a machine on which
+    ``sum``, to the product's result times the second. Requires a machine on which
     `reads_what_it_stores`.
     """
 
-    constants: FixedPoint
+    sum: FixedPoint
+
+    # Accumulators for constants per tile of output channels.
+    constants = 0
 
     def without_parameters(self) -> Addition:
-        return Addition(self.constants.without_parameters())
+        return Addition(self.sum.without_parameters())
+
+    @property
+    def shared(self) -> int:
+        """Accumulators for constants that all channels share."""
+        return self.sum.parameter_count
 
     @property
     def operations(self) -> int:
         """ALU micro-ops per vector."""
-        return self.constants.operations
+        return self.sum.operations
 
     @property
     def accumulators(self) -> int:
         """Accumulators live at a time per result, including the product's."""
-        return 2 + (self.constants.to_even > 0) + bool(self.constants.table)
+        return 2 + (self.sum.to_even > 0) + bool(self.sum.table)
 
 
 class Residual:
@@ -49,7 +57,7 @@ class Residual:
     """
 
     def __init__(self, addition: Addition, value: Tensor, env: Environment) -> None:
-        constants = addition.constants
+        constants = addition.sum
         self._value = value
         self.x = te.placeholder(value.shape, "residual", env.out_dtype)
         self._loaded = te.compute(value.shape, lambda *i: self.x(*i), "residual_inp")

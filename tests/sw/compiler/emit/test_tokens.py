@@ -109,8 +109,7 @@ RESIDUAL = InvertedResidual(
         6,
         5,
         (1, 1),
-        PerChannelScale(),
-        addition=Addition(FixedPoint((5, 3), 7, 4, 0, -99, 99)),
+        PerChannelScale(then=(Addition(FixedPoint((5, 3), 7, 4, 0, -99, 99)),)),
     ),
 )
 PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {

@@ -40,7 +40,12 @@ def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
     scales = scales_of(seed, env)
     constants = addition_constants(*scales, env.config, added(*scales))
     kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
-    requantize = PerChannelScale() if env.config.requantize else RoundingShift(4, -128, 127)
+    then = (Addition(constants),)
+    requantize = (
+        PerChannelScale(then=then)
+        if env.config.requantize
+        else RoundingShift(4, -128, 127, then=then)
+    )
     workload = Conv2d(
         batch=int(rng.integers(1, 3)),
         inputs=int(rng.integers(1, 4)),
@@ -51,7 +56,6 @@ def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
         requantize=requantize,
         strides=(int(rng.integers(1, 3)), int(rng.integers(1, 3))),
         pads=tuple(int(rng.integers(0, size)) for size in (*kernel, *kernel)),  # type: ignore[arg-type]
-        addition=Addition(constants),
     )
     return workload, env
 
@@ -73,14 +77,14 @@ def operands(
     else:
         constants = rng.integers(-90, 90, shape).astype(np.int32)
     assert workload.addition is not None
-    fixed = workload.addition.constants
+    fixed = workload.addition.sum
     given = [fixed.parameters(env)] if fixed.parameter_count else []
     return [x, residual, w, constants, identity_weights(env), *given]
 
 
 def wanted(workload: Conv2d, env: Environment, inputs: list[Any], seed: int) -> Any:
     """The reference: the convolution as an expression, then the sum in float32."""
-    alone = replace(workload, addition=None)
+    alone = replace(workload, requantize=replace(workload.requantize, then=()))
     args = alone.scheduled(env, Conv2dKnobs(1, 1, 1, 1, 1))[1]
     given = dict(zip(args, (inputs[0], inputs[2], inputs[3]), strict=False))
     product = te.evaluate(args[3], given).astype(int)
@@ -139,14 +143,15 @@ def test_the_second_product_and_the_sum_are_one_operation(
     for machine in (env, Environment(replace(env.config, multiply_add=0))):
         scales = scales_of(seed, machine)
         constants = addition_constants(*scales, machine.config, added(*scales))
-        workload = replace(workload, addition=Addition(constants))
+        requantize = replace(workload.requantize, then=(Addition(constants),))
+        workload = replace(workload, requantize=requantize)
         function = tuned(workload, machine, None, "fused")
         assert ("op=MULTIPLY_ADD" in str(function.lowered)) == machine.config.multiply_add
         inputs = operands(workload, machine, function.args, some, seed)
         want = wanted(workload, machine, inputs, seed)
         np.testing.assert_array_equal(run(function, inputs), want)
         uops.append(run.counters["alu_uops"])
-        assert uops[-1] == vectors * workload.operations
+        assert uops[-1] == vectors * workload.requantize.operations
     assert uops[0] == uops[1] - vectors
 
 
@@ -155,10 +160,10 @@ def test_they_take_fewer_cycles_than_two_operators() -> None:
     workload, env = random_case(1, "tiny-extended")
     workload = replace(workload, inputs=6, outputs=6, height=8, width=8, kernel=(3, 3))
     assert workload.addition is not None
-    alone = replace(workload, addition=None)
+    alone = replace(workload, requantize=replace(workload.requantize, then=()))
     pixels = workload.output_height * workload.output_width
     vectors = workload.batch * workload.outputs * pixels
-    parts: list[Any] = [alone, WeightedSum(vectors, workload.addition.constants)]
+    parts: list[Any] = [alone, WeightedSum(vectors, workload.addition.sum)]
     two = sum(estimated_cycles(tuned(part, env, None, "part")) for part in parts)
     products = vectors * (workload.products + 1)
     assert estimated_cycles(tuned(workload, env, None, "fused")) < 1.1 * products < 0.95 * two

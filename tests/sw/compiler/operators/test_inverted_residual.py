@@ -49,9 +49,10 @@ def random_case(seed: int, config: str) -> tuple[InvertedResidual, Environment]:
             outputs=pick.randint(1, 2),
             height=filtered.output_height,
             width=filtered.output_width,
-            requantize=PerChannelScale(),
+            requantize=PerChannelScale(
+                then=pick.choice([(), *((Addition(item),) for item in ADDED)])
+            ),
             terms=pick.choice([1, 1, 2]),
-            addition=pick.choice([None, *map(Addition, ADDED)]),
         )
         workload = InvertedResidual(expanded, projection)
         if isfinite(choose(workload, env.config).cycles):
@@ -71,7 +72,7 @@ def operands(
         elif arg.name == "addition":
             addition = workload.projection.addition
             assert addition is not None
-            found.append(addition.constants.parameters(env))
+            found.append(addition.sum.parameters(env))
         elif "parameters" in arg.name:
             found.append(parameters(arg, rng))
         else:

@@ -82,7 +82,7 @@ def _fused(
     than that convolution and ``alone``. ``macs`` overrides the MACs that ``product`` counts for the
     filters."""
     name = product.nodes[0].inputs[0]
-    known = tensors.convolutions.get(name)
+    known = tensors.convolution(name)
     if known is None or tensors.network.only_reader(name) is not product.nodes[0]:
         return None
     anchor, expansion = known

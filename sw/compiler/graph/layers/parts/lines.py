@@ -6,6 +6,7 @@ convolution: (weight · x + bias) · scale, by GEMM and REQUANTIZE.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -18,6 +19,7 @@ from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.operators.parts.exact import BYTE, line_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoint, NotExact
+from amaranth_vta.sw.compiler.operators.parts.steps import LINE_FACTOR
 
 from .layer import Unsupported
 
@@ -80,8 +82,24 @@ def _channel_lines(data: bytes, zero_point: int) -> tuple[npt.NDArray[np.int16],
     )
 
 
+def step_lines(table: Array, zero_point: int, config: Config) -> tuple[int, Array] | None:
+    """The factor and the parameters of REQUANTIZE int32 (channels, 4) by which a `PerChannelLine`
+    reproduces ``table``; see `channel_lines`. None if it cannot."""
+    if not config.requantize:
+        return None
+    strips = _Strips.of(table)
+    factor = LINE_FACTOR * int(strips.signs[0])
+    found = []
+    for column, sign, slopes in zip(table.T, strips.signs, strips.slopes().T, strict=True):
+        way = _channel_line(column, sign, slopes, zero_point, (np.array([LINE_FACTOR]),))
+        if way is None or way[0] not in (0, factor):
+            return None
+        found.append(way[1])
+    return factor, np.array(found, np.int32)
+
+
 def _channel_line(
-    table: Array, sign: int, slopes: Array, zero_point: int
+    table: Array, sign: int, slopes: Array, zero_point: int, weights: Sequence[Array] = _WEIGHTS
 ) -> tuple[int, Array] | None:
     low, high = int(table.min()), int(table.max())
     if low == high:
@@ -89,9 +107,9 @@ def _channel_line(
     if np.isnan(slopes[0]):
         return None
     tried = np.linspace(_whole(slopes[0]), _whole(slopes[1]), _SLOPES)
-    for weights, slope in product(_WEIGHTS, tried[_FROM_THE_MIDDLE]):
-        signed = weights * sign
-        scales = np.float32(slope) / weights.astype(np.float32)
+    for some, slope in product(weights, tried[_FROM_THE_MIDDLE]):
+        signed = some * sign
+        scales = np.float32(slope) / some.astype(np.float32)
         least, most = _allowed(table - zero_point, signed, scales)
         possible = (np.ceil(least) <= np.floor(most)) & (scales > 0) & (scales < te.SCALE_END)
         # The widest interval of biases first: there, rounding to float32 matters least.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -36,9 +36,8 @@ class Tensors:
     ``views`` maps tensors that only rename another tensor to that tensor. ``images`` are the shapes
     (N, C, H, W) in which the machine holds tensors, ``results`` the tensors that layers produce.
     ``absorbed`` are the nodes that run in layers, ``fused`` those in layers that do more than move
-    elements. ``convolutions`` has, by result, the layers with which an addition or a pooling can be
-    fused, and their workloads; ``products`` the layers with which a function can be fused, their
-    builders and workloads. Values are always as held by the machine: a uint8 less 128.
+    elements. ``products`` has, by result, the layers with which readers of the result can be fused,
+    their builders and workloads. Values are always as held by the machine: a uint8 less 128.
     """
 
     def __init__(self, network: Network, functions: LayerFunctions) -> None:
@@ -52,7 +51,6 @@ class Tensors:
         self.results: set[str] = set()
         self.absorbed: set[str] = set()
         self.fused: set[str] = set()
-        self.convolutions: dict[str, tuple[Layer, Conv2d]] = {}
         self.products: dict[str, tuple[Layer, MakeFunction, Any]] = {}
         self._ranges: dict[str, Range] = {}
         self._functions = functions
@@ -118,6 +116,33 @@ class Tensors:
         self.absorbed.update(node.name for node in layer.nodes)
         if not all(is_mover(self.network, node) for node in layer.nodes):
             self.fused.update(node.name for node in layer.nodes)
+
+    def convolution(self, name: str) -> tuple[Layer, Conv2d] | None:
+        """The convolution that produces a tensor and its workload; None if another layer does, or
+        if an addition is fused with it."""
+        layer, _, workload = self.products.get(name, (None, None, None))
+        if layer is None or not isinstance(workload, Conv2d) or workload.addition is not None:
+            return None
+        return layer, workload
+
+    def is_only_read_by(self, root: str, nodes: Sequence[Node]) -> bool:
+        """Whether ``nodes`` are the only readers of a tensor, of its views and dequantized values,
+        and of each other's results, except those of the last."""
+        inner, names = {id(node) for node in nodes[:-1]}, [root]
+        while names:
+            name = names.pop()
+            if name in self.network.outputs:
+                return False
+            for reader in self.network.nodes.readers(name):
+                if reader is nodes[-1]:
+                    continue
+                renames = reader.operator == "DequantizeLinear" or (
+                    self.views.get(reader.outputs[0]) == root
+                )
+                if not renames and id(reader) not in inner:
+                    return False
+                names += reader.outputs
+        return True
 
     # Shapes.
 
