@@ -70,7 +70,7 @@ def lower(
             names = ", ".join(PASS_NAMES)
             raise click.ClickException(f"--after says which pass left {source}, one of {names}")
         if origins:
-            raise click.ClickException("--origins is for schedules: {source} has no source lines")
+            raise click.ClickException(f"--origins is for schedules: {source} has no source lines")
         click.echo(_of_nest(source, config, after, trace))
         return
     with Environment(config) as env:

@@ -176,7 +176,7 @@ def test_a_mistake_in_a_loop_nest_is_told_with_its_line(
         (["nothing.txt"], "--after says which pass left nothing.txt, one of infer_bounds, overwr"),
         (["nothing.txt", "--after", "fold_loops"], "nothing.txt: No such file"),
         (["nothing.txt", "--after", "x"], "--after x: the passes are infer_bounds, overwrite"),
-        (["nothing.txt", "--after", "fold_loops", "--origins"], "--origins is for schedules"),
+        (["nothing.txt", "--after", "fold_loops", "--origins"], "schedules: nothing.txt has no"),
         (["nothing.onnx"], "nothing.onnx"),
         (["nothing.py:f"], "nothing.py is not a file"),
         (["README.md"], "README.md is not FILE.py:FUNCTION, MODEL.onnx or NEST.txt"),
