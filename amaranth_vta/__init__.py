@@ -18,6 +18,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from amaranth_vta.default_device import build
+    from amaranth_vta.errors import VtaError
     from amaranth_vta.example_files import example_path
     from amaranth_vta.hw.config import PRESETS, Config
     from amaranth_vta.session import Session
@@ -36,6 +37,7 @@ __all__ = [
     "Config",
     "Environment",
     "Session",
+    "VtaError",
     "build",
     "compile",
     "example_path",
@@ -52,6 +54,7 @@ _HOMES = {
     "PRESETS": "hw.config",
     "Environment": "sw.compiler.environment",
     "Session": "session",
+    "VtaError": "errors",
     "build": "default_device",
     "compile": "session.compilation",
     "example_path": "example_files",

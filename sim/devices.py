@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amaranth_vta.errors import VtaError
+
 from .machine.dram import memory_timing
 from .progress import building
 
@@ -25,7 +27,7 @@ REMOTE = "VTA_REMOTE"
 PARTS = ("load", "gemm", "alu", "store")
 
 
-class DeviceError(ValueError):
+class DeviceError(VtaError, ValueError):
     """A device that does not exist, or an option that it does not support."""
 
 

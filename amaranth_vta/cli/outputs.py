@@ -15,10 +15,12 @@ from typing import IO, Any, Self
 
 import click
 
+from amaranth_vta.errors import VtaError
+
 _STDOUT = "-"
 
 
-class OutputError(click.ClickException):
+class OutputError(VtaError):
     """An output file cannot be written."""
 
 

@@ -4,51 +4,22 @@ from __future__ import annotations
 
 import click
 
+from amaranth_vta.errors import MACHINE_FAULT, WRONG_INPUT, VtaError
 from amaranth_vta.extras import missing_extra
 
-DONE, WRONG_RESULT, WRONG_INPUT, MACHINE_FAULT = 0, 1, 2, 3
+DONE, WRONG_RESULT = 0, 1
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h, distinct from the documented exit codes
 INTERRUPTED = 128 + 2
 
-# Exceptions caused by the user's input, by name, so that their modules need not be imported.
-INPUT_ERRORS = frozenset(
-    {
-        "amaranth_vta.explore.spec.SpecError",
-        "amaranth_vta.explore.workers.WorkersError",
-        "amaranth_vta.export.network.ExportError",
-        "amaranth_vta.extras.MissingExtra",
-        "amaranth_vta.fpga.usage.FitError",
-        "amaranth_vta.hw.boards.clock.ClockError",
-        "amaranth_vta.hw.config.ConfigError",
-        "amaranth_vta.report.measured.MeasuredError",
-        "amaranth_vta.session.batches.InputError",
-        "amaranth_vta.sim.devices.DeviceError",
-        "amaranth_vta.sim.machine.dram.DramError",
-        "amaranth_vta.sim.programs.image.ImageError",
-        "amaranth_vta.sim.cache.ToolchainError",
-        "amaranth_vta.sw.boards.link.LinkError",
-        "amaranth_vta.sw.boards.transport.BoardError",
-        "amaranth_vta.sw.remote.client.RemoteError",
-        "amaranth_vta.sw.remote.keys.KeyFileError",
-        "amaranth_vta.sw.runtime.driver.MismatchError",
-        "amaranth_vta.sw.runtime.network.model_error.ModelError",
-        "amaranth_vta.sw.compiler.nest.ir.LoweringError",
-        "amaranth_vta.sw.compiler.tuner.records.RecordsError",
-        "amaranth_vta.sw.runtime.memory.OutOfMemory",
-        "amaranth_vta.sw.runtime.archive.ProgramError",
-        "amaranth_vta.sw.runtime.array_file.FileLimitError",
-    }
-)
-FAULTS = frozenset({"amaranth_vta.sw.runtime.device.RuntimeFault"})
 
-
-class MachineFault(Exception):
+class MachineFault(VtaError):
     """The machine stopped with a fault; the text names module, instruction and cause."""
+
+    exit_code = MACHINE_FAULT
 
 
 def describe(error: BaseException) -> tuple[str, int]:
     """One line about ``error``, and its exit code."""
-    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
     match error:
         case KeyboardInterrupt() | click.Abort():
             line, code = "interrupted", INTERRUPTED
@@ -58,12 +29,8 @@ def describe(error: BaseException) -> tuple[str, int]:
             code = WRONG_INPUT
         case click.ClickException():
             line, code = error.format_message(), WRONG_INPUT
-        case MachineFault():
-            line, code = str(error), MACHINE_FAULT
-        case _ if names & FAULTS:
-            line, code = str(error), MACHINE_FAULT
-        case _ if names & INPUT_ERRORS:
-            line, code = str(error), WRONG_INPUT
+        case VtaError():
+            line, code = str(error), error.exit_code
         case ModuleNotFoundError() if missing := missing_extra(error):
             line, code = str(missing), WRONG_INPUT
         case OSError() if error.strerror:
