@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from amaranth_vta.hw.config import PRESETS, Config
     from amaranth_vta.session import Session
     from amaranth_vta.session.compilation import compile
-    from amaranth_vta.sim.devices import open_device
+    from amaranth_vta.sim.devices import RunOptions, open_device
     from amaranth_vta.sw.compiler import te
     from amaranth_vta.sw.compiler.environment import Environment, get_env
     from amaranth_vta.sw.compiler.graph.plan.placement import register_operator
@@ -36,6 +36,7 @@ __all__ = [
     "PRESETS",
     "Config",
     "Environment",
+    "RunOptions",
     "Session",
     "VtaError",
     "build",
@@ -52,6 +53,7 @@ __all__ = [
 _HOMES = {
     "Config": "hw.config",
     "PRESETS": "hw.config",
+    "RunOptions": "sim.devices",
     "Environment": "sw.compiler.environment",
     "Session": "session",
     "VtaError": "errors",

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
@@ -36,13 +35,7 @@ _SPARE_BYTES = 1 << 20
 
 
 def measure_layers(
-    config: Config,
-    device_name: str,
-    dram: str,
-    timeline: Timeline | None = None,
-    skip: str | None = None,
-    timing_only: bool = False,
-    by_hand: bool = False,
+    config: Config, options: RunOptions, by_hand: bool = False
 ) -> Iterator[Measurement]:
     """Yields one measurement per layer, in network order, with schedules chosen by the compiler or
     ``by_hand``. Raises `LoweringError` if no schedule fits the machine.
@@ -50,19 +43,10 @@ def measure_layers(
     for row in rows(config):
         data = layer_data(row.workload, config)
         size = _SPARE_BYTES + sum(part.nbytes for part in data)
-        device = open_device(
-            device_name,
-            config,
-            size,
-            dram=dram,
-            timeline=timeline,
-            skip=skip,
-            timing_only=timing_only,
-        )
-        if timeline is not None:
-            timeline.begin(row.name)
-        knobs = row.knobs if by_hand else None
-        yield _measure(row, knobs, data, WatchedDevice(device), dram)
+        device = WatchedDevice(options.open(config, size))
+        if options.timeline is not None:
+            options.timeline.begin(row.name)
+        yield _measure(row, row.knobs if by_hand else None, data, device, options.dram)
 
 
 def explanations(config: Config) -> Iterator[tuple[str, str]]:

@@ -13,10 +13,9 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store
 from amaranth_vta.hw.tiles import TileMemory
-from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.runtime.instruction_words import instruction_words
 from amaranth_vta.sw.runtime.work import work
 
@@ -54,47 +53,22 @@ class _Case:
         return max(self.compute * repetitions, bus)
 
 
-def measure_rates(
-    kind: str,
-    config: Config,
-    device_name: str,
-    dram: str,
-    timeline: Timeline | None = None,
-    skip: str | None = None,
-    timing_only: bool = False,
-) -> Iterator[Measurement]:
+def measure_rates(kind: str, config: Config, options: RunOptions) -> Iterator[Measurement]:
     """Yields the measurements of ``kind``, one of `KINDS`."""
     cases = {"gemm": _gemm, "alu": _alu, "load": _load, "store": _store}[kind]
-    for case in cases(config, dram):
-        yield _measure(case, kind, config, device_name, dram, timeline, skip, timing_only)
+    for case in cases(config, options.dram):
+        yield _measure(case, kind, config, options)
 
 
-def _measure(
-    case: _Case,
-    kind: str,
-    config: Config,
-    device_name: str,
-    dram: str,
-    timeline: Timeline | None,
-    skip: str | None,
-    timing_only: bool,
-) -> Measurement:
+def _measure(case: _Case, kind: str, config: Config, options: RunOptions) -> Measurement:
     cycles: list[int | None] = []
     mismatches, seconds = 0, 0.0
     works, counters = [], []
     for repeats in _REPEATS:
-        if timeline is not None:
-            timeline.begin(f"{kind} {case.name}, {repeats} times")
+        if options.timeline is not None:
+            options.timeline.begin(f"{kind} {case.name}, {repeats} times")
         image = _image(case, config, repeats)
-        device = open_device(
-            device_name,
-            config,
-            image.dram.size,
-            dram=dram,
-            timeline=timeline,
-            skip=skip,
-            timing_only=timing_only,
-        )
+        device = options.open(config, image.dram.size)
         result, differ = run_compared(config, image, device)
         mismatches += differ
         seconds += result.seconds
@@ -106,7 +80,7 @@ def _measure(
         kind,
         works[1].macs - works[0].macs,
         difference(*cycles),
-        case.bound_cycles(_REPEATS[1] - _REPEATS[0], dram),
+        case.bound_cycles(_REPEATS[1] - _REPEATS[0], options.dram),
         case.target,
         works[1].bytes_loaded - works[0].bytes_loaded,
         works[1].bytes_stored - works[0].bytes_stored,

@@ -24,7 +24,7 @@ from amaranth_vta.hw.isa import (
     Uop,
     forward_base,
 )
-from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sim.programs.image import ProgramImage
 
 from .repeated import difference, image_of, run_compared
@@ -48,7 +48,7 @@ class Round:
     mismatches: int
 
 
-def measure_rounds(config: Config, device_name: str, dram: str) -> Iterator[Round]:
+def measure_rounds(config: Config, options: RunOptions) -> Iterator[Round]:
     """Yields the rounds that the machine of ``config`` supports; its scratchpads must hold 16 of
     everything.
     """
@@ -57,7 +57,7 @@ def measure_rounds(config: Config, device_name: str, dram: str) -> Iterator[Roun
         mismatches = 0
         for repeats in (ROUNDS, 2 * ROUNDS):
             image = _image(config, instructions * repeats)
-            device = open_device(device_name, config, image.dram.size, dram=dram)
+            device = options.open(config, image.dram.size)
             result, differ = run_compared(config, image, device)
             mismatches += differ
             cycles.append(result.cycles)

@@ -8,7 +8,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
 from amaranth_vta.session.layers import LaunchReport, LayerReport
-from amaranth_vta.sim.trace.perfetto import Timeline
+from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
 
 from .measurement import Measurement
@@ -51,32 +51,19 @@ class MeasuredNetwork:
 def measure_network(
     name: str,
     config: Config,
-    device_name: str,
-    dram: str,
-    timeline: Timeline | None = None,
-    skip: str | None = None,
-    timing_only: bool = False,
+    options: RunOptions,
     launch: str = "network",
     allow_rounding: bool = False,
 ) -> MeasuredNetwork:
     """Measure one run of ``name``, one of `NETWORKS`, and compare the results with ONNX Runtime's,
-    unless ``skip`` or ``timing_only`` make them wrong. ``launch`` and ``allow_rounding`` as in
-    `Session`.
+    unless ``options`` make them wrong. ``launch`` and ``allow_rounding`` as in `Session`.
     """
     network = generate(name)
     with Session(
-        network.model,
-        config,
-        device_name,
-        dram,
-        allow_rounding=allow_rounding,
-        launch=launch,
-        timeline=timeline,
-        skip=skip,
-        timing_only=timing_only,
+        network.model, config, options, allow_rounding=allow_rounding, launch=launch
     ) as session:
         mismatches = 0
-        if skip is None and not timing_only:
+        if options.has_results:
             mismatches = session.check(network.inputs).mismatches
         else:
             session.run(network.inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,16 @@ from amaranth_vta.report.host_summary import share_on_machine
 from amaranth_vta.report.host_summary import summary as host_summary
 from amaranth_vta.report.layer_table import OVERLAP, host_lines, overlap
 from amaranth_vta.report.text_table import cut, text_table
+from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
 
 from .options import (
-    DeviceChoice,
     config_option,
     device_options,
     json_option,
     launch_option,
     rounding_option,
+    unchecked,
 )
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
@@ -35,7 +36,6 @@ from .timelines import reserve_trace, save_trace
 if TYPE_CHECKING:
     from amaranth_vta.bench.measurement import Measurement
     from amaranth_vta.bench.whole_networks import MeasuredNetwork
-    from amaranth_vta.sim.trace.perfetto import Timeline
 
 # As in bench.rates, which is imported lazily.
 _RATES = ("gemm", "alu", "load", "store")
@@ -93,7 +93,8 @@ def bench(
     name: str,
     save_path: str | None,
     config: Config,
-    device: DeviceChoice,
+    options: RunOptions,
+    trace: str | None,
     schedules: str,
     explain: bool,
     allow_rounding: bool,
@@ -129,12 +130,13 @@ def bench(
     networks: list[MeasuredNetwork] = []
     with Outputs() as outputs:
         outputs.reserve("--json", json_path)
-        timeline = reserve_trace(outputs, device.trace)
+        timeline = reserve_trace(outputs, trace)
+        options = replace(options, timeline=timeline)
         width = outputs.text_width
         outputs.say(_line(width, "", *_COLUMNS))
         whole = {"launch": launch or "network", "allow_rounding": allow_rounding}
         by_hand = schedules == "by-hand"
-        for item in _measure(name, config, device, timeline, by_hand, whole, networks):
+        for item in _measure(name, config, options, by_hand, whole, networks):
             found.append(item)
             outputs.say(_row(width, item))
         network = networks[0] if networks else None
@@ -142,10 +144,10 @@ def bench(
             outputs.say(_row(width, network.whole))
             if overlap(network.layers):
                 outputs.say(fill(OVERLAP, width))
-        save_trace(outputs, device.trace, timeline)
+        save_trace(outputs, trace, timeline)
         seconds = time.perf_counter() - started
-        outputs.save_json("--json", summary(found, config, device, seconds, network))
-    return _conclude(outputs, found, device, network)
+        outputs.save_json("--json", summary(found, config, options, seconds, network))
+    return _conclude(outputs, found, options, network)
 
 
 def _save(name: str, path: str) -> int:
@@ -161,8 +163,7 @@ def _save(name: str, path: str) -> int:
 def _measure(
     name: str,
     config: Config,
-    device: DeviceChoice,
-    timeline: Timeline | None,
+    options: RunOptions,
     by_hand: bool,
     whole: dict[str, Any],
     networks: list[MeasuredNetwork],
@@ -173,23 +174,22 @@ def _measure(
     from amaranth_vta.bench.layers import measure_layers
     from amaranth_vta.bench.rates import measure_rates
 
-    common = (device.name, device.dram, timeline, device.skip, device.timing_only)
     if name == _LAYERS:
-        return measure_layers(config, *common, by_hand)
+        return measure_layers(config, options, by_hand)
     if name in NETWORKS:
         with explain_missing_extras():
             from amaranth_vta.bench.whole_networks import measure_network
 
-        network = measure_network(name, config, *common, **whole)
+        network = measure_network(name, config, options, **whole)
         networks.append(network)
         return iter(network.measurements)
-    return measure_rates(name, config, *common)
+    return measure_rates(name, config, options)
 
 
 def _conclude(
     outputs: Outputs,
     found: list[Measurement],
-    device: DeviceChoice,
+    options: RunOptions,
     network: MeasuredNetwork | None,
 ) -> int:
     """Prints a breakdown of the cycles, which layers of a ``network`` run on the host, and whether
@@ -211,8 +211,8 @@ def _conclude(
         macs = sum(layer.macs_per_run + layer.host_macs for layer in layers)
         outputs.say(f"\n{share:.2%} of {macs:,} MACs on the machine")
         outputs.say("\n".join(host_lines(layers, outputs.text_width)))
-    if device.unchecked:
-        outputs.say(device.unchecked)
+    if not options.has_results:
+        outputs.say(unchecked(options))
         return DONE
     mismatches = sum(item.mismatches for item in found)
     if mismatches:
@@ -250,7 +250,7 @@ def _row(width: int, item: Measurement) -> str:
 def summary(
     found: list[Measurement],
     config: Config,
-    device: DeviceChoice,
+    options: RunOptions,
     wall_seconds: float,
     network: MeasuredNetwork | None,
 ) -> dict[str, Any]:
@@ -272,9 +272,9 @@ def summary(
         "wall_seconds": wall_seconds,
         "device_seconds": seconds,
         "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
-        "mismatches": None if device.unchecked else sum(item.mismatches for item in found),
+        "mismatches": sum(item.mismatches for item in found) if options.has_results else None,
         "fault": None,
-        "skipped": device.skip,
+        "skipped": options.skip,
         **(
             {
                 "images_per_run": network.images,
@@ -288,7 +288,7 @@ def summary(
             {
                 "name": item.name,
                 "operator": item.operator,
-                "placed_on": device.name,
+                "placed_on": options.name,
                 "macs": item.macs,
                 "cycles": item.cycles,
                 "bound_cycles": item.bound_cycles,

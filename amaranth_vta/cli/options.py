@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any
 
 import click
 
 from amaranth_vta.hw.config import DEFAULT, Config
-from amaranth_vta.sim.devices import DEVICES, PARTS
+from amaranth_vta.sim.devices import DEVICES, PARTS, RunOptions
 from amaranth_vta.sim.machine.dram import DramError, memory_timing
 
 
@@ -42,29 +41,18 @@ class DramType(click.ParamType):
         return str(value)
 
 
-@dataclass(frozen=True)
-class DeviceChoice:
-    """The device to run on, and its recording and simulation options."""
-
-    name: str
-    dram: str
-    trace: str | None
-    skip: str | None
-    timing_only: bool
-
-    @property
-    def unchecked(self) -> str:
-        """Why results are meaningless and not compared; empty if they should be correct."""
-        if self.timing_only:
-            return "nothing was computed (--timing-only): there are no results to compare"
-        return SKIPPED.format(self.skip) if self.skip is not None else ""
+def unchecked(options: RunOptions) -> str:
+    """Why results are meaningless and not compared; empty if they should be correct."""
+    if options.timing_only:
+        return "nothing was computed (--timing-only): there are no results to compare"
+    return SKIPPED.format(options.skip) if options.skip is not None else ""
 
 
 def device_options(
     device: str = "functional", dram: str = "ideal"
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Options for a `DeviceChoice`, which is passed to the command as ``device``."""
-    options = (
+    """Options for `RunOptions`, passed to the command as ``options``, and --trace as ``trace``."""
+    choices = (
         click.option(
             "--device",
             type=click.Choice(DEVICES),
@@ -108,11 +96,12 @@ def device_options(
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
         @wraps(command)
         def with_device(*args: Any, **kwargs: Any) -> int:
-            rest = [kwargs.pop(field.name) for field in fields(DeviceChoice)[1:]]
-            return command(*args, device=DeviceChoice(kwargs.pop("device"), *rest), **kwargs)
+            names = ("device", "dram", "skip", "timing_only")
+            options = RunOptions(**{name: kwargs.pop(name) for name in names})
+            return command(*args, options=options, **kwargs)
 
         decorated: Callable[..., int] = with_device
-        for option in reversed(options):
+        for option in reversed(choices):
             decorated = option(decorated)
         return decorated
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.devices import RunOptions
 
 from .comparison_text import comparison_lines
 from .explain import explanation
 from .labels import LABELS, read_labels
 from .options import (
-    DeviceChoice,
     command_line,
     config_option,
     device_options,
@@ -24,6 +25,7 @@ from .options import (
     launch_option,
     rounding_option,
     tuned_option,
+    unchecked,
     waves_option,
 )
 from .outputs import Outputs
@@ -104,7 +106,8 @@ Arrays = dict[str, Any]
 def run(
     model: str,
     config: Config,
-    device: DeviceChoice,
+    options: RunOptions,
+    trace: str | None,
     images: int | None,
     tuned: str | None,
     allow_rounding: bool,
@@ -129,22 +132,22 @@ def run(
     from amaranth_vta.report import PAGE
     from amaranth_vta.session.random_inputs import random_inputs
 
-    _refuse_contradictions(model, images, tuned, allow_rounding, check, explain, device)
+    _refuse_contradictions(model, images, tuned, allow_rounding, check, explain, options)
     if labels_path is not None or float_path is not None:
-        _refuse_accuracy(labels_path, inputs_path, device)
-    if device.timing_only and outputs_path is not None:
+        _refuse_accuracy(labels_path, inputs_path, options)
+    if options.timing_only and outputs_path is not None:
         raise click.UsageError("--outputs writes results, and --timing-only computes none")
     with Outputs() as outputs:
         outputs.reserve("--outputs", outputs_path)
         outputs.reserve("--json", json_path)
         outputs.reserve_folder("--report", report_path, PAGE)
-        timeline = _timeline(outputs, device, report_path)
-        waves_part = outputs.reserve("--waves", waves)
+        timeline = _timeline(outputs, trace, options, report_path)
+        options = replace(options, waves=outputs.reserve("--waves", waves), timeline=timeline)
         given = _load_arrays(inputs_path) if inputs_path is not None else None
         labels = read_labels(labels_path) if labels_path is not None else None
         launch = launch or ("network" if report_path is None else "layer")
         compiling = {"images": images, "tuned": tuned, "allow_rounding": allow_rounding}
-        with _open(model, config, compiling, device, launch, waves_part, timeline) as session:
+        with _open(model, config, compiling, options, launch) as session:
             if not allow_host:
                 _refuse_host_alone(session, model)
             inputs = random_inputs(session) if given is None else given
@@ -153,21 +156,20 @@ def run(
                 labels = among if labels is None else labels
 
             def judge(results: Arrays) -> None:
-                computed = not device.timing_only and device.skip is None
-                if computed and (labels is not None or float_path is not None):
+                if options.has_results and (labels is not None or float_path is not None):
                     session.accuracy(inputs, results, labels, float_path)
 
-            checked = _run(session, inputs, check, judge, outputs, device, timeline)
+            checked = _run(session, inputs, check, judge, outputs, trace, timeline)
         if report_path is not None:
-            _save_report(outputs, session, model, device, timeline, report_path, checked)
+            _save_report(outputs, session, model, options, trace, report_path, checked)
     if explain:
         for paragraph in explanation(session):
             outputs.say(f"{paragraph}\n")
     _show(outputs, session, explain)
     if session.note:
         outputs.say(session.note)
-    if device.unchecked:
-        outputs.say(device.unchecked)
+    if not options.has_results:
+        outputs.say(unchecked(options))
     if given is None:
         outputs.say("Inputs were random; --inputs gives others.")
     if session.label_accuracy is not None:
@@ -185,13 +187,13 @@ def _refuse_contradictions(
     allow_rounding: bool,
     check: bool,
     explain: bool,
-    device: DeviceChoice,
+    options: RunOptions,
 ) -> None:
     from amaranth_vta.sw.runtime.archive import is_archive
 
-    if check and device.skip is not None:
+    if check and options.skip is not None:
         raise click.UsageError("--check compares results, which are wrong with --skip")
-    if check and device.timing_only:
+    if check and options.timing_only:
         raise click.UsageError("--check compares results, and --timing-only computes none")
     if not is_archive(model):
         return
@@ -208,10 +210,10 @@ def _refuse_contradictions(
             raise click.UsageError(f"{option} is for `vta compile`; {model} is compiled")
 
 
-def _refuse_accuracy(labels: str | None, inputs: str | None, device: DeviceChoice) -> None:
+def _refuse_accuracy(labels: str | None, inputs: str | None, options: RunOptions) -> None:
     option = "--float" if labels is None else "--labels"
-    if device.unchecked:
-        wrong = "--timing-only" if device.timing_only else "--skip"
+    if not options.has_results:
+        wrong = "--timing-only" if options.timing_only else "--skip"
         raise click.UsageError(f"{option} judges results, and {wrong} gives none that are right")
     if labels is not None and inputs is None:
         raise click.UsageError("--labels are of images, which --inputs gives")
@@ -230,42 +232,29 @@ def _refuse_host_alone(session: Session, model: str) -> None:
         )
 
 
-def _timeline(outputs: Outputs, device: DeviceChoice, report_path: str | None) -> Timeline | None:
+def _timeline(
+    outputs: Outputs, trace: str | None, options: RunOptions, report_path: str | None
+) -> Timeline | None:
     """The timeline that records the run, for --trace, or for a report from a device with a clock;
     None if neither is asked for.
     """
     from amaranth_vta.sim.trace.perfetto import Timeline
 
-    timeline = reserve_trace(outputs, device.trace)
-    if timeline is None and report_path is not None and device.name != "functional":
+    timeline = reserve_trace(outputs, trace)
+    if timeline is None and report_path is not None and options.name != "functional":
         timeline = Timeline()
     return timeline
 
 
 def _open(
-    model: str,
-    config: Config,
-    compiling: dict[str, Any],
-    device: DeviceChoice,
-    launch: str,
-    waves: Path | None,
-    timeline: Timeline | None,
+    model: str, config: Config, compiling: dict[str, Any], options: RunOptions, launch: str
 ) -> Session:
     from amaranth_vta.session import Session
     from amaranth_vta.sw.runtime.archive import is_archive
 
-    options: dict[str, Any] = {
-        "device": device.name,
-        "dram": device.dram,
-        "launch": launch,
-        "waves": waves,
-        "timeline": timeline,
-        "skip": device.skip,
-        "timing_only": device.timing_only,
-    }
     if is_archive(model):
-        return Session.load(model, _asked_for(config), **options)
-    return Session(model, config, **compiling, **options)
+        return Session.load(model, _asked_for(config), options, launch=launch)
+    return Session(model, config, options, launch=launch, **compiling)
 
 
 def _run(
@@ -274,7 +263,7 @@ def _run(
     check: bool,
     judge: Callable[[Arrays], None],
     outputs: Outputs,
-    device: DeviceChoice,
+    trace: str | None,
     timeline: Timeline | None,
 ) -> CheckReport | None:
     """Runs or checks the network, judges the results and saves the output files; after a fault only
@@ -297,7 +286,7 @@ def _run(
     finally:
         session.close()  # completes the waves
         outputs.save("--waves")
-        save_trace(outputs, device.trace, timeline)
+        save_trace(outputs, trace, timeline)
     outputs.save("--outputs", lambda file: write_arrays(file, results))
     outputs.save_json("--json", session.report())
     return checked
@@ -307,8 +296,8 @@ def _save_report(
     outputs: Outputs,
     session: Session,
     model: str,
-    device: DeviceChoice,
-    timeline: Timeline | None,
+    options: RunOptions,
+    trace: str | None,
     folder: str,
     checked: CheckReport | None,
 ) -> None:
@@ -318,8 +307,8 @@ def _save_report(
     from amaranth_vta.report import Provenance, report_files
 
     # The report links to the timeline of --trace instead of its own.
-    trace = None if device.trace is None else os.path.relpath(device.trace, folder)
-    title = f"{Path(model).stem} on {device.name}"
+    linked = None if trace is None else os.path.relpath(trace, folder)
+    title = f"{Path(model).stem} on {options.name}"
     provenance = Provenance(
         command=command_line(),
         version=amaranth_vta.__version__,
@@ -327,7 +316,7 @@ def _save_report(
         comparison="" if checked is None else "; ".join(comparison_lines(checked, explain=False)),
         is_wrong=checked is not None and not checked.ok,
     )
-    files = report_files(session, title, device.dram, provenance, timeline, trace)
+    files = report_files(session, title, options.dram, provenance, options.timeline, linked)
     outputs.save_folder("--report", files)
 
 

@@ -16,6 +16,7 @@ from amaranth_vta.cli import invoke
 from amaranth_vta.cli.bench import _row
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.networks import NETWORKS
+from amaranth_vta.sim.devices import RunOptions
 
 
 @pytest.mark.parametrize("name", rates.KINDS)
@@ -82,7 +83,7 @@ def test_bounds_are_those_of_the_targets() -> None:
 def test_a_measurement_knows_whether_it_reaches_its_target() -> None:
     (item,) = (
         item
-        for item in rates.measure_rates("alu", PRESETS["tiny"], "functional", "ideal")
+        for item in rates.measure_rates("alu", PRESETS["tiny"], RunOptions())
         if item.name == "immediate"
     )
     assert item.of_bound is None
@@ -125,7 +126,7 @@ def test_with_a_part_that_is_skipped_nothing_is_compared(
 
 
 def test_rows_fit_the_terminal() -> None:
-    (item, *_) = rates.measure_rates("load", PRESETS["tiny"], "functional", "ideal")
+    (item, *_) = rates.measure_rates("load", PRESETS["tiny"], RunOptions())
     item = replace(item, name="accumulators in turn, 16 an instruction", macs=115_605_504)
     item = replace(item, cycles=12_345_678, bound_cycles=12_000_000)
     assert len(_row(80, item)) == 80
