@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.networks import generate
+from amaranth_vta.report.layer_report import LaunchReport, LayerReport
 from amaranth_vta.session import Session
-from amaranth_vta.session.layers import LaunchReport, LayerReport
 from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
 

@@ -129,8 +129,8 @@ def run(
     MACs, its cycles, and its utilization; on a device with a clock a second table says where the
     cycles went. Operators that the machine cannot run run on the host, by ONNX Runtime.
     """
-    from amaranth_vta.report import PAGE
     from amaranth_vta.session.random_inputs import random_inputs
+    from amaranth_vta.session.report import PAGE
 
     _refuse_contradictions(model, images, tuned, allow_rounding, check, explain, options)
     if labels_path is not None or float_path is not None:
@@ -304,7 +304,7 @@ def _save_report(
     from datetime import UTC, datetime
 
     import amaranth_vta
-    from amaranth_vta.report import Provenance, report_files
+    from amaranth_vta.session.report import Provenance, report_files
 
     # The report links to the timeline of --trace instead of its own.
     linked = None if trace is None else os.path.relpath(trace, folder)

@@ -14,6 +14,7 @@ from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.report.counts import counted
 from amaranth_vta.report.cycles_table import ESTIMATED, cycles_table
 from amaranth_vta.report.host_summary import summary
+from amaranth_vta.report.layer_report import LaunchReport, LayerReport
 from amaranth_vta.report.layer_table import layer_table, per_run
 from amaranth_vta.sim.devices import RunKeywords, RunOptions, close_device
 from amaranth_vta.sw.runtime.counters import Spent
@@ -30,7 +31,7 @@ from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 from .accuracy import LabelAccuracy, label_accuracy
 from .batches import Batches, TensorInfo
 from .comparison import CheckReport, compare
-from .layers import LaunchReport, LayerReport, launch_reports, layer_reports
+from .layers import launch_reports, layer_reports
 
 if TYPE_CHECKING:
     import onnx

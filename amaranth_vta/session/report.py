@@ -1,26 +1,31 @@
-"""The page of a report: a self-contained HTML file."""
+"""The report of a session, a folder with a self-contained HTML page: `report_files`."""
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING
 
+from amaranth_vta.report.chart import legend, stacked_bars
+from amaranth_vta.report.counts import counted
+from amaranth_vta.report.cycles_table import UNKNOWN
+from amaranth_vta.report.html import html_page, html_table
+from amaranth_vta.report.layer_report import LayerReport
+from amaranth_vta.report.layer_table import HEADS, OVERLAP, layer_row, overlap, per_run, whole
 from amaranth_vta.sw.runtime.counters import Spent, summed
 
-from .chart import legend, stacked_bars
-from .counts import counted
-from .cycles_table import UNKNOWN
-from .html import html_page, html_table
-from .layer_table import HEADS, OVERLAP, layer_row, overlap, per_run, whole
-
 if TYPE_CHECKING:
-    from amaranth_vta.session import Session
-    from amaranth_vta.session.layers import LayerReport
+    from amaranth_vta.sim.trace.perfetto import Timeline
 
+    from .session import Session
 
+# Marks a folder as a report, which may be overwritten by another.
+PAGE = "report.html"
+_TIMELINE, _FIGURES = "timeline.json.gz", "report.json"
 # Indices of the numeric columns of `HEADS`, in the order of the page.
 _NUMBERS = (3, 4, 5, 2)
 # Clock frequency for times on the page.
@@ -40,6 +45,32 @@ class Provenance:
     date: datetime
     comparison: str = ""
     is_wrong: bool = False
+
+
+def report_files(
+    session: Session,
+    title: str,
+    dram: str,
+    provenance: Provenance,
+    timeline: Timeline | None,
+    trace: str | None,
+) -> dict[str, bytes]:
+    """The files of the report, by name; ``provenance`` has the command and the result of its
+    checks.
+
+    ``trace`` is the path of the ``timeline``, relative to the report, if it is written separately;
+    if None, the timeline is one of the files.
+    """
+    links = {_FIGURES: "all numbers as JSON, counters included"}
+    files = {_FIGURES: (json.dumps(session.report(), indent=2, allow_nan=False) + "\n").encode()}
+    if timeline is not None:
+        links[trace or _TIMELINE] = "every instruction on a timeline: open it in ui.perfetto.dev"
+        if trace is None:
+            packed = io.BytesIO()
+            timeline.write(packed, compressed=True)
+            files[_TIMELINE] = packed.getvalue()
+    text = page(session, title, dram, provenance, links).encode(errors="replace")
+    return {PAGE: text, **files}
 
 
 def page(

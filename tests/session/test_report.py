@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import amaranth_vta as vta
-from amaranth_vta.report.page import Provenance, page
+from amaranth_vta.session.report import Provenance, page
 
 DIGITS = Path(__file__).parents[2] / "examples/digits"
 PROVENANCE = Provenance("vta run 'a b.onnx'", "1.2.3", datetime(2031, 5, 4, 3, 2, tzinfo=UTC))
