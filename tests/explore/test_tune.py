@@ -136,7 +136,7 @@ def test_the_command_writes_what_run_and_compile_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "amaranth_vta.cli.design.tune.open_workers", lambda *_: nullcontext(InProcess())
+        "amaranth_vta.cli.networks.tune.open_workers", lambda *_: nullcontext(InProcess())
     )
     records, machine = tmp_path / "tuned.json", ["--config", "tiny-extended"]
     call = ["tune", str(DIGITS), "-o", str(records), *machine, "--candidates", "12"]
@@ -161,7 +161,7 @@ def test_the_command_writes_what_run_and_compile_read(
 
 
 def test_a_generated_network_has_a_name(tmp_path: Path) -> None:
-    from amaranth_vta.cli.design.tune import _source
+    from amaranth_vta.cli.networks.tune import _source
     from amaranth_vta.networks import generate
 
     assert _source("mlp") == generate("mlp").model.SerializeToString(deterministic=True)

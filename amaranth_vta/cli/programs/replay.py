@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from amaranth_vta.cli.options import device_options, json_option, unchecked, waves_option
-from amaranth_vta.cli.outputs import Outputs
-from amaranth_vta.cli.problems import DONE, WRONG_RESULT, MachineFault
-from amaranth_vta.cli.timelines import reserve_trace, save_trace
+from amaranth_vta.cli.common.options import device_options, json_option, unchecked, waves_option
+from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
+from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT, MachineFault
 from amaranth_vta.report.counts import counted
 from amaranth_vta.sim.devices import WITH_BASES, DeviceError, RunOptions, close_device
 
