@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from performance import replace, stale
 from tables import row
 
-from amaranth_vta.bench.whole_networks import MeasuredNetwork, measure_network
 from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.measurements.networks import MeasuredNetwork, measure_network
 from amaranth_vta.networks import NETWORKS
 from amaranth_vta.report.host_summary import host_groups, summary
 from amaranth_vta.sim.devices import RunOptions

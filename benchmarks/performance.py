@@ -23,11 +23,11 @@ from lost_cycles import table as lost_cycles
 from simulation_speed import simulated_cycles_per_second
 from tables import head, row
 
-from amaranth_vta.bench.layers import measure_layers
-from amaranth_vta.bench.measurement import Measurement
-from amaranth_vta.bench.rates import KINDS, measure_rates
-from amaranth_vta.bench.rounds import ROUNDS, Round, measure_rounds
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.measurements.layers import measure_layers
+from amaranth_vta.measurements.measurement import Measurement
+from amaranth_vta.measurements.rates import KINDS, measure_rates
+from amaranth_vta.measurements.rounds import ROUNDS, Round, measure_rounds
 from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
 from amaranth_vta.sim.devices import RunOptions
@@ -157,7 +157,7 @@ def _rates(rates: Iterable[Measurement]) -> list[str]:
 def _rounds(rounds: Iterable[Round]) -> list[str]:
     lines = [
         "Rounds in which each instruction waits for the one before, of one element or micro-op "
-        "unless it says how many (`amaranth_vta/bench/rounds.py`, memory `ideal`):",
+        "unless it says how many (`amaranth_vta/measurements/rounds.py`, memory `ideal`):",
         "",
         *head("round", "cycles"),
     ]

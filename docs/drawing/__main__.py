@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from amaranth_vta.bench.layers import measure_layers
 from amaranth_vta.hw.config import DEFAULT, PRESETS
+from amaranth_vta.measurements.layers import measure_layers
 from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sim.machine.dram import memory_timing
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from amaranth_vta.bench import layers
-from amaranth_vta.bench.measurement import Measurement
-from amaranth_vta.bench.rates import KINDS, measure_rates
-from amaranth_vta.bench.rounds import measure_rounds
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.measurements import layers
+from amaranth_vta.measurements.measurement import Measurement
+from amaranth_vta.measurements.rates import KINDS, measure_rates
+from amaranth_vta.measurements.rounds import measure_rounds
 from amaranth_vta.sim.devices import RunOptions, open_device
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build

@@ -32,10 +32,10 @@ from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
 
 if TYPE_CHECKING:
-    from amaranth_vta.bench.measurement import Measurement
-    from amaranth_vta.bench.whole_networks import MeasuredNetwork
+    from amaranth_vta.measurements.measurement import Measurement
+    from amaranth_vta.measurements.networks import MeasuredNetwork
 
-# As in bench.rates, which is imported lazily.
+# As in measurements.rates, which is imported lazily.
 _RATES = ("gemm", "alu", "load", "store")
 _LAYERS = "resnet18-layers"
 
@@ -107,8 +107,8 @@ def bench(
     --list prints, are whole networks with random weights, whose results are compared with ONNX
     Runtime. A difference is exit code 1.
     """
-    from amaranth_vta.bench.layers import explanations
-    from amaranth_vta.bench.resnet18 import has_knobs
+    from amaranth_vta.measurements.layers import explanations
+    from amaranth_vta.measurements.resnet18 import has_knobs
 
     if name != _LAYERS and (explain or schedules != "default"):
         raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
@@ -169,14 +169,14 @@ def _measure(
     """The measurements of the benchmark ``name``. A network is measured with the options ``whole``
     of `Session`, and appended to ``networks``.
     """
-    from amaranth_vta.bench.layers import measure_layers
-    from amaranth_vta.bench.rates import measure_rates
+    from amaranth_vta.measurements.layers import measure_layers
+    from amaranth_vta.measurements.rates import measure_rates
 
     if name == _LAYERS:
         return measure_layers(config, options, by_hand)
     if name in NETWORKS:
         with explain_missing_extras():
-            from amaranth_vta.bench.whole_networks import measure_network
+            from amaranth_vta.measurements.networks import measure_network
 
         network = measure_network(name, config, options, **whole)
         networks.append(network)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from amaranth_vta.bench import layers, rates
-from amaranth_vta.bench.layer_data import layer_data
-from amaranth_vta.bench.resnet18 import LayerRow, rows
 from amaranth_vta.cli import invoke
 from amaranth_vta.cli.measurements.bench import _row
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.measurements import layers, rates
+from amaranth_vta.measurements.layer_data import layer_data
+from amaranth_vta.measurements.resnet18 import LayerRow, rows
 from amaranth_vta.networks import NETWORKS
 from amaranth_vta.sim.devices import RunOptions
 

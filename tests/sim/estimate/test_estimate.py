@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amaranth_vta.bench.layers import measure_layers
-from amaranth_vta.bench.rates import KINDS, measure_rates
-from amaranth_vta.bench.rounds import measure_rounds
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Finish, Forward, Gemm, Instruction, Load, Memory, Store
+from amaranth_vta.measurements.layers import measure_layers
+from amaranth_vta.measurements.rates import KINDS, measure_rates
+from amaranth_vta.measurements.rounds import measure_rounds
 from amaranth_vta.sim.devices import DeviceError, RunOptions, open_device
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import legal_program

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from amaranth_vta.bench.layers import layer_bound
-from amaranth_vta.bench.resnet18 import LayerRow, has_knobs, rows
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.measurements.layers import layer_bound
+from amaranth_vta.measurements.resnet18 import LayerRow, has_knobs, rows
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import conv2d
 from tests.support.golden import FOLDER

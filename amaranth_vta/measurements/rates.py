@@ -19,8 +19,7 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.instruction_words import instruction_words
 from amaranth_vta.sw.runtime.work import work
 
-from .measurement import Measurement
-from .repeated import MEMORY_BYTES, difference, image_of, run_compared
+from .measurement import MEMORY_BYTES, Measurement, difference, image_of, run_compared
 
 KINDS = ("gemm", "alu", "load", "store")
 _UOPS = 16

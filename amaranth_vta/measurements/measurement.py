@@ -1,8 +1,9 @@
-"""Runs benchmark programs on a device, and compares memory with the functional model."""
+"""The result of one benchmark, and runs of programs compared with the functional model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +14,40 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Device, RunResult
 
 MEMORY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """``bound_cycles`` is the lower bound for the machine, None for a layer that overlaps with
+    others; ``target`` is the fraction of the bound to reach, or None. ``mismatches`` counts bytes
+    that differ from the functional model's, or for a whole network elements that differ from ONNX
+    Runtime's. ``cycles`` is None on a device without a clock.
+    """
+
+    name: str
+    operator: str
+    macs: int
+    cycles: int | None
+    bound_cycles: int | None
+    target: float | None
+    bytes_loaded: int
+    bytes_stored: int
+    mismatches: int
+    device_seconds: float
+    # As in `RunResult`; for a rate, the difference between its two programs.
+    counters: dict[str, int]
+    # Whether cycles and cycle counters are estimates.
+    estimated: bool = False
+
+    @property
+    def of_bound(self) -> float | None:
+        if self.bound_cycles is None or not self.cycles:
+            return None
+        return self.bound_cycles / self.cycles
+
+    @property
+    def is_reached(self) -> bool:
+        return self.of_bound is None or self.target is None or self.of_bound >= self.target
 
 
 def image_of(

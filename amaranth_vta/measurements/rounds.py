@@ -27,7 +27,7 @@ from amaranth_vta.hw.isa import (
 from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sim.programs.image import ProgramImage
 
-from .repeated import difference, image_of, run_compared
+from .measurement import difference, image_of, run_compared
 
 # DRAM addresses of tiles, of accumulators to load, and of results; micro-ops are at 0.
 _TILES_AT, _ACCUMULATORS_AT, _RESULTS_AT = 1 << 16, 1 << 18, 1 << 19

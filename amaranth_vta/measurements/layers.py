@@ -7,9 +7,12 @@ results are compared with NumPy and with the functional model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sim.machine.dram import memory_timing
@@ -18,13 +21,13 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.tuner.workload import choose
-from amaranth_vta.sw.runtime.device import Device, RunResult
+from amaranth_vta.sw.runtime.device import Device, Limits, RunResult
 from amaranth_vta.sw.runtime.runtime import Runtime
+from amaranth_vta.sw.runtime.work import Work, work
 
 from .layer_data import Bytes, layer_data
 from .measurement import Measurement
 from .resnet18 import LayerRow, rows
-from .watched import WatchedDevice
 
 # Targets as fractions of the bound. 1x1 layers are short: their first loads and last stores, which
 # nothing overlaps, take a sixth of the cycles. Each target is below 85 % of a bound that loads all
@@ -43,7 +46,7 @@ def measure_layers(
     for row in rows(config):
         data = layer_data(row.workload, config)
         size = _SPARE_BYTES + sum(part.nbytes for part in data)
-        device = WatchedDevice(options.open(config, size))
+        device = _WatchedDevice(options.open(config, size))
         if options.timeline is not None:
             options.timeline.begin(row.name)
         yield _measure(row, row.knobs if by_hand else None, data, device, options.dram)
@@ -96,7 +99,7 @@ def _measure(
     row: LayerRow,
     knobs: Conv2dKnobs | None,
     data: Sequence[Bytes],
-    device: WatchedDevice,
+    device: _WatchedDevice,
     dram: str,
 ) -> Measurement:
     config, layer = device.config, row.workload
@@ -130,3 +133,34 @@ def _measure(
         result.counters,
         result.estimated,
     )
+
+
+class _WatchedDevice:
+    """Wraps ``device`` and counts the `work` of the latest run."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.name = device.name
+        self.config = device.config
+        self.memory_bytes = device.memory_bytes
+        self.work: Work = work(device.config, np.empty((0, 2), np.uint64))
+
+    def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
+        return self._device.read(address, size)
+
+    def write(self, address: int, data: npt.NDArray[Any] | bytes) -> None:
+        self._device.write(address, data)
+
+    def set_limits(self, limits: Limits) -> None:
+        self._device.set_limits(limits)
+
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
+        raw = self.read(insn_addr, insn_count * isa.INSTRUCTION_BYTES)
+        self.work = work(self.config, raw.view("<u8").reshape(-1, 2))
+        return self._device.run(insn_addr, insn_count, time_limit, watched)
