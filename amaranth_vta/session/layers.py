@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amaranth_vta.bounds import bound_cycles
-from amaranth_vta.report.layer_report import LaunchReport, LayerReport
+from amaranth_vta.report.layer_report import LaunchReport, LayerReport, bound_cycles
 from amaranth_vta.sw.runtime.network.network_program import (
     OnHost,
     RunHost,

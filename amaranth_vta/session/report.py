@@ -11,11 +11,11 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from amaranth_vta.report.chart import legend, stacked_bars
-from amaranth_vta.report.counts import counted
 from amaranth_vta.report.cycles_table import UNKNOWN
 from amaranth_vta.report.html import html_page, html_table
 from amaranth_vta.report.layer_report import LayerReport
 from amaranth_vta.report.layer_table import HEADS, OVERLAP, layer_row, overlap, per_run, whole
+from amaranth_vta.report.text_table import counted
 from amaranth_vta.sw.runtime.counters import Spent, summed
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Runs and measures a quantized network on a device: `Session`."""
+"""Runs and measures a quantized network on a device: `Session`, `random_inputs`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+import numpy as np
+
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import DEFAULT, Config
-from amaranth_vta.report.counts import counted
 from amaranth_vta.report.cycles_table import ESTIMATED, cycles_table
 from amaranth_vta.report.host_summary import summary
 from amaranth_vta.report.layer_report import LaunchReport, LayerReport
 from amaranth_vta.report.layer_table import layer_table, per_run
+from amaranth_vta.report.text_table import counted
 from amaranth_vta.sim.devices import RunKeywords, RunOptions, close_device
 from amaranth_vta.sw.runtime.counters import Spent
 from amaranth_vta.sw.runtime.device import Device, Fault, RunResult, total
@@ -374,6 +376,24 @@ class Session:
             return ""
         per = per_run(self.images_per_run, self.layers).lower()
         return cycles_table(self.spent, per, width, self.estimated)
+
+
+def random_inputs(session: Session) -> dict[str, Array]:
+    """Inputs of one run, the same at each call: floats from 0 to 1, 8-bit integers of the full
+    range, and 0 or 1 for wider integers, which are indices or masks.
+    """
+    random = np.random.default_rng(0)
+    inputs: dict[str, Array] = {}
+    for name, info in session.inputs.items():
+        shape = tuple(session.images_per_run if size is None else size for size in info.shape)
+        if np.issubdtype(info.dtype, np.integer) and info.dtype.itemsize > 1:
+            inputs[name] = random.integers(0, 2, shape, info.dtype)
+        elif np.issubdtype(info.dtype, np.integer):
+            limits = np.iinfo(info.dtype)
+            inputs[name] = random.integers(limits.min, limits.max, shape, info.dtype, True)
+        else:
+            inputs[name] = random.random(shape).astype(info.dtype)
+    return inputs
 
 
 def _name(model: Source) -> str:

@@ -70,7 +70,7 @@ def test_recorded_knobs_are_those_that_are_built(workloads: list[Any], tmp_path:
 
 
 def session_inputs(session: Session) -> dict[str, Any]:
-    from amaranth_vta.session.random_inputs import random_inputs
+    from amaranth_vta.session import random_inputs
 
     return random_inputs(session)
 

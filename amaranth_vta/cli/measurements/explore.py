@@ -10,7 +10,7 @@ import click
 
 from amaranth_vta.cli.common.options import jobs_option, open_workers, scheduler_option
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
-from amaranth_vta.report.counts import counted
+from amaranth_vta.report.text_table import counted
 
 if TYPE_CHECKING:
     from amaranth_vta.explore.exploration import Exploration

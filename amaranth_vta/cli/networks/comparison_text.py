@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amaranth_vta.report.counts import counted
+from amaranth_vta.report.text_table import counted
 
 if TYPE_CHECKING:
     from amaranth_vta.session import CheckReport

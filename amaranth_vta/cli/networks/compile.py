@@ -12,7 +12,7 @@ from amaranth_vta.cli.common.options import (
 )
 from amaranth_vta.cli.common.outputs import Outputs
 from amaranth_vta.hw.config import Config
-from amaranth_vta.report.counts import counted
+from amaranth_vta.report.text_table import counted
 
 
 @click.command(name="compile")

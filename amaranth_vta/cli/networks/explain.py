@@ -54,7 +54,7 @@ def _rounding(session: Session, layer: Layer) -> str:
 
 
 def _layer(step: RunLayer, layer: Layer, dram: str) -> str:
-    from amaranth_vta.bounds import bound_cycles
+    from amaranth_vta.report.layer_report import bound_cycles
 
     work = step.work
     bound = bound_cycles(work, dram, len(step.streams))

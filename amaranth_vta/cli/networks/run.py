@@ -128,7 +128,7 @@ def run(
     MACs, its cycles, and its utilization; on a device with a clock a second table says where the
     cycles went. Operators that the machine cannot run run on the host, by ONNX Runtime.
     """
-    from amaranth_vta.session.random_inputs import random_inputs
+    from amaranth_vta.session import random_inputs
     from amaranth_vta.session.report import PAGE
 
     _refuse_contradictions(model, images, tuned, allow_rounding, check, explain, options)

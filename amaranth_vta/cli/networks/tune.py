@@ -21,7 +21,7 @@ from amaranth_vta.cli.common.options import (
 from amaranth_vta.cli.common.outputs import Outputs
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
 from amaranth_vta.hw.config import Config
-from amaranth_vta.report.counts import counted
+from amaranth_vta.report.text_table import counted
 
 if TYPE_CHECKING:
     from amaranth_vta.explore.tuning import Tried
@@ -178,8 +178,7 @@ def _run(
     records: Records | None,
 ) -> tuple[dict[str, Any], CheckReport]:
     """The report of one run, and the comparison of its results with ONNX Runtime."""
-    from amaranth_vta.session import Session
-    from amaranth_vta.session.random_inputs import random_inputs
+    from amaranth_vta.session import Session, random_inputs
 
     with Session(source, config, device, dram, tuned=records, **compiling) as session:
         checked = session.check(random_inputs(session))

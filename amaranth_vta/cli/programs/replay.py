@@ -11,7 +11,7 @@ import click
 from amaranth_vta.cli.common.options import device_options, json_option, unchecked, waves_option
 from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT, MachineFault
-from amaranth_vta.report.counts import counted
+from amaranth_vta.report.text_table import counted
 from amaranth_vta.sim.devices import WITH_BASES, DeviceError, RunOptions, close_device
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def measured(
     result: RunResult, asked: Work, dram: str, mismatches: int | None, wall_seconds: float
 ) -> dict[str, Any]:
     """The JSON of a run."""
-    from amaranth_vta.bounds import bound_cycles
+    from amaranth_vta.report.layer_report import bound_cycles
 
     cycles, peak = result.cycles, asked.config.macs_per_cycle
     fault = result.fault

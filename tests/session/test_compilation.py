@@ -83,7 +83,7 @@ def test_a_changed_compiler_makes_a_difference(
     compiled: list[CompiledNetwork], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vta.compile(MODEL, "tiny-extended")
-    monkeypatch.setattr("amaranth_vta.session.kept_networks.package_version", lambda: ("another",))
+    monkeypatch.setattr("amaranth_vta.session.compilation.package_version", lambda: ("another",))
     vta.compile(MODEL, "tiny-extended")
     assert len(compiled) == 2
 
@@ -147,8 +147,8 @@ def test_the_key_has_every_module_that_a_compilation_loads() -> None:
     root = Path(vta.__path__[0])
     script = (
         "import sys, amaranth_vta as vta\n"
-        "from amaranth_vta.session import kept_networks\n"
-        "kept_networks.kept_program = lambda *values: values[-1]()\n"
+        "from amaranth_vta.session import compilation\n"
+        "compilation._cached_program = lambda *values: values[-1]()\n"
         f"vta.compile({str(MODEL)!r}, 'tiny-extended')\n"
         "for module in list(sys.modules.values()):\n"
         "    print(getattr(module, '__file__', None) or '')\n"

@@ -1,4 +1,5 @@
-"""Renames tensors so that they cannot collide with names of the quantizer: `UniqueNames`."""
+"""Prepares a model for ONNX Runtime's quantizer: `sort_nodes`, and `UniqueNames`, which cannot
+collide with the names that the quantizer adds."""
 
 from __future__ import annotations
 
@@ -65,6 +66,34 @@ class UniqueNames:
             tensors.name(name)
         _rename(model.graph, tensors.name, nodes.name)
         return tensors.names
+
+
+def sort_nodes(graph: onnx.GraphProto) -> None:
+    """Sort nodes so that each tensor is produced before it is read, including reads in subgraphs.
+
+    ONNX Runtime's quantizer sorts nodes, but ignores reads in subgraphs.
+    """
+    if not any(True for node in graph.node for _ in subgraphs(node)):
+        return
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    reads = []
+    for node in graph.node:
+        names = {*node.input, *(name for inner in subgraphs(node) for name in tensor_names(inner))}
+        reads.append(sorted({makers[name] for name in names if name in makers}))
+    order: dict[int, onnx.NodeProto] = {}
+    for last in range(len(graph.node)):
+        waiting = [last]
+        while waiting:
+            index = waiting[-1]
+            missing = [other for other in reads[index] if other not in order and other != index]
+            if missing:
+                waiting += missing
+                continue
+            order.setdefault(index, graph.node[index])
+            waiting.pop()
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in order.values()]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 class _Restored:

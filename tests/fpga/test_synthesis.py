@@ -9,7 +9,7 @@ from amaranth.back.verilog import YosysError
 
 from amaranth_vta.fpga.area import LUTS_OF_PRODUCT, estimate_area, products_in_luts
 from amaranth_vta.fpga.chips import CHIPS
-from amaranth_vta.fpga.products import in_luts
+from amaranth_vta.fpga.synthesis import in_luts
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.datapath.dot_products import SingleDotProducts
 from amaranth_vta.sim.machine.elaborate import AS_IT_IS, component_verilog
