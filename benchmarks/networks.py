@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from performance import replace, stale
 from tables import row
 
-from amaranth_vta.bench.whole_networks import MeasuredNetwork, measure_network
 from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.measurements.networks import MeasuredNetwork, measure_network
 from amaranth_vta.networks import NETWORKS
 from amaranth_vta.report.host_summary import host_groups, summary
+from amaranth_vta.sim.devices import RunOptions
 
 MARKER = "<!-- made by `python benchmarks/networks.py` -->\n"
 PAGE = "networks.md"
@@ -78,7 +79,7 @@ def main() -> int:
     print("\n".join(lines), flush=True)
     wrong = 0
     for name in chosen.names or NETWORKS:
-        measured = Row(name, measure_network(name, config, chosen.device, chosen.dram))
+        measured = Row(name, measure_network(name, config, RunOptions(chosen.device, chosen.dram)))
         lines.append(row(*measured.cells(config.macs_per_cycle)))
         print(lines[-1], flush=True)
         wrong += measured.mismatches

@@ -23,13 +23,14 @@ from lost_cycles import table as lost_cycles
 from simulation_speed import simulated_cycles_per_second
 from tables import head, row
 
-from amaranth_vta.bench.layers import measure_layers
-from amaranth_vta.bench.measurement import Measurement
-from amaranth_vta.bench.rates import KINDS, measure_rates
-from amaranth_vta.bench.rounds import ROUNDS, Round, measure_rounds
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.measurements.layers import measure_layers
+from amaranth_vta.measurements.measurement import Measurement
+from amaranth_vta.measurements.rates import KINDS, measure_rates
+from amaranth_vta.measurements.rounds import ROUNDS, Round, measure_rounds
 from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
+from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
 
 REPOSITORY = Path(__file__).parent.parent
@@ -66,10 +67,11 @@ def main() -> int:
 def _cycles() -> tuple[list[str], bool]:
     """Markdown lines about cycles, and whether a result is wrong."""
     config = PRESETS[CONFIG]
-    layers = list(measure_layers(config, "rtl", DRAM))
-    by_hand = list(measure_layers(config, "rtl", DRAM, by_hand=True))
-    rates = [item for kind in KINDS for item in measure_rates(kind, config, "rtl", DRAM)]
-    rounds = list(measure_rounds(config, "rtl", "ideal"))
+    options = RunOptions("rtl", DRAM)
+    layers = list(measure_layers(config, options))
+    by_hand = list(measure_layers(config, options, by_hand=True))
+    rates = [item for kind in KINDS for item in measure_rates(kind, config, options)]
+    rounds = list(measure_rounds(config, RunOptions("rtl")))
     whole, mismatches = _network()
     lines = [*whole, "", *_layers(layers, by_hand), "", *_rates(rates), "", *_rounds(rounds)]
     print("\n".join(lines))
@@ -155,7 +157,7 @@ def _rates(rates: Iterable[Measurement]) -> list[str]:
 def _rounds(rounds: Iterable[Round]) -> list[str]:
     lines = [
         "Rounds in which each instruction waits for the one before, of one element or micro-op "
-        "unless it says how many (`amaranth_vta/bench/rounds.py`, memory `ideal`):",
+        "unless it says how many (`amaranth_vta/measurements/rounds.py`, memory `ideal`):",
         "",
         *head("round", "cycles"),
     ]

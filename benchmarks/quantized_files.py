@@ -27,8 +27,7 @@ import onnx
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from amaranth_vta.report.host_summary import host_groups
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from tests.support.qdq_cases import qdq_cases
 from tests.support.quantized_files import Case

@@ -14,11 +14,13 @@ from operator import sub
 from pathlib import Path
 from typing import Any
 
+from amaranth_vta.errors import VtaError
+
 from . import isa
 from .tiles import TileMemory
 
 
-class ConfigError(ValueError):
+class ConfigError(VtaError, ValueError):
     """An invalid configuration, or one that does not fit the instruction encoding."""
 
 

@@ -21,6 +21,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from amaranth_vta.errors import VtaError
+
 # Not resolved: ``sim`` is a symbolic link in the package from which this module is imported.
 _PACKAGE = Path(__file__).parents[1]
 # Matches unfinished files and captures the id of the process that writes them.
@@ -31,7 +33,7 @@ KEPT_SECONDS = 30 * 24 * 3600
 _OTHERS_WRITE = 0o022
 
 
-class ToolchainError(RuntimeError):
+class ToolchainError(VtaError, RuntimeError):
     """Something that cannot be built or cached on this machine; the message says why."""
 
 

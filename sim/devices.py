@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from amaranth_vta.errors import VtaError
 
 from .machine.dram import memory_timing
 from .progress import building
@@ -25,8 +28,88 @@ REMOTE = "VTA_REMOTE"
 PARTS = ("load", "gemm", "alu", "store")
 
 
-class DeviceError(ValueError):
+class DeviceError(VtaError, ValueError):
     """A device that does not exist, or an option that it does not support."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """A device and its options, as `open_device`, `Session` and the commands take them.
+
+    ``device`` is a name in `DEVICES`, or a device that is open already, to which only ``dram``, the
+    timing that bounds assume, applies. ``dram`` is ``ideal``, ``ddr`` or ``random:SEED``. On
+    cycle-accurate devices, ``waves`` is a VCD file for all runs, and ``timeline`` records each run.
+    ``skip`` disables a part of the machine, one of `PARTS`. With ``timing_only`` the estimate
+    computes cycles without results. ``progress`` is called with each step of a build; by default,
+    steps are shown on standard error if that is a terminal, and logged otherwise.
+    """
+
+    device: Device | str = "functional"
+    dram: str = "ideal"
+    waves: str | Path | None = None
+    timeline: Timeline | None = None
+    skip: str | None = None
+    timing_only: bool = False
+    progress: Callable[[str], None] | None = None
+
+    @classmethod
+    def of(cls, device: RunOptions | Device | str, dram: str, keywords: RunKeywords) -> RunOptions:
+        """Options from the arguments of a call, which gives either keywords or `RunOptions`."""
+        if not isinstance(device, RunOptions):
+            return cls(device, dram, **keywords)
+        if keywords or dram != cls.dram:
+            raise TypeError("options are given both in RunOptions and as keyword arguments")
+        return device
+
+    @property
+    def name(self) -> str:
+        """The name of the device."""
+        return self.device if isinstance(self.device, str) else self.device.name
+
+    @property
+    def has_results(self) -> bool:
+        """Whether runs compute correct results, not only cycles."""
+        return self.skip is None and not self.timing_only
+
+    def open(
+        self, config: Config, memory_bytes: int, *, order: str = "program", origin: int = 0
+    ) -> Device:
+        """The device, opened as by `open_device`."""
+        if not isinstance(self.device, str):
+            return self.device
+        if self.skip is not None and self.skip not in PARTS:
+            raise DeviceError(f"{self.skip!r} cannot be skipped; the parts are {', '.join(PARTS)}")
+        if self.timing_only and self.name != "estimate":
+            raise DeviceError(
+                f"only the estimate can do without results; the {self.name} device cannot"
+            )
+        if origin + memory_bytes > config.dram_bytes:
+            raise DeviceError(
+                f"memory of {memory_bytes:,} bytes from address {origin:#x} on is beyond the "
+                f"{config.dram_bytes:,} bytes that a machine with LOG_DRAM_SIZE = "
+                f"{config.log_dram_size} can address"
+            )
+        if origin and self.name in ("estimate", "board"):
+            raise DeviceError(
+                f"the memory of the {self.name} device begins at address 0, not {origin:#x}"
+            )
+        with building(f"the {self.name} device", self.progress) as told:
+            device = _open(replace(self, progress=told), config, memory_bytes, order, origin)
+        if self.skip is None:
+            return device
+        from .machine.skipping import SkippingDevice
+
+        return SkippingDevice(device, self.skip)
+
+
+class RunKeywords(TypedDict, total=False):
+    """Fields of `RunOptions` as keyword arguments, for type checkers."""
+
+    waves: str | Path | None
+    timeline: Timeline | None
+    skip: str | None
+    timing_only: bool
+    progress: Callable[[str], None] | None
 
 
 def open_device(
@@ -36,47 +119,19 @@ def open_device(
     *,
     dram: str = "ideal",
     order: str = "program",
-    waves: str | Path | None = None,
-    timeline: Timeline | None = None,
-    skip: str | None = None,
-    timing_only: bool = False,
-    progress: Callable[[str], None] | None = None,
     origin: int = 0,
+    **options: Unpack[RunKeywords],
 ) -> Device:
     """Open a fresh machine with ``memory_bytes`` of zeroed memory, from address ``origin`` on.
 
-    For cycle-accurate devices: ``dram`` is the timing of memory, ``ideal``, ``ddr`` or
-    ``random:SEED``; ``waves`` is a VCD file for all runs; ``timeline`` records each run. For the
-    functional model: ``order`` is ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``. For
-    the estimate: ``timing_only`` computes cycles without results. ``skip`` disables a part of the
-    machine, one of `PARTS`. ``progress`` is called with each step of a build; by default, steps are
-    shown on standard error if that is a terminal, and logged otherwise.
+    ``dram`` and the keywords ``waves``, ``timeline``, ``skip``, ``timing_only`` and ``progress``
+    are those of `RunOptions`. For the functional model, ``order`` is ``program``, ``reverse``,
+    ``random:SEED`` or ``last:MODULE``.
 
     Raises `DeviceError`, `DramError` for an unknown ``dram``, `ToolchainError` if a simulator
     cannot be built, and the errors of boards and servers.
     """
-    if skip is not None and skip not in PARTS:
-        raise DeviceError(f"{skip!r} cannot be skipped; the parts are {', '.join(PARTS)}")
-    if timing_only and name != "estimate":
-        raise DeviceError(f"only the estimate can do without results; the {name} device cannot")
-    if origin + memory_bytes > config.dram_bytes:
-        raise DeviceError(
-            f"memory of {memory_bytes:,} bytes from address {origin:#x} on is beyond the "
-            f"{config.dram_bytes:,} bytes that a machine with LOG_DRAM_SIZE = "
-            f"{config.log_dram_size} can address"
-        )
-    if origin and name in ("estimate", "board"):
-        raise DeviceError(f"the memory of the {name} device begins at address 0, not {origin:#x}")
-    with building(f"the {name} device", progress) as told:
-        if name == "estimate":
-            device = _open_estimate(config, memory_bytes, dram, waves, timeline, timing_only, told)
-        else:
-            device = _open(name, config, memory_bytes, dram, order, waves, timeline, told, origin)
-    if skip is None:
-        return device
-    from .machine.skipping import SkippingDevice
-
-    return SkippingDevice(device, skip)
+    return RunOptions(name, dram, **options).open(config, memory_bytes, order=order, origin=origin)
 
 
 def close_device(device: Device) -> None:
@@ -87,18 +142,12 @@ def close_device(device: Device) -> None:
 
 
 def _open(
-    name: str,
-    config: Config,
-    memory_bytes: int,
-    dram: str,
-    order: str,
-    waves: str | Path | None,
-    timeline: Timeline | None,
-    progress: Callable[[str], None] | None,
-    origin: int,
+    options: RunOptions, config: Config, memory_bytes: int, order: str, origin: int
 ) -> Device:
     # Cycle-accurate devices are imported here, since importing Amaranth takes seconds; the
     # functional model, and commands that only use the names above, do without it.
+    name, dram, waves, timeline = options.name, options.dram, options.waves, options.timeline
+    progress = options.progress
     match name:
         case "functional":
             from .model.device import FunctionalDevice
@@ -128,6 +177,19 @@ def _open(
             from .machine.pysim import PysimDevice
 
             return PysimDevice(config, memory_bytes, dram, waves, timeline, origin)
+        case "estimate":
+            from .estimate.device import EstimateDevice
+
+            if waves is not None:
+                raise DeviceError("the estimate has no signals, hence no waves to write")
+            if memory_timing(dram).seed is not None:
+                raise DeviceError(
+                    f"the estimate knows the memories ideal and ddr; the latencies of {dram} are "
+                    "random"
+                )
+            return EstimateDevice(
+                config, memory_bytes, dram, options.timing_only, timeline, progress
+            )
         case "board":
             from .board.device import open_board
 
@@ -138,38 +200,12 @@ def _open(
         case "remote":
             if waves is not None or timeline is not None:
                 raise DeviceError("a remote machine has no waves and no timeline here")
-            return _open_remote(config, memory_bytes, dram, progress)
+            from amaranth_vta.sw.remote.client import RemoteDevice
+            from amaranth_vta.sw.remote.keys import Credentials
+
+            memory_timing(dram)
+            path = os.environ.get(REMOTE)
+            if not path:
+                raise DeviceError(f"{REMOTE} in the environment names no file of `vta serve`")
+            return RemoteDevice(config, memory_bytes, Credentials.load(path), dram, progress)
     raise DeviceError(f"{name!r} is not a device; the devices are {', '.join(DEVICES)}")
-
-
-def _open_remote(
-    config: Config, memory_bytes: int, dram: str, progress: Callable[[str], None] | None
-) -> Device:
-    from amaranth_vta.sw.remote.client import RemoteDevice
-    from amaranth_vta.sw.remote.keys import Credentials
-
-    memory_timing(dram)
-    path = os.environ.get(REMOTE)
-    if not path:
-        raise DeviceError(f"{REMOTE} in the environment names no file of `vta serve`")
-    return RemoteDevice(config, memory_bytes, Credentials.load(path), dram, progress)
-
-
-def _open_estimate(
-    config: Config,
-    memory_bytes: int,
-    dram: str,
-    waves: str | Path | None,
-    timeline: Timeline | None,
-    timing_only: bool,
-    progress: Callable[[str], None] | None,
-) -> Device:
-    from .estimate.device import EstimateDevice
-
-    if waves is not None:
-        raise DeviceError("the estimate has no signals, hence no waves to write")
-    if memory_timing(dram).seed is not None:
-        raise DeviceError(
-            f"the estimate knows the memories ideal and ddr; the latencies of {dram} are random"
-        )
-    return EstimateDevice(config, memory_bytes, dram, timing_only, timeline, progress)

@@ -1,4 +1,5 @@
-"""The command ``vta``: one module per command, and the shared entry point.
+"""The command ``vta``: a package per section of its help with a module per command, and the entry
+point.
 
 Commands return their exit code; an exception is printed as one line on standard error.
 """
@@ -15,30 +16,30 @@ from typing import NoReturn
 
 import click
 
-from .bench import bench
-from .boards.build import build
-from .boards.export import export
-from .boards.program import program
-from .boards.serve import serve
-from .compare import compare
-from .compile import compile_model
-from .config import config
-from .design.estimate_area import estimate_area
-from .design.explore import explore
-from .design.tune import tune
-from .doctor import doctor
-from .header import header
-from .lower import lower
-from .models.examples import examples
-from .models.quantize import quantize
-from .models.show import show
-from .problems import describe
+from .common.problems import describe
+from .common.streams import prepare_streams
+from .installation.doctor import doctor
+from .installation.examples import examples
+from .machine.build import build
+from .machine.config import config
+from .machine.header import header
+from .machine.program import program
+from .machine.serve import serve
+from .machine.verilog import verilog
+from .measurements.bench import bench
+from .measurements.compare import compare
+from .measurements.estimate_area import estimate_area
+from .measurements.explore import explore
+from .networks.compile import compile_model
+from .networks.export import export
+from .networks.quantize import quantize
+from .networks.run import run
+from .networks.show import show
+from .networks.tune import tune
 from .programs.disasm import disasm
 from .programs.fuzz import fuzz
+from .programs.lower import lower
 from .programs.replay import replay
-from .run import run
-from .streams import prepare_streams
-from .verilog import verilog
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Networks": (run, compile_model, show, quantize, tune, export),

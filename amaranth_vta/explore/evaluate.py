@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.session import random_inputs
 from amaranth_vta.session.batches import Batches
 from amaranth_vta.session.compilation import open_network
 from amaranth_vta.session.layers import launch_reports, layer_reports
-from amaranth_vta.session.random_inputs import random_inputs
 from amaranth_vta.session.session import Session
 from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
 from amaranth_vta.sim.devices import close_device, open_device

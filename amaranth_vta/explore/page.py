@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 
 from amaranth_vta.fpga.chips import RESOURCES
-from amaranth_vta.report.counts import counted
 from amaranth_vta.report.html import html_page, html_table
+from amaranth_vta.report.text_table import counted
 
 from .evaluate import Cost
 from .exploration import Exploration

@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.fpga.chips import CHIPS, Chip
 from amaranth_vta.hw.config import DEFAULT, Config, ConfigError
 from amaranth_vta.sim.machine.dram import TIMINGS
@@ -33,7 +34,7 @@ _POINTS, _BATCH = 100, 24
 _CHIP = "xc7z020"
 
 
-class SpecError(ValueError):
+class SpecError(VtaError, ValueError):
     """A SPEC is invalid; the message names the key."""
 
 

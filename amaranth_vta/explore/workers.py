@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.extras import explain_missing_extras
 
 Item = TypeVar("Item")
@@ -19,7 +20,7 @@ _DEATHS = 1
 _CONNECT_SECONDS = 30
 
 
-class WorkersError(ValueError):
+class WorkersError(VtaError, ValueError):
     """A scheduler does not answer, or has no workers."""
 
 

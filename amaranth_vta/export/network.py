@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.registers import IDENTITY, REGISTERS
 from amaranth_vta.reference.header import header
 from amaranth_vta.sw.runtime.network.network_program import (
@@ -37,7 +38,7 @@ _PIXEL = Window((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
 _ZEROS = 256
 
 
-class ExportError(ValueError):
+class ExportError(VtaError, ValueError):
     """A network cannot be exported; the message says which part of it and why."""
 
 

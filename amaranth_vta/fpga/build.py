@@ -20,8 +20,8 @@ from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
 from .floorplan import CriticalPath, FloorPlan, drawn
 from .flows import Flow, flow_of
-from .products import in_luts
 from .refinement.refine import refine
+from .synthesis import in_luts
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 from .zynq_project import project_files

@@ -7,14 +7,15 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.datapath.dot_products import product_name
 from amaranth_vta.sim.machine.elaborate import verilog
 
-from .area import UNLIMITED, Area
+from .area import UNLIMITED, Area, products_in_luts
 from .flows import FLOWS, GATES
-from .products import in_luts
 from .refinement.refine import refine
 from .timing import NET_NS
 from .tools import Call, run, tool
@@ -34,6 +35,8 @@ _SYNTH_XC7 = "synth_xilinx -family xc7 -noiopad -flatten -top vta"
 _ECP5 = FLOWS["ecp5"]
 # By family, the synthesis step that maps memories, and the step after it.
 _MEMORIES = {"xc7": ("map_memory", "fine"), "ecp5": ("map_ram", GATES)}
+# Steps of Yosys' `%ci` from the register of a product back to its multiplication.
+_STEPS = 3
 _SOURCE, _REPORT, _NETLIST = "vta.v", "area.json", "netlist.json"
 
 
@@ -48,6 +51,30 @@ def commands_without_memories(family: str) -> str:
     if family == "ecp5":
         command, adders = f"{_ECP5.command} -top vta", f"{_ECP5.narrow_adders}; "
     return f"{command} -run begin:{memories}; {adders}{command} -run {following}:check"
+
+
+def in_luts(config: Config, family: str, most: int) -> list[str]:
+    """The Yosys commands that map `products_in_luts` to LUTs, for the machine of ``config`` on a
+    chip of ``family`` with ``most`` multipliers.
+
+    They use Booth's algorithm, run before synthesis infers multipliers, and fail unless they find
+    every selected product.
+
+    The selected products are spread evenly over the array, so that the remaining multipliers are
+    too.
+    """
+    if not (count := products_in_luts(config, family, most)):
+        return []
+    places = list(product(range(config.batch), range(config.block_out), range(config.block_in)))
+    chosen = [places[number * len(places) // count] for number in range(count)]
+    registers = " ".join(f"*/w:{product_name(*place)}" for place in chosen)
+    return [
+        "proc",
+        f"select -set registers {registers}",
+        f"select -set products @registers %ci{_STEPS} */t:$mul %i",
+        f"select -assert-count {count} @products",
+        "booth @products",
+    ]
 
 
 def synthesized_area(

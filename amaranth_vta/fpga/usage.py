@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 
+from amaranth_vta.errors import VtaError
 
-class FitError(ValueError):
+
+class FitError(VtaError, ValueError):
     """A design does not fit its chip, or does not reach its clock; the message says by how much."""
 
 

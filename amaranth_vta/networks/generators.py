@@ -72,7 +72,7 @@ NETWORKS: dict[str, Generator] = {
     ),
     "inception": Generator("branching", "Inception v1", 224, Form("int8", operators=True)),
     "unet": Generator("branching", "U-Net, ConvTranspose", 128, Form("int8")),
-    "ocr": Generator("text", "a line of text, CTC", 128, Form(per_channel=False)),
+    "ocr": Generator("detection", "a line of text, CTC", 128, Form(per_channel=False)),
     "yolo": Generator("detection", "detector with SiLU", 320, Form()),
     "bert-tiny": Generator("attention", "BERT-tiny", 128, Form()),
     "vit-tiny": Generator("attention", "ViT-Ti of 4 layers", 224, Form("int8"), 20),

@@ -30,9 +30,8 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .calibration import calibrate
 from .float_parts import kept_in_float
-from .node_order import sort_nodes
+from .preprocessing import UniqueNames, sort_nodes
 from .tensor_ranges import Range, tensor_ranges
-from .unique_names import UniqueNames
 
 Sample = Mapping[str, Array]
 

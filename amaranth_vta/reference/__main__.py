@@ -5,7 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from .pages import pages
+from . import instructions, registers
+
+
+def pages() -> dict[str, str]:
+    """The pages as Markdown, by file name in docs/."""
+    return {"registers.md": registers.page(), "isa.md": instructions.page()}
 
 
 def main() -> None:

@@ -11,10 +11,9 @@ from textwrap import fill
 from typing import Any
 
 from .chart import LEGEND, segments
-from .counts import counted
 from .html import html_page, html_table
 from .measured import MeasuredLayer, MeasuredRun
-from .text_table import text_table
+from .text_table import counted, text_table
 
 # Short names of the parts of `segments`, in the same order.
 _PARTS = (

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from amaranth_vta.session import LayerReport
+from .layer_report import LayerReport
 
 # Activities of compute, each with a color. GEMM is busy with the network's own MACs and with zeros,
 # which pad tiles and surround the diagonal of a depthwise layer; some layers also move values

@@ -6,10 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from amaranth_vta.session.layers import LayerReport
+from .layer_report import LayerReport
 
 _QUANTIZE = "quantize the float model with `vta quantize`"
 _EXTENDED = "--config pynq-extended has REQUANTIZE, which takes any scale"

@@ -7,13 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from textwrap import fill
-from typing import TYPE_CHECKING
 
 from .host_summary import host_groups, share_on_machine
+from .layer_report import LaunchReport, LayerReport
 from .text_table import text_table
-
-if TYPE_CHECKING:
-    from amaranth_vta.session.layers import LaunchReport, LayerReport
 
 HEADS = ("layer", "operator", "MACs", "cycles", "of bound", "utilization")
 OVERLAP = (

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.config import unique_keys
 from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited
 
 from .chart import COUNTERS
 
 
-class MeasuredError(ValueError):
+class MeasuredError(VtaError, ValueError):
     """A file is not the JSON of a run or benchmark with cycles."""
 
 

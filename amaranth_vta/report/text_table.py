@@ -1,4 +1,4 @@
-"""Text tables that fit a terminal: `text_table`."""
+"""Text tables that fit a terminal, and counts with units: `text_table`, `counted`."""
 
 from __future__ import annotations
 
@@ -87,3 +87,8 @@ def cut(text: str, size: int) -> str:
         return text
     begin = (size - 1) // 3
     return f"{text[:begin]}…{text[len(text) - (size - 1 - begin) :]}"
+
+
+def counted(count: int, thing: str) -> str:
+    """``count`` with its unit, as in "1 layer" and "1,024 bytes"; ``thing`` takes a plural s."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"

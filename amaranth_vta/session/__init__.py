@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from amaranth_vta.report.layer_report import LaunchReport, LayerReport
+
 from .batches import InputError, TensorInfo
 from .comparison import CheckReport
-from .layers import LaunchReport, LayerReport
-from .session import Session
+from .session import Session, random_inputs
 
-__all__ = ["CheckReport", "InputError", "LaunchReport", "LayerReport", "Session", "TensorInfo"]
+__all__ = [
+    "CheckReport",
+    "InputError",
+    "LaunchReport",
+    "LayerReport",
+    "Session",
+    "TensorInfo",
+    "random_inputs",
+]

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 Run = Callable[[dict[str, Array]], Mapping[str, Array]]
 
 
-class InputError(ValueError):
+class InputError(VtaError, ValueError):
     """Arrays do not fit the network's inputs; the message names the input."""
 
 

@@ -1,24 +1,33 @@
-"""Compiles a model for a machine: `compile`."""
+"""Compiles a model for a machine, and caches the result: `compile`.
+
+An entry of the cache is a file as `Session.save` writes it. Its name is a hash of the model, the
+configuration, the options of `compile`, this package's files, and the versions of the packages that
+it depends on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx
 
 from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
 from amaranth_vta.sw.compiler.graph.load.input_shapes import inputs_of, is_open, open_batch
-from amaranth_vta.sw.compiler.graph.load.onnx_model import Source, load_network, read_model
+from amaranth_vta.sw.compiler.graph.load.onnx_model import Source, read_model
+from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network as load_model
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork, compile_network
 from amaranth_vta.sw.compiler.graph.plan.placement import Placement, has_own_operators, place
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.compiler.tuner.records import Records, knobs_from
+from amaranth_vta.sw.runtime.archive import ProgramError
 from amaranth_vta.sw.runtime.network.model_error import ModelError
-
-from .kept_networks import kept_program
+from amaranth_vta.sw.runtime.network.network_file import load_network, save_network
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 
 
 def compile(
@@ -51,7 +60,7 @@ def compile(
     records = tuned if isinstance(tuned, Records) else Records.load(tuned) if tuned else Records()
 
     def find_network() -> Network:
-        return canonical(load_network(model, number), allow_rounding)
+        return canonical(load_model(model, number), allow_rounding)
 
     def compile_it() -> CompiledNetwork:
         with knobs_from(records.knobs):
@@ -60,7 +69,7 @@ def compile(
     if passes or has_own_operators():
         # The cache key does not cover the code of passes and operators.
         return compile_it()
-    found = kept_program(model, config, number, records, allow_rounding, compile_it)
+    found = _cached_program(model, config, number, records, allow_rounding, compile_it)
     if isinstance(found, CompiledNetwork):
         return found
 
@@ -71,6 +80,52 @@ def compile(
     return CompiledNetwork(found, find_network, find_placement)
 
 
+def open_network(model: Source, images: int, allow_rounding: bool = False) -> tuple[Network, bool]:
+    """Loads ``model`` in canonical form, for runs of ``images`` if its batch size is open, and
+    returns whether it is open. ``allow_rounding`` is as in `compile`. Raises `ModelError`.
+    """
+    read = read_model(model)
+    return canonical(load_model(read, images), allow_rounding), open_batch(read)
+
+
+def _cached_program(
+    model: onnx.ModelProto,
+    config: Config,
+    images: int,
+    records: Records,
+    allow_rounding: bool,
+    compile_it: Callable[[], CompiledNetwork],
+) -> CompiledNetwork | NetworkProgram:
+    """Returns a cached program, or compiles the network with ``compile_it`` and caches its program.
+
+    If the cache folder is not writable or belongs to another user, the network is compiled each
+    time. Raises what ``compile_it`` raises.
+    """
+    compiled: CompiledNetwork | None = None
+
+    def make(path: Path) -> None:
+        nonlocal compiled
+        compiled = compile_it()
+        save_network(compiled.program, path)
+
+    try:
+        path = kept(
+            "networks", f"{_cache_key(model, config, images, records, allow_rounding)}.vta", make
+        )
+        return compiled or load_network(path, config)
+    except (ToolchainError, ProgramError):
+        return compiled or compile_it()
+
+
+def _cache_key(
+    model: onnx.ModelProto, config: Config, images: int, records: Records, allow_rounding: bool
+) -> str:
+    # The model includes weights stored in external files.
+    contents = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    options = str(images), records.digest, str(allow_rounding)
+    return hash_of(contents, config.to_json(), *options, *package_version())
+
+
 def _first_shape(model: onnx.ModelProto) -> str:
     """The name and shape of the model's first input, in parentheses; empty without inputs."""
     for item in inputs_of(model):
@@ -78,11 +133,3 @@ def _first_shape(model: onnx.ModelProto) -> str:
         sizes = ", ".join("?" if is_open(dim) else str(dim.dim_value) for dim in dims)
         return f" (input {item.name} has shape [{sizes}])"
     return ""
-
-
-def open_network(model: Source, images: int, allow_rounding: bool = False) -> tuple[Network, bool]:
-    """Loads ``model`` in canonical form, for runs of ``images`` if its batch size is open, and
-    returns whether it is open. ``allow_rounding`` is as in `compile`. Raises `ModelError`.
-    """
-    read = read_model(model)
-    return canonical(load_network(read, images), allow_rounding), open_batch(read)

@@ -1,11 +1,11 @@
-"""Measurements of the operators and launches of a network: `LayerReport`, `LaunchReport`."""
+"""Measurements of the operators and launches of a network on a runner."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amaranth_vta.bounds import bound_cycles
+from amaranth_vta.report.layer_report import LaunchReport, LayerReport, bound_cycles
 from amaranth_vta.sw.runtime.network.network_program import (
     OnHost,
     RunHost,
@@ -17,47 +17,6 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 if TYPE_CHECKING:
     from amaranth_vta.sw.runtime.network.runner import Runner, StepTotals
-
-
-@dataclass(frozen=True)
-class LayerReport:
-    """An operator of the network, and its measurements over all runs so far.
-
-    ``placed_on`` is ``machine`` or ``host``, with the ``reason`` for the latter. ``macs`` counts
-    the network's MACs, without channel padding; ``cycles`` and ``utilization`` are None on devices
-    without a clock. ``macs_per_run`` and ``host_macs``, the MACs on the host, are for one run.
-    ``counters`` are as in `RunResult`, empty for the host. ``bound_cycles`` is None for a layer in
-    a launch of several layers: these overlap, so that only the launch has a lower bound.
-    """
-
-    name: str
-    operator: str
-    placed_on: str
-    reason: str
-    macs_per_run: int
-    macs: int
-    cycles: int | None
-    bound_cycles: int | None
-    utilization: float | None
-    bytes_loaded: int
-    bytes_stored: int
-    runs: int
-    counters: dict[str, int]
-    host_macs: int = 0
-
-
-@dataclass(frozen=True)
-class LaunchReport:
-    """A launch of the machine and its measurements over all ``runs``: ``layers`` is the number of
-    layers in the launch, ``cycles`` is None on a device without a clock, and ``bound_cycles`` is
-    the lower bound on its cycles.
-    """
-
-    name: str
-    layers: int
-    runs: int
-    cycles: int | None
-    bound_cycles: int
 
 
 def launch_reports(runner: Runner, dram: str) -> list[LaunchReport]:

@@ -1,22 +1,24 @@
-"""Runs and measures a quantized network on a device: `Session`."""
+"""Runs and measures a quantized network on a device: `Session`, `random_inputs`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from threading import RLock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import numpy as np
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import DEFAULT, Config
-from amaranth_vta.report.counts import counted
 from amaranth_vta.report.cycles_table import ESTIMATED, cycles_table
 from amaranth_vta.report.host_summary import summary
+from amaranth_vta.report.layer_report import LaunchReport, LayerReport
 from amaranth_vta.report.layer_table import layer_table, per_run
-from amaranth_vta.sim.devices import close_device, open_device
-from amaranth_vta.sim.trace.perfetto import Timeline
+from amaranth_vta.report.text_table import counted
+from amaranth_vta.sim.devices import RunKeywords, RunOptions, close_device
 from amaranth_vta.sw.runtime.counters import Spent
 from amaranth_vta.sw.runtime.device import Device, Fault, RunResult, total
 from amaranth_vta.sw.runtime.network.model_error import ModelError
@@ -31,7 +33,7 @@ from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 from .accuracy import LabelAccuracy, label_accuracy
 from .batches import Batches, TensorInfo
 from .comparison import CheckReport, compare
-from .layers import LaunchReport, LayerReport, launch_reports, layer_reports
+from .layers import launch_reports, layer_reports
 
 if TYPE_CHECKING:
     import onnx
@@ -53,8 +55,9 @@ class Session:
     ``network``, which joins consecutive layers in one launch, or ``layer``, which launches each
     layer separately and so measures the counters of each.
 
-    ``device`` is a device or the name of one; for a name, ``dram``, ``waves``, ``timeline``,
-    ``skip``, ``timing_only`` and ``progress`` are options of `open_device`.
+    ``device`` is the name of a device, an open device, or a `RunOptions`. With a name, ``dram`` and
+    the keywords ``waves``, ``timeline``, ``skip``, ``timing_only`` and ``progress`` are those of
+    `RunOptions`.
 
     Threads may share a session: `run`, `check`, `report` and `close` hold a lock, since the machine
     and its memory run one program at a time. Parallel runs need one session each.
@@ -67,7 +70,7 @@ class Session:
         self,
         model: Source,
         config: Config | str = DEFAULT,
-        device: Device | str = "functional",
+        device: RunOptions | Device | str = "functional",
         dram: str = "ideal",
         *,
         images: int | None = None,
@@ -75,12 +78,9 @@ class Session:
         tuned: Records | str | Path | None = None,
         allow_rounding: bool = False,
         launch: str = "network",
-        waves: str | Path | None = None,
-        timeline: Timeline | None = None,
-        skip: str | None = None,
-        timing_only: bool = False,
-        progress: Callable[[str], None] | None = None,
+        **keywords: Unpack[RunKeywords],
     ) -> None:
+        options = RunOptions.of(device, dram, keywords)
         # Imported here only, so that saved networks run without the compiler.
         with explain_missing_extras():
             from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
@@ -92,32 +92,18 @@ class Session:
         self._compiled: CompiledNetwork | None = compile(
             self._model, config, images, passes, tuned, allow_rounding
         )
-        self._open(
-            self._compiled.program,
-            device,
-            dram,
-            launch,
-            waves,
-            timeline,
-            skip,
-            timing_only,
-            progress,
-        )
+        self._open(self._compiled.program, options, launch)
 
     @classmethod
     def load(
         cls,
         path: str | Path,
         config: Config | str | None = None,
-        device: Device | str = "functional",
+        device: RunOptions | Device | str = "functional",
         dram: str = "ideal",
         *,
         launch: str = "network",
-        waves: str | Path | None = None,
-        timeline: Timeline | None = None,
-        skip: str | None = None,
-        timing_only: bool = False,
-        progress: Callable[[str], None] | None = None,
+        **keywords: Unpack[RunKeywords],
     ) -> Self:
         """Opens a compiled network that `save` or ``vta compile`` wrote; needs no compiler.
 
@@ -125,50 +111,29 @@ class Session:
         constructor. Raises `ProgramError` if the file is not a compiled network, is damaged, has
         another format version or is for another machine.
         """
+        options = RunOptions.of(device, dram, keywords)
         session = cls.__new__(cls)
         session._name, session._model, session._compiled = str(path), None, None
         program = load_network(path, Config.load(config) if isinstance(config, str) else config)
-        session._open(program, device, dram, launch, waves, timeline, skip, timing_only, progress)
+        session._open(program, options, launch)
         return session
 
-    def _open(
-        self,
-        program: NetworkProgram,
-        device: Device | str,
-        dram: str,
-        launch: str,
-        waves: str | Path | None,
-        timeline: Timeline | None,
-        skip: str | None,
-        timing_only: bool,
-        progress: Callable[[str], None] | None,
-    ) -> None:
+    def _open(self, program: NetworkProgram, options: RunOptions, launch: str) -> None:
         with explain_missing_extras():
             from amaranth_vta.sw.runtime.network.runner import Runner
         if launch not in LAUNCHES:
             raise ValueError(f"launch is {' or '.join(LAUNCHES)}, not {launch!r}")
         self.program = program
         self.config: Config = program.config
-        if isinstance(device, str):
-            device = open_device(
-                device,
-                self.config,
-                program.program.placed_bytes(program.launched(launch)),
-                dram=dram,
-                waves=waves,
-                timeline=timeline,
-                skip=skip,
-                timing_only=timing_only,
-                progress=progress,
-            )
-        self.device = device
-        self.dram = dram
-        self._skip = skip
+        size = program.program.placed_bytes(program.launched(launch))
+        self.device = options.open(self.config, size)
+        self.dram = options.dram
+        self._skip = options.skip
         self._batches = Batches(program)
         # Not a method of the session: a reference cycle would keep the device alive until the next
         # garbage collection.
-        begins = (lambda _: None) if timeline is None else timeline.begin
-        self._runner = Runner(program, Runtime(device), begins, launch)
+        begins = (lambda _: None) if options.timeline is None else options.timeline.begin
+        self._runner = Runner(program, Runtime(self.device), begins, launch)
         # Held while the machine runs; reentrant, since `check` calls `run`.
         self._lock = RLock()
         self._wall_seconds = 0.0
@@ -411,6 +376,24 @@ class Session:
             return ""
         per = per_run(self.images_per_run, self.layers).lower()
         return cycles_table(self.spent, per, width, self.estimated)
+
+
+def random_inputs(session: Session) -> dict[str, Array]:
+    """Inputs of one run, the same at each call: floats from 0 to 1, 8-bit integers of the full
+    range, and 0 or 1 for wider integers, which are indices or masks.
+    """
+    random = np.random.default_rng(0)
+    inputs: dict[str, Array] = {}
+    for name, info in session.inputs.items():
+        shape = tuple(session.images_per_run if size is None else size for size in info.shape)
+        if np.issubdtype(info.dtype, np.integer) and info.dtype.itemsize > 1:
+            inputs[name] = random.integers(0, 2, shape, info.dtype)
+        elif np.issubdtype(info.dtype, np.integer):
+            limits = np.iinfo(info.dtype)
+            inputs[name] = random.integers(limits.min, limits.max, shape, info.dtype, True)
+        else:
+            inputs[name] = random.random(shape).astype(info.dtype)
+    return inputs
 
 
 def _name(model: Source) -> str:

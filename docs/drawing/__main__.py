@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from amaranth_vta.bench.layers import measure_layers
 from amaranth_vta.hw.config import DEFAULT, PRESETS
+from amaranth_vta.measurements.layers import measure_layers
+from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sim.machine.dram import memory_timing
 
 from . import bitfields, blocks, exploration, pipeline, roofline, terminal, timeline, tutorials
@@ -48,7 +49,7 @@ def _terminal() -> Figures:
 
 def _layers() -> Figures:
     recorder, config = timeline.Recorder(), PRESETS[DEFAULT]
-    measured = list(measure_layers(config, "rtl", DRAM, timeline=recorder))
+    measured = list(measure_layers(config, RunOptions("rtl", DRAM, timeline=recorder)))
     run = next(run for run in recorder.runs if run.label == LAYER)
     strip = timeline.Strip(run, BEGIN, END, "a 3×3 convolution of ResNet-18, on the RTL")
     title = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log2
 
-from amaranth_vta.bench.measurement import Measurement
+from amaranth_vta.measurements.measurement import Measurement
 
 from .svg import Drawing, Theme
 

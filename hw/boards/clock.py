@@ -8,6 +8,8 @@ from amaranth.lib import wiring
 from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In, Out
 
+from amaranth_vta.errors import VtaError
+
 # Clock domain that lags ``sync`` by a quarter cycle, on boards that need it.
 QUARTER = "quarter"
 # Limits of the EHXPLLL (Lattice FPGA-DS-02012, "sysCLOCK PLL Timing"), frequencies in MHz.
@@ -16,7 +18,7 @@ _ECP5_COMPARED = (10, 400)
 _ECP5_DIVIDERS = range(1, 129)
 
 
-class ClockError(ValueError):
+class ClockError(VtaError, ValueError):
     """A clock frequency that a board cannot generate."""
 
 

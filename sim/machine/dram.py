@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from amaranth_vta.errors import VtaError
+
 
 class ProtocolError(RuntimeError):
     """A bus protocol violation by the machine; the message names the channel and the cycle."""
 
 
-class DramError(ValueError):
+class DramError(VtaError, ValueError):
     """An unknown memory model."""
 
 

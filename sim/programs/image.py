@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, ConfigError
 from amaranth_vta.sim.memory import instruction_words
@@ -32,7 +33,7 @@ _KEYS = ("config", "dram", "insn_addr", "insn_count")
 _OPTIONAL = ("expected", "origin", "limits", "bases")
 
 
-class ImageError(ValueError):
+class ImageError(VtaError, ValueError):
     """A file that is not a program image, or an image whose parts contradict each other."""
 
 

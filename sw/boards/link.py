@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from zlib import crc32
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.boards.protocol import MAX_WORDS, WORD_BYTES, Command, Status
 
@@ -31,7 +32,7 @@ _MAX_REQUESTS = 64
 _FRAME_BYTES = 1 + protocol.CHECKSUM_BYTES
 
 
-class LinkError(RuntimeError):
+class LinkError(VtaError, RuntimeError):
     """The board does not answer, or its serial port has disappeared; the message names the port."""
 
 

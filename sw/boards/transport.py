@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.boards.protocol import WORD_BYTES, BoardRegister
 from amaranth_vta.sw.runtime.driver import MismatchError
@@ -12,7 +13,7 @@ from amaranth_vta.sw.runtime.driver import MismatchError
 from .link import Line, Link, LinkError
 
 
-class BoardError(ValueError):
+class BoardError(VtaError, ValueError):
     """A board is missing, or its memory is too small for a program."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Fault, Limits, RunResult, limit_of
@@ -21,7 +22,7 @@ _UNIT = 64
 _PART = MAX_BYTES
 
 
-class RemoteError(RuntimeError):
+class RemoteError(VtaError, RuntimeError):
     """A server does not answer, refuses a request, or has disconnected; the message names it."""
 
 

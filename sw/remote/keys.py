@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited
 
 _SERVER, _CLIENTS = "server.json", "clients"
 
 
-class KeyFileError(ValueError):
+class KeyFileError(VtaError, ValueError):
     """A file is not a key file, or cannot be read; the message names it."""
 
 

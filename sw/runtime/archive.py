@@ -16,6 +16,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.config import Config, ConfigError, unique_keys
 
 from .array_file import DAMAGE, ArrayFile, Arrays, DamagedFile, FileLimitError, write_arrays
@@ -26,7 +27,7 @@ _FORMAT = "amaranth-vta"
 _MAGIC = b"PK\x03\x04"
 
 
-class ProgramError(ValueError):
+class ProgramError(VtaError, ValueError):
     """A program is damaged, incomplete, or compiled for another machine; the message says which."""
 
 

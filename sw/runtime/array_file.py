@@ -19,6 +19,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.errors import VtaError
+
 Arrays = Mapping[str, npt.NDArray[Any]]
 LIMIT_VARIABLE = "VTA_FILE_LIMIT"
 _LIMIT_BYTES = 1 << 30
@@ -50,7 +52,7 @@ DAMAGE = (
 )
 
 
-class FileLimitError(ValueError):
+class FileLimitError(VtaError, ValueError):
     """A file contains, or declares, more bytes than `file_limit` allows."""
 
 

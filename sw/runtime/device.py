@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.errors import MACHINE_FAULT, VtaError
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
@@ -31,8 +32,10 @@ class Fault:
         return f"{self.cause} in {self.module}, instruction {self.instruction}"
 
 
-class RuntimeFault(RuntimeError):
+class RuntimeFault(VtaError, RuntimeError):
     """The machine stopped early, with ``fault`` at ``instruction``."""
+
+    exit_code = MACHINE_FAULT
 
     def __init__(self, fault: Fault, instruction: isa.Instruction | None, text: str) -> None:
         super().__init__(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.registers import (
@@ -22,7 +23,7 @@ from .device import Fault, Limits, limit_of
 _WORD_BITS = 8 * WORD_BYTES
 
 
-class MismatchError(RuntimeError):
+class MismatchError(VtaError, RuntimeError):
     """The hardware's configuration differs from the software's; the message names the parameter."""
 
 

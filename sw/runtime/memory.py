@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
@@ -16,7 +17,7 @@ from .device import Device, Limits
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
-class OutOfMemory(MemoryError):
+class OutOfMemory(VtaError, MemoryError):
     """A buffer does not fit; the message states the bytes requested and the bytes left."""
 
 

@@ -332,7 +332,7 @@ def test_an_output_that_cannot_be_written_is_found_before_the_run(
     def open_device(*arguments: object, **options: object) -> None:
         raise AssertionError("the run began")
 
-    monkeypatch.setattr(devices, "open_device", open_device)
+    monkeypatch.setattr(devices.RunOptions, "open", open_device)
     for option in ("--outputs", "--json"):
         path = "/dev/null/x"
         assert f"{path} cannot be written" in vta.refused("replay", clears, option, path)
@@ -345,7 +345,7 @@ def test_a_mistake_in_the_program_is_one_line_and_shown_on_request(
     def open_device(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr(devices, "open_device", open_device)
+    monkeypatch.setattr(devices.RunOptions, "open", open_device)
     call = vta("replay", clears)
     assert call.code == 70
     assert call.err.count("\n") == 1
@@ -382,7 +382,7 @@ def test_what_the_host_lacks_is_one_line(
     def open_device(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr(devices, "open_device", open_device)
+    monkeypatch.setattr(devices.RunOptions, "open", open_device)
     call = vta("replay", clears)
     assert call.code == code
     assert call.err.startswith(f"vta: {message}")

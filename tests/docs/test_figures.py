@@ -83,7 +83,7 @@ def test_the_figure_of_an_exploration_has_todays_areas_and_the_cycles_of_both_en
 @pytest.mark.parametrize("name", ["digits", "mlp"])
 def test_networks_take_the_cycles_of_the_page(name: str, benchmark_names: dict[str, Any]) -> None:
     config = vta.PRESETS["pynq-extended"]
-    measured = benchmark_names["measure_network"](name, config, "estimate", "ddr")
+    measured = benchmark_names["measure_network"](name, config, vta.RunOptions("estimate", "ddr"))
     cells = benchmark_names["Row"](name, measured).cells(config.macs_per_cycle)
     page = (DOCS / "networks.md").read_text(encoding="utf-8")
     assert benchmark_names["row"](*cells) in page, "python benchmarks/networks.py"

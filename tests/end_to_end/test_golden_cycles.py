@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from amaranth_vta.bench import layers
-from amaranth_vta.bench.measurement import Measurement
-from amaranth_vta.bench.rates import KINDS, measure_rates
-from amaranth_vta.bench.rounds import measure_rounds
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sim.devices import open_device
+from amaranth_vta.measurements import layers
+from amaranth_vta.measurements.measurement import Measurement
+from amaranth_vta.measurements.rates import KINDS, measure_rates
+from amaranth_vta.measurements.rounds import measure_rounds
+from amaranth_vta.sim.devices import RunOptions, open_device
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
@@ -45,7 +45,7 @@ def cycles_of(measured: list[Measurement]) -> dict[str, int | None]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("config", ["tiny-extended", "pynq-extended"])
 def test_rates_are_as_good_as_they_were(config: str, kind: str, dram: str, golden: Golden) -> None:
-    measured = list(measure_rates(kind, PRESETS[config], "rtl", dram))
+    measured = list(measure_rates(kind, PRESETS[config], RunOptions("rtl", dram)))
     check(golden, f"{kind}, {config}, {dram}", cycles_of(measured))
     if config == "pynq-extended":
         assert [item.name for item in measured if not item.is_reached] == []
@@ -53,7 +53,7 @@ def test_rates_are_as_good_as_they_were(config: str, kind: str, dram: str, golde
 
 @pytest.mark.parametrize("config", ["pynq", "tiny-extended", "pynq-extended"])
 def test_waiting_takes_no_longer_than_it_did(config: str, golden: Golden) -> None:
-    measured = list(measure_rounds(PRESETS[config], "rtl", "ideal"))
+    measured = list(measure_rounds(PRESETS[config], RunOptions("rtl")))
     assert all(item.mismatches == 0 for item in measured)
     check(golden, f"rounds, {config}", {item.name: item.cycles for item in measured})
 
@@ -61,7 +61,7 @@ def test_waiting_takes_no_longer_than_it_did(config: str, golden: Golden) -> Non
 @pytest.mark.parametrize("schedules", ["default", "by-hand"])
 def test_layers_are_as_fast_as_they_were(schedules: str, golden: Golden) -> None:
     by_hand = schedules == "by-hand"
-    measured = list(layers.measure_layers(EXTENDED, "rtl", "ddr", by_hand=by_hand))
+    measured = list(layers.measure_layers(EXTENDED, RunOptions("rtl", "ddr"), by_hand))
     check(golden, f"resnet18-layers, {schedules}, ddr", cycles_of(measured))
     assert [item.name for item in measured if not item.is_reached] == []
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from tests.support.index_map_forms import MAPS, SEQUENCE, SEQUENCES
 from tests.support.quantized_forms import floats, matrix, qdq, static
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from amaranth_vta.report.host_summary import summary
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 from tests.support.branching_forms import decided
 from tests.support.constant_forms import half_scales, moved_weights, small_weights

@@ -15,8 +15,7 @@ import onnx
 import pytest
 
 from amaranth_vta.networks import generate
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from tests.support.random_networks import QuantizedNetwork, residual_network
 from tests.support.seeds import each_seed
 

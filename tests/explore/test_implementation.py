@@ -112,7 +112,8 @@ def test_what_is_asked_for_is_synthesized_and_routed(
     capsys: pytest.CaptureFixture[str],
     calls: list[Call],
 ) -> None:
-    monkeypatch.setattr("amaranth_vta.cli.design.explore.open_workers", lambda *_: InProcess())
+    opened = "amaranth_vta.cli.measurements.explore.open_workers"
+    monkeypatch.setattr(opened, lambda *_: InProcess())
     spec, out = tmp_path / "spec.toml", tmp_path / "out"
     spec.write_text(TEXT)
     assert cli.invoke(["explore", str(spec), "-o", str(out)]) == 0

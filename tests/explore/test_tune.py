@@ -70,7 +70,7 @@ def test_recorded_knobs_are_those_that_are_built(workloads: list[Any], tmp_path:
 
 
 def session_inputs(session: Session) -> dict[str, Any]:
-    from amaranth_vta.session.random_inputs import random_inputs
+    from amaranth_vta.session import random_inputs
 
     return random_inputs(session)
 
@@ -136,7 +136,7 @@ def test_the_command_writes_what_run_and_compile_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "amaranth_vta.cli.design.tune.open_workers", lambda *_: nullcontext(InProcess())
+        "amaranth_vta.cli.networks.tune.open_workers", lambda *_: nullcontext(InProcess())
     )
     records, machine = tmp_path / "tuned.json", ["--config", "tiny-extended"]
     call = ["tune", str(DIGITS), "-o", str(records), *machine, "--candidates", "12"]
@@ -161,7 +161,7 @@ def test_the_command_writes_what_run_and_compile_read(
 
 
 def test_a_generated_network_has_a_name(tmp_path: Path) -> None:
-    from amaranth_vta.cli.design.tune import _source
+    from amaranth_vta.cli.networks.tune import _source
     from amaranth_vta.networks import generate
 
     assert _source("mlp") == generate("mlp").model.SerializeToString(deterministic=True)

@@ -15,8 +15,7 @@ from amaranth_vta.networks import NETWORKS, generate
 from amaranth_vta.networks.generated_network import GeneratedNetwork
 from amaranth_vta.networks.generators import Form
 from amaranth_vta.report.host_summary import summary
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from tests.support.golden import Golden
 
 # Input size and width factor.

@@ -12,8 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from amaranth_vta.quantize.accuracy import accuracy
+from amaranth_vta.quantize.preprocessing import UniqueNames
 from amaranth_vta.quantize.quantizer import Options, QuantizedModel, prepare, quantize
-from amaranth_vta.quantize.unique_names import UniqueNames
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.shown_tensors import showing
 

@@ -11,7 +11,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.reference import semantics
-from amaranth_vta.reference.pages import pages
+from amaranth_vta.reference.__main__ import pages
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXTENDED = PRESETS["pynq-extended"]

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amaranth_vta.report.counts import counted
 from amaranth_vta.report.cycles_table import cycles_table
 from amaranth_vta.report.layer_table import OVERLAP, layer_table
-from amaranth_vta.report.text_table import text_table
+from amaranth_vta.report.text_table import counted, text_table
 from amaranth_vta.session import LaunchReport, LayerReport, Session
 from amaranth_vta.sw.runtime.counters import Spent
 

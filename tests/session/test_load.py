@@ -35,6 +35,13 @@ def test_a_loaded_network_has_no_model_to_compare_with(saved: Path) -> None:
             session.check({})
 
 
+def test_sessions_take_options_in_place_of_keywords(saved: Path) -> None:
+    options = vta.RunOptions("functional", "ddr", skip="gemm")
+    for session in (vta.Session(DIGITS, "tiny", options), vta.Session.load(saved, None, options)):
+        assert session.dram == "ddr"
+        assert session.report()["skipped"] == "gemm"
+
+
 def test_a_file_for_another_machine_is_refused(saved: Path) -> None:
     with pytest.raises(ProgramError, match=r"LOG_BATCH = 0 \(here 1\)"):
         vta.Session.load(saved, "batch2")

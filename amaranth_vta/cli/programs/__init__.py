@@ -1,1 +1,1 @@
-"""Commands for machine programs: run, disassemble and fuzz."""
+"""Commands about programs of the machine."""

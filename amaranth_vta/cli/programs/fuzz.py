@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from amaranth_vta.cli.design.workers import open_workers, scheduler_option
-from amaranth_vta.cli.options import ConfigType, json_option
-from amaranth_vta.cli.outputs import Outputs
-from amaranth_vta.cli.problems import DONE, WRONG_RESULT
-from amaranth_vta.cli.progress import progress_bar
+from amaranth_vta.cli.common.options import ConfigType, json_option, open_workers, scheduler_option
+from amaranth_vta.cli.common.outputs import Outputs
+from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
+from amaranth_vta.cli.common.progress import progress_bar
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sim.devices import DEVICES
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from amaranth_vta.cli.options import DeviceChoice, device_options, json_option, waves_option
-from amaranth_vta.cli.outputs import Outputs
-from amaranth_vta.cli.problems import DONE, WRONG_RESULT, MachineFault
-from amaranth_vta.cli.timelines import reserve_trace, save_trace
-from amaranth_vta.report.counts import counted
+from amaranth_vta.cli.common.options import device_options, json_option, unchecked, waves_option
+from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
+from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT, MachineFault
+from amaranth_vta.report.text_table import counted
+from amaranth_vta.sim.devices import WITH_BASES, DeviceError, RunOptions, close_device
 
 if TYPE_CHECKING:
     from amaranth_vta.sim.programs.image import ProgramImage
-    from amaranth_vta.sim.trace.perfetto import Timeline
     from amaranth_vta.sw.runtime.device import Device, RunResult
     from amaranth_vta.sw.runtime.driver import RegisterDriver
     from amaranth_vta.sw.runtime.work import Work
@@ -36,7 +35,8 @@ if TYPE_CHECKING:
 @json_option
 def replay(
     image: str,
-    device: DeviceChoice,
+    options: RunOptions,
+    trace: str | None,
     outputs_path: str | None,
     waves: str | None,
     json_path: str | None,
@@ -49,7 +49,6 @@ def replay(
     """
     import numpy as np
 
-    from amaranth_vta.sim.devices import WITH_BASES, DeviceError, close_device
     from amaranth_vta.sim.programs.image import ProgramImage
     from amaranth_vta.sw.runtime.array_file import write_arrays
     from amaranth_vta.sw.runtime.instruction_words import instruction_words
@@ -57,57 +56,44 @@ def replay(
 
     started = time.perf_counter()
     program = ProgramImage.load(image)
-    if any(program.bases.values()) and device.name not in WITH_BASES:
+    if any(program.bases.values()) and options.name not in WITH_BASES:
         raise DeviceError(
-            f"{image} sets base registers, which the {device.name} device does not have: use "
+            f"{image} sets base registers, which the {options.name} device does not have: use "
             "--device rtl"
         )
     with Outputs() as outputs:
         # Scripts rely on exit code 2 for a folder that does not exist.
         outputs.reserve("--outputs", outputs_path, parents=False)
         outputs.reserve("--json", json_path)
-        timeline = reserve_trace(outputs, device.trace)
-        machine = _open(program, device, outputs.reserve("--waves", waves), timeline)
+        timeline = reserve_trace(outputs, trace)
+        options = replace(options, waves=outputs.reserve("--waves", waves), timeline=timeline)
+        machine = _open(program, options)
         result = machine.run(program.insn_addr, program.insn_count)
         after = machine.read(program.origin, program.dram.size)
         close_device(machine)  # completes the waves
         mismatches = None
-        if program.expected is not None and result.fault is None and not device.unchecked:
+        if program.expected is not None and result.fault is None and options.has_results:
             mismatches = int(np.count_nonzero(after != program.expected))
         words = program.instruction_bits()
         asked = work(program.config, instruction_words(words))
         seconds = time.perf_counter() - started
-        report = measured(result, asked, device.dram, mismatches, seconds)
-        report["skipped"] = device.skip
+        report = measured(result, asked, options.dram, mismatches, seconds)
+        report["skipped"] = options.skip
         outputs.save("--outputs", lambda file: write_arrays(file, {"dram": after}))
         outputs.save("--waves")
-        save_trace(outputs, device.trace, timeline)
+        save_trace(outputs, trace, timeline)
         outputs.save_json("--json", report)
     if result.fault is not None:
         raise MachineFault(f"{image}: {_fault_text(program, words, result)}")
-    outputs.say(f"{image} on {device.name}: {_summary(result, report)}")
-    if device.unchecked:
-        outputs.say(device.unchecked)
+    outputs.say(f"{image} on {options.name}: {_summary(result, report)}")
+    if not options.has_results:
+        outputs.say(unchecked(options))
     return WRONG_RESULT if mismatches else DONE
 
 
-def _open(
-    program: ProgramImage, device: DeviceChoice, waves: Path | None, timeline: Timeline | None
-) -> Device:
+def _open(program: ProgramImage, options: RunOptions) -> Device:
     """Opens a device for the program, and sets its memory and registers."""
-    from amaranth_vta.sim.devices import open_device
-
-    machine = open_device(
-        device.name,
-        program.config,
-        program.dram.size,
-        dram=device.dram,
-        waves=waves,
-        timeline=timeline,
-        skip=device.skip,
-        timing_only=device.timing_only,
-        origin=program.origin,
-    )
+    machine = options.open(program.config, program.dram.size, origin=program.origin)
     machine.write(program.origin, program.dram)
     machine.set_limits(program.limits)
     if any(program.bases.values()):
@@ -119,7 +105,7 @@ def measured(
     result: RunResult, asked: Work, dram: str, mismatches: int | None, wall_seconds: float
 ) -> dict[str, Any]:
     """The JSON of a run."""
-    from amaranth_vta.bounds import bound_cycles
+    from amaranth_vta.report.layer_report import bound_cycles
 
     cycles, peak = result.cycles, asked.config.macs_per_cycle
     fault = result.fault

@@ -17,6 +17,7 @@ from typing import TypeVar, Union
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.isa import AluOp, Memory, Module
 from amaranth_vta.sw.compiler.te.dtypes import Interval, dtype_interval
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Expr, Var
@@ -30,7 +31,7 @@ Stmt = Union[
 ]
 
 
-class LoweringError(ValueError):
+class LoweringError(VtaError, ValueError):
     """The compiler or the machine does not support the request; the message gives the reason."""
 
 

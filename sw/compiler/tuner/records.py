@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.config import Config, ConfigError, unique_keys
 from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited
 
 _FORMAT, _VERSION = "amaranth-vta tuning", 1
 
 
-class RecordsError(ValueError):
+class RecordsError(VtaError, ValueError):
     """A file contains no records, or is damaged."""
 
 

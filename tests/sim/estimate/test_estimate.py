@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amaranth_vta.bench.layers import measure_layers
-from amaranth_vta.bench.rates import KINDS, measure_rates
-from amaranth_vta.bench.rounds import measure_rounds
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Finish, Forward, Gemm, Instruction, Load, Memory, Store
-from amaranth_vta.sim.devices import DeviceError, open_device
+from amaranth_vta.measurements.layers import measure_layers
+from amaranth_vta.measurements.rates import KINDS, measure_rates
+from amaranth_vta.measurements.rounds import measure_rounds
+from amaranth_vta.sim.devices import DeviceError, RunOptions, open_device
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import legal_program
 from amaranth_vta.sw.runtime.device import Fault, RunResult
@@ -28,19 +28,19 @@ TOLERANCE = 0.002
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("config", ["tiny-extended", "pynq-extended"])
 def test_rates_are_those_of_the_rtl(config: str, kind: str, dram: str) -> None:
-    measured = measure_rates(kind, PRESETS[config], "estimate", dram)
+    measured = measure_rates(kind, PRESETS[config], RunOptions("estimate", dram))
     assert {item.name: item.cycles for item in measured} == GOLDEN[f"{kind}, {config}, {dram}"]
 
 
 @pytest.mark.parametrize("config", ["pynq", "tiny-extended", "pynq-extended"])
 def test_rounds_that_wait_are_those_of_the_rtl(config: str) -> None:
-    measured = measure_rounds(PRESETS[config], "estimate", "ideal")
+    measured = measure_rounds(PRESETS[config], RunOptions("estimate"))
     assert {item.name: item.cycles for item in measured} == GOLDEN[f"rounds, {config}"]
 
 
 def test_layers_are_those_of_the_rtl() -> None:
     expected = GOLDEN["resnet18-layers, default, ddr"]
-    for item in measure_layers(PRESETS["pynq-extended"], "estimate", "ddr"):
+    for item in measure_layers(PRESETS["pynq-extended"], RunOptions("estimate", "ddr")):
         assert item.cycles == pytest.approx(expected[item.name], rel=TOLERANCE), item.name
         assert item.mismatches == 0
 

@@ -7,8 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from tests.support.quantized_forms import floats, qdq
 

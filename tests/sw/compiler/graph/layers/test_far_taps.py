@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from tests.support.quantized_forms import static
 
 BEFORE = "a = Conv(x, w(8,8,1), v(8))"

@@ -15,9 +15,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from amaranth_vta.export.network import ExportError, export
-from amaranth_vta.session import Session
-from amaranth_vta.session.layers import LayerReport
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.report.layer_report import LayerReport
+from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sw.runtime.array_file import FileLimitError
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights
 from amaranth_vta.sw.runtime.network.network_file import load_network

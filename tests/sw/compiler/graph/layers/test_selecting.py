@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import helper
 
+from amaranth_vta.report.layer_report import LayerReport
 from amaranth_vta.session import Session
-from amaranth_vta.session.layers import LayerReport
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 Make = Callable[..., Any]

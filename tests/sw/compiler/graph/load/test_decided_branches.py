@@ -6,8 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 from tests.support.branching_forms import (

@@ -9,8 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
 from amaranth_vta.sw.runtime.network.model_error import ModelError

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from tests.support.quantized_forms import IMAGE, Shape, floats, matrix, qdq
 
 GIVEN = qdq("a", "x", 0.03)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amaranth_vta.session import Session
-from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session import Session, random_inputs
 from tests.support.branching_forms import decided
 from tests.support.constant_forms import half_scales, moved_weights, small_weights
 from tests.support.quantized_forms import FORMS, IMAGE, Shape, floats, matrix, qdq

@@ -1,1 +1,0 @@
-"""Commands for FPGA boards and deployment."""

@@ -1,0 +1,1 @@
+"""What commands of several sections share: options, output files, errors, progress."""

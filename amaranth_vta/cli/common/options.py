@@ -1,0 +1,181 @@
+"""Options shared by several commands."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.sim.devices import DEVICES, PARTS, RunOptions
+from amaranth_vta.sim.machine.dram import DramError, memory_timing
+
+if TYPE_CHECKING:
+    from amaranth_vta.explore.workers import Workers
+
+
+def command_line() -> str:
+    """The command line as the user typed it, quoted for a shell."""
+    return shlex.join(("vta", *(click.get_current_context().obj or ())))
+
+
+class ConfigType(click.ParamType):
+    """The name of a preset, or a JSON file with a configuration."""
+
+    name = "NAME|FILE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Config:
+        return value if isinstance(value, Config) else Config.load(value)
+
+
+class DramType(click.ParamType):
+    """A memory model: ``ideal``, ``ddr`` or ``random:SEED``."""
+
+    name = "ideal|ddr|random:SEED"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        try:
+            memory_timing(value)
+        except DramError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+def open_workers(jobs: int | None, scheduler: str | None) -> Workers:
+    """Opens the workers that the two options select."""
+    if jobs is not None and scheduler is not None:
+        raise click.UsageError("--jobs is for this machine, --scheduler has workers of its own")
+    from amaranth_vta.explore.workers import Workers
+
+    return Workers(jobs, scheduler)
+
+
+def unchecked(options: RunOptions) -> str:
+    """Why results are meaningless and not compared; empty if they should be correct."""
+    if options.timing_only:
+        return "nothing was computed (--timing-only): there are no results to compare"
+    return SKIPPED.format(options.skip) if options.skip is not None else ""
+
+
+def device_options(
+    device: str = "functional", dram: str = "ideal"
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Options for `RunOptions`, passed to the command as ``options``, and --trace as ``trace``."""
+    choices = (
+        click.option(
+            "--device",
+            type=click.Choice(DEVICES),
+            default=device,
+            show_default=True,
+            help="The device to run on. functional, a model, is fast and counts no cycles; rtl is "
+            "the design in Verilator, cxxrtl in another simulator, pysim in Python; estimate adds "
+            "estimated cycles to the functional model; board is an FPGA at the serial port "
+            "VTA_PORT, or in this chip at a place such as VTA_PORT=uio:/dev/uio0, or with "
+            "VTA_PORT=simulated[:BOARD] a simulated one; remote is a device that "
+            "`vta serve` serves, with the credentials in the file that VTA_REMOTE names.",
+        ),
+        click.option(
+            "--dram",
+            type=DramType(),
+            metavar="ideal|ddr|random:SEED",
+            default=dram,
+            show_default=True,
+            help="The timing of the memory. It makes no difference to the functional model.",
+        ),
+        click.option(
+            "--trace",
+            type=click.Path(),
+            metavar="FILE",
+            help="Write a timeline of the modules, which ui.perfetto.dev opens; compressed if FILE "
+            "ends in .gz.",
+        ),
+        click.option(
+            "--skip",
+            type=click.Choice(PARTS),
+            help="Let a part of the machine only pass its tokens on, to see what its work costs; "
+            "results are wrong then.",
+        ),
+        click.option(
+            "--timing-only",
+            is_flag=True,
+            help="With --device estimate: only cycles, without results.",
+        ),
+    )
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        @wraps(command)
+        def with_device(*args: Any, **kwargs: Any) -> int:
+            names = ("device", "dram", "skip", "timing_only")
+            options = RunOptions(**{name: kwargs.pop(name) for name in names})
+            return command(*args, options=options, **kwargs)
+
+        decorated: Callable[..., int] = with_device
+        for option in reversed(choices):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+config_option = click.option(
+    "--config",
+    type=ConfigType(),
+    default=DEFAULT,
+    show_default=True,
+    help="The machine: a preset, or a file in the form of vta_config.json.",
+)
+waves_option = click.option(
+    "--waves", type=click.Path(), metavar="FILE", help="Write all signals of the run as VCD."
+)
+images_option = click.option(
+    "--images",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many images one run takes, for a model that leaves their number open: weights are "
+    "loaded once for all of them.  [default: BATCH]",
+)
+tuned_option = click.option(
+    "--tuned",
+    type=click.Path(),
+    metavar="FILE",
+    help="Better schedules of the network's layers, as `vta tune` writes them.",
+)
+rounding_option = click.option(
+    "--allow-rounding",
+    is_flag=True,
+    help="Let the machine requantize the results of products whose biases, rounded to steps of the "
+    "sums, can move them by more than half a step.",
+)
+launch_option = click.option(
+    "--launch",
+    type=click.Choice(("network", "layer")),
+    default=None,
+    help="What one launch of the machine runs: consecutive layers of the network, each beginning "
+    "while the one before it ends, or one layer, whose counters then say where its cycles went.  "
+    "[default: network; layer with --report]",
+)
+json_option = click.option(
+    "--json",
+    "json_path",
+    type=click.Path(),
+    metavar="FILE|-",
+    help="Write what was measured as JSON, also after a fault; - is standard output, and the text "
+    "then goes to standard error.",
+)
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes on this machine.  [default: one per core]",
+)
+scheduler_option = click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="A Dask scheduler whose workers do the work, such as tcp://big:8786; they need this "
+    "package and nothing else.",
+)
+# Message after a run with --skip.
+SKIPPED = "{} only passed its tokens on (--skip): the results are wrong and were not compared"

@@ -1,1 +1,0 @@
-"""Commands for design space exploration and tuning."""

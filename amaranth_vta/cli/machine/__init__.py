@@ -1,0 +1,1 @@
+"""Commands about the machine: its design, bitstreams and boards."""

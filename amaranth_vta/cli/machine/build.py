@@ -1,0 +1,87 @@
+"""``vta build``: build a bitstream for a board."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from amaranth_vta.cli.common.options import json_option
+from amaranth_vta.cli.common.outputs import Outputs
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.progress import building
+
+if TYPE_CHECKING:
+    from amaranth_vta.hw.boards.boards import Board
+    from amaranth_vta.hw.boards.zynq import ZynqBoard
+
+
+@click.command()
+@click.argument("board")
+@click.option(
+    "--config",
+    metavar="NAME|FILE",
+    help="The machine: a preset, or a file in the form of vta_config.json.  [default: the one "
+    "that is made for the board]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    metavar="DIR",
+    help="The folder to write, which appears when all is done.  [default: build/BOARD-CONFIG]",
+)
+@json_option
+def build(board: str, config: str | None, output: str | None, json_path: str | None) -> None:
+    """Build the bitstream of BOARD, which `vta program` takes.
+
+    BOARD is ulx3s, ulx3s-sdram, ecpix5, colorlight-i5, tang-primer-20k or icebreaker. DIR gets the
+    bitstream, manifest.json with what it was made of, its floor plan, and the log of place and
+    route. Takes some minutes; all tools come from PyPI.
+
+    For pynq-z1, pynq-z2 and de10-nano the project of the vendor's tool is written, and not built;
+    and for pynq-z1-ps, pynq-z2-ps, ultra96 and zcu104 one with the machine beside the processor of
+    the chip, in whose memory it works.
+    """
+    chosen = find_board(board)
+    name = config or chosen.config
+    loaded = Config.load(name)
+    if output is None:
+        stem = name.rpartition("/")[2].removesuffix(".json")
+        output = f"build/{board}-{stem}"
+    from amaranth_vta.fpga.build import build as make
+
+    with Outputs() as outputs:
+        outputs.reserve("--json", json_path)
+        outputs.reserve_folder("-o", output, "manifest.json")
+        with building(f"the bitstream of {chosen.title}", None) as told:
+            made = make(chosen, loaded, name, told)
+        summary = made.summary
+        if summary["bitstream"] is not None:
+            summary["bitstream"] = f"{output}/{summary['bitstream']}"
+        outputs.save_folder("-o", made.files)
+        outputs.save_json("--json", summary)
+        if chosen.vendor:
+            outputs.say(
+                f"{output}: a project for {chosen.vendor}, not built here; `sh build_vta.sh` in "
+                "it builds the bitstream"
+            )
+            return
+        outputs.say(
+            f"{summary['bitstream']}: {summary['luts']:,} LUTs, {summary['ffs']:,} flip-flops, "
+            f"{summary['dsps']} multipliers and {summary['brams']} block RAMs of the "
+            f"{chosen.chip}; {summary['fmax_mhz']} MHz for a clock of {summary['clock_mhz']:g} "
+            f"MHz; built in {summary['seconds']:.0f} s"
+        )
+
+
+def find_board(name: str) -> Board | ZynqBoard:
+    from amaranth_vta.hw.boards.boards import BOARDS
+    from amaranth_vta.hw.boards.zynq import ZYNQ_BOARDS
+
+    boards: dict[str, Board | ZynqBoard] = {**BOARDS, **ZYNQ_BOARDS}
+    if name not in boards:
+        raise click.ClickException(
+            f"{name!r} is not a board; the boards are {', '.join(sorted(boards))}"
+        )
+    return boards[name]

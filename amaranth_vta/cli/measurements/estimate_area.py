@@ -1,0 +1,61 @@
+"""``vta estimate-area``: estimate FPGA resources of a machine without synthesis."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from amaranth_vta.cli.common.options import ConfigType, json_option
+from amaranth_vta.cli.common.outputs import Outputs
+from amaranth_vta.hw.config import DEFAULT, Config
+
+
+@click.command(name="estimate-area")
+@click.argument("machine", metavar="[CONFIG]", type=ConfigType(), default=DEFAULT)
+@json_option
+def estimate_area(machine: Config, json_path: str | None) -> None:
+    """Estimate the FPGA resources of CONFIG, a preset or a file.
+
+    LUTs and flip-flops come from a model fitted to synthesis by Yosys, whose error is printed;
+    multipliers and block RAMs follow from the structure of the design and are exact. xc7 is the
+    7-series of Xilinx, with LUTs of six inputs, ecp5 the ECP5 of Lattice, with LUTs of four. Where
+    an ECP5 has too few multipliers, products of GEMM are made of LUTs.
+    """
+    from amaranth_vta.fpga.area import FAMILIES, FITTED, fitted_model
+    from amaranth_vta.fpga.area import estimate_area as estimated
+    from amaranth_vta.fpga.chips import CHIPS
+    from amaranth_vta.report.text_table import text_table
+
+    areas = {family: estimated(machine, family) for family in FAMILIES}
+    rows, lacking = [], []
+    for family, area in areas.items():
+        fits = {
+            chip.name: there
+            for chip in CHIPS.values()
+            if chip.family == family and chip.share(there := chip.area_of(machine)) <= 1
+        }
+        lacking += [
+            f"{name}: {area.dsp - there.dsp} products in LUTs, for want of multipliers; "
+            f"{there.lut:,} LUTs in all"
+            for name, there in fits.items()
+            if there.dsp < area.dsp
+        ]
+        numbers = (f"{area.lut:,}", f"{area.ff:,}", f"{area.dsp:,}", f"{area.bram36:,g}")
+        rows.append((family, ", ".join(fits) or "none", *numbers))
+    with Outputs() as outputs:
+        outputs.reserve("--json", json_path)
+        heads = ("family", "fits", "LUT", "FF", "DSP", "BRAM36")
+        outputs.say(text_table(heads, rows, texts=2, width=outputs.text_width))
+        for line in lacking:
+            outputs.say(line)
+        for family in FAMILIES:
+            model = fitted_model()[family]
+            errors = ", ".join(
+                f"{column.upper()} {model[column]['mean_error_of_others']:.1%}" for column in FITTED
+            )
+            outputs.say(
+                f"{family}: mean error of machines that were not fitted to, of {model['samples']}: "
+                f"{errors}"
+            )
+        outputs.save_json("--json", {family: asdict(area) for family, area in areas.items()})

@@ -1,1 +1,0 @@
-"""Commands that show, copy or quantize models, without running them on the machine."""

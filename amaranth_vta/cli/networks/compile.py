@@ -1,0 +1,50 @@
+"""``vta compile``: compile a quantized network to a file that runs without the compiler."""
+
+from __future__ import annotations
+
+import click
+
+from amaranth_vta.cli.common.options import (
+    config_option,
+    images_option,
+    rounding_option,
+    tuned_option,
+)
+from amaranth_vta.cli.common.outputs import Outputs
+from amaranth_vta.hw.config import Config
+from amaranth_vta.report.text_table import counted
+
+
+@click.command(name="compile")
+@click.argument("model", type=click.Path(), metavar="MODEL.onnx")
+@click.option(
+    "-o", "--output", type=click.Path(), metavar="FILE", required=True, help="The file to write."
+)
+@config_option
+@images_option
+@tuned_option
+@rounding_option
+def compile_model(
+    model: str,
+    output: str,
+    config: Config,
+    images: int | None,
+    tuned: str | None,
+    allow_rounding: bool,
+) -> None:
+    """Compile the quantized network of MODEL.onnx for a machine.
+
+    The file holds instructions, micro-ops, weights, the host's part as ONNX, and the configuration
+    that it is for. `vta run FILE` runs it.
+    """
+    from amaranth_vta.session.compilation import compile
+    from amaranth_vta.sw.runtime.network.network_file import write_network
+
+    with Outputs() as outputs:
+        outputs.reserve("--output", output)
+        network = compile(model, config, images, (), tuned, allow_rounding).program
+        outputs.save("--output", lambda file: write_network(network, file))
+    click.echo(
+        f"{output}: {counted(network.layer_count, 'layer')} on the machine, "
+        f"{counted(network.host_operator_count, 'operator')} on the host"
+    )

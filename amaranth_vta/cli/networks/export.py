@@ -1,0 +1,33 @@
+"""``vta export``: write a compiled network as C."""
+
+from __future__ import annotations
+
+import click
+
+from amaranth_vta.cli.common.outputs import Outputs
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@click.option(
+    "-o", "--output", type=click.Path(), metavar="DIR", required=True, help="The folder to write."
+)
+def export(file: str, output: str) -> None:
+    """Write the compiled network FILE as C for embedded processors.
+
+    DIR gets network.h, which says how to use it, network.c with the program, the weights and the
+    steps, and a runtime that drives the machine through its registers and a region of memory,
+    without allocation and without an operating system. The host can only quantize: networks with
+    other operators on the host are refused.
+    """
+    from amaranth_vta.export.network import export as files_of
+    from amaranth_vta.extras import explain_missing_extras
+    from amaranth_vta.sw.runtime.network.network_file import load_network
+
+    with Outputs() as outputs, explain_missing_extras():
+        outputs.reserve_folder("-o", output, "network.h")
+        network = load_network(file)
+        files = files_of(network)
+        outputs.save_folder("-o", files)
+        size = network.program.placed_bytes(network.launched("network"))
+        outputs.say(f"{output}: {', '.join(sorted(files))}; {size:,} bytes of the machine's memory")

@@ -1,0 +1,332 @@
+"""``vta run``: run a quantized network on the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from amaranth_vta.cli.common.options import (
+    command_line,
+    config_option,
+    device_options,
+    images_option,
+    json_option,
+    launch_option,
+    rounding_option,
+    tuned_option,
+    unchecked,
+    waves_option,
+)
+from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
+from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.devices import RunOptions
+
+from .comparison_text import comparison_lines
+from .explain import explanation
+from .input_files import LABELS, read_inputs, read_labels
+
+if TYPE_CHECKING:
+    from amaranth_vta.session import CheckReport, Session
+    from amaranth_vta.sim.trace.perfetto import Timeline
+
+Arrays = dict[str, Any]
+
+
+@click.command()
+@click.argument("model", type=click.Path(), metavar="MODEL.onnx|FILE")
+@config_option
+@device_options()
+@images_option
+@tuned_option
+@rounding_option
+@launch_option
+@click.option(
+    "--inputs",
+    "inputs_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="An .npz with an array for each input of the graph; random inputs if not given.",
+)
+@click.option(
+    "--outputs",
+    "outputs_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write an .npz with an array for each output of the graph.",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Compare with ONNX Runtime: exit code 1 if an element differs from the network in "
+    "canonical form, or if results are further from the file than docs/networks.md allows.",
+)
+@click.option(
+    "--labels",
+    "labels_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Print top-1 and top-5 accuracy: an .npy or .npz, or text with an integer per line, one "
+    "per image. An array `labels` in --inputs does the same.",
+)
+@click.option(
+    "--float",
+    "float_path",
+    type=click.Path(),
+    metavar="FLOAT.onnx",
+    help="Also print the accuracy of the float model, and how often both agree.",
+)
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Print what the compiler made of each operator, with its loop nest, and one line for each "
+    "in the table.",
+)
+@click.option(
+    "--allow-host",
+    is_flag=True,
+    help="Run a float model on the host, or a dynamically quantized one with all but its products "
+    "there, instead of refusing it.",
+)
+@waves_option
+@click.option(
+    "--report",
+    "report_path",
+    type=click.Path(),
+    metavar="DIR",
+    help="Write a page with tables, a chart of where the cycles went, and all numbers.",
+)
+@json_option
+def run(
+    model: str,
+    config: Config,
+    options: RunOptions,
+    trace: str | None,
+    images: int | None,
+    tuned: str | None,
+    allow_rounding: bool,
+    launch: str | None,
+    inputs_path: str | None,
+    outputs_path: str | None,
+    check: bool,
+    labels_path: str | None,
+    float_path: str | None,
+    explain: bool,
+    allow_host: bool,
+    waves: str | None,
+    report_path: str | None,
+    json_path: str | None,
+) -> int:
+    """Run the quantized network of MODEL.onnx or a compiled FILE.
+
+    `vta compile` writes such a FILE. Prints a table of the network's layers: where each ran, its
+    MACs, its cycles, and its utilization; on a device with a clock a second table says where the
+    cycles went. Operators that the machine cannot run run on the host, by ONNX Runtime.
+    """
+    from amaranth_vta.session import random_inputs
+    from amaranth_vta.session.report import PAGE
+
+    _refuse_contradictions(model, images, tuned, allow_rounding, check, explain, options)
+    if labels_path is not None or float_path is not None:
+        _refuse_accuracy(labels_path, inputs_path, options)
+    if options.timing_only and outputs_path is not None:
+        raise click.UsageError("--outputs writes results, and --timing-only computes none")
+    with Outputs() as outputs:
+        outputs.reserve("--outputs", outputs_path)
+        outputs.reserve("--json", json_path)
+        outputs.reserve_folder("--report", report_path, PAGE)
+        timeline = _timeline(outputs, trace, options, report_path)
+        options = replace(options, waves=outputs.reserve("--waves", waves), timeline=timeline)
+        given = read_inputs(inputs_path) if inputs_path is not None else None
+        labels = read_labels(labels_path) if labels_path is not None else None
+        launch = launch or ("network" if report_path is None else "layer")
+        compiling = {"images": images, "tuned": tuned, "allow_rounding": allow_rounding}
+        with _open(model, config, compiling, options, launch) as session:
+            if not allow_host:
+                _refuse_host_alone(session, model)
+            inputs = random_inputs(session) if given is None else given
+            if LABELS in inputs and LABELS not in session.inputs:
+                among = inputs.pop(LABELS)
+                labels = among if labels is None else labels
+
+            def judge(results: Arrays) -> None:
+                if options.has_results and (labels is not None or float_path is not None):
+                    session.accuracy(inputs, results, labels, float_path)
+
+            checked = _run(session, inputs, check, judge, outputs, trace, timeline)
+        if report_path is not None:
+            _save_report(outputs, session, model, options, trace, report_path, checked)
+    if explain:
+        for paragraph in explanation(session):
+            outputs.say(f"{paragraph}\n")
+    _show(outputs, session, explain)
+    if session.note:
+        outputs.say(session.note)
+    if not options.has_results:
+        outputs.say(unchecked(options))
+    if given is None:
+        outputs.say("Inputs were random; --inputs gives others.")
+    if session.label_accuracy is not None:
+        outputs.say(str(session.label_accuracy))
+    if checked is not None:
+        for line in comparison_lines(checked, explain):
+            outputs.say(line)
+    return DONE if checked is None or checked.ok else WRONG_RESULT
+
+
+def _refuse_contradictions(
+    model: str,
+    images: int | None,
+    tuned: str | None,
+    allow_rounding: bool,
+    check: bool,
+    explain: bool,
+    options: RunOptions,
+) -> None:
+    from amaranth_vta.sw.runtime.archive import is_archive
+
+    if check and options.skip is not None:
+        raise click.UsageError("--check compares results, which are wrong with --skip")
+    if check and options.timing_only:
+        raise click.UsageError("--check compares results, and --timing-only computes none")
+    if not is_archive(model):
+        return
+    if check or explain:
+        option = "--check" if check else "--explain"
+        raise click.UsageError(f"{option} needs the network's ONNX file; {model} is compiled")
+    rounding = allow_rounding or None
+    for option, value in (
+        ("--images", images),
+        ("--tuned", tuned),
+        ("--allow-rounding", rounding),
+    ):
+        if value is not None:
+            raise click.UsageError(f"{option} is for `vta compile`; {model} is compiled")
+
+
+def _refuse_accuracy(labels: str | None, inputs: str | None, options: RunOptions) -> None:
+    option = "--float" if labels is None else "--labels"
+    if not options.has_results:
+        wrong = "--timing-only" if options.timing_only else "--skip"
+        raise click.UsageError(f"{option} judges results, and {wrong} gives none that are right")
+    if labels is not None and inputs is None:
+        raise click.UsageError("--labels are of images, which --inputs gives")
+
+
+def _refuse_host_alone(session: Session, model: str) -> None:
+    """Raises `ClickException` for a model of which nothing, or only the products, can run on the
+    machine.
+    """
+    if session.unquantized:
+        runs = "only its products run" if session.has_layers else "nothing of it runs"
+        raise click.ClickException(
+            f"{model} {session.unquantized}: {runs} on the machine. `vta quantize "
+            "FLOAT.onnx -o INT8.onnx` makes one that does; --allow-host "
+            "runs this one with the rest on the host"
+        )
+
+
+def _timeline(
+    outputs: Outputs, trace: str | None, options: RunOptions, report_path: str | None
+) -> Timeline | None:
+    """The timeline that records the run, for --trace, or for a report from a device with a clock;
+    None if neither is asked for.
+    """
+    from amaranth_vta.sim.trace.perfetto import Timeline
+
+    timeline = reserve_trace(outputs, trace)
+    if timeline is None and report_path is not None and options.name != "functional":
+        timeline = Timeline()
+    return timeline
+
+
+def _open(
+    model: str, config: Config, compiling: dict[str, Any], options: RunOptions, launch: str
+) -> Session:
+    from amaranth_vta.session import Session
+    from amaranth_vta.sw.runtime.archive import is_archive
+
+    if is_archive(model):
+        return Session.load(model, _asked_for(config), options, launch=launch)
+    return Session(model, config, options, launch=launch, **compiling)
+
+
+def _run(
+    session: Session,
+    inputs: Arrays,
+    check: bool,
+    judge: Callable[[Arrays], None],
+    outputs: Outputs,
+    trace: str | None,
+    timeline: Timeline | None,
+) -> CheckReport | None:
+    """Runs or checks the network, judges the results and saves the output files; after a fault only
+    the waves, the timeline and the JSON.
+    """
+    from amaranth_vta.sw.runtime.array_file import write_arrays
+    from amaranth_vta.sw.runtime.runtime import RuntimeFault
+
+    checked: CheckReport | None = None
+    try:
+        if check:
+            checked = session.check(inputs)
+            results = checked.outputs
+        else:
+            results = session.run(inputs)
+        judge(results)
+    except RuntimeFault:
+        outputs.save_json("--json", session.report())
+        raise
+    finally:
+        session.close()  # completes the waves
+        outputs.save("--waves")
+        save_trace(outputs, trace, timeline)
+    outputs.save("--outputs", lambda file: write_arrays(file, results))
+    outputs.save_json("--json", session.report())
+    return checked
+
+
+def _save_report(
+    outputs: Outputs,
+    session: Session,
+    model: str,
+    options: RunOptions,
+    trace: str | None,
+    folder: str,
+    checked: CheckReport | None,
+) -> None:
+    from datetime import UTC, datetime
+
+    import amaranth_vta
+    from amaranth_vta.session.report import Provenance, report_files
+
+    # The report links to the timeline of --trace instead of its own.
+    linked = None if trace is None else os.path.relpath(trace, folder)
+    title = f"{Path(model).stem} on {options.name}"
+    provenance = Provenance(
+        command=command_line(),
+        version=amaranth_vta.__version__,
+        date=datetime.now(UTC),
+        comparison="" if checked is None else "; ".join(comparison_lines(checked, explain=False)),
+        is_wrong=checked is not None and not checked.ok,
+    )
+    files = report_files(session, title, options.dram, provenance, options.timeline, linked)
+    outputs.save_folder("--report", files)
+
+
+def _show(outputs: Outputs, session: Session, explain: bool) -> None:
+    outputs.say(session.plan_table(outputs.text_width, explain))
+    cycles = session.cycles_table(outputs.text_width)
+    if cycles:
+        outputs.say(f"\n{cycles}")
+
+
+def _asked_for(config: Config) -> Config | None:
+    """``config`` if the user gave the option; None for its default."""
+    source = click.get_current_context().get_parameter_source("config")
+    return None if source is click.core.ParameterSource.DEFAULT else config

@@ -1,0 +1,1 @@
+"""What `vta bench` measures: rates, latencies, layers and whole networks."""

@@ -1,0 +1,91 @@
+"""Benchmarks whole networks with random weights, with one measurement per layer on the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.networks import generate
+from amaranth_vta.report.layer_report import LaunchReport, LayerReport
+from amaranth_vta.session import Session
+from amaranth_vta.sim.devices import RunOptions
+from amaranth_vta.sw.runtime.counters import Spent
+
+from .measurement import Measurement
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """A run of ``images`` of a network: its ``layers`` and ``launches``, the ``measurements`` of
+    layers on the machine, and in ``spent`` a breakdown of the cycles of each launch, empty without
+    a clock. Elements that differ from ONNX Runtime's count as mismatches of the last measurement.
+    """
+
+    layers: list[LayerReport]
+    launches: list[LaunchReport]
+    measurements: list[Measurement]
+    spent: list[Spent]
+    images: int
+
+    @property
+    def whole(self) -> Measurement:
+        """All layers on the machine, combined in one measurement."""
+        items = self.measurements
+        cycles = [launch.cycles for launch in self.launches if launch.cycles is not None]
+        return Measurement(
+            "",
+            "all",
+            sum(item.macs for item in items),
+            sum(cycles) if cycles else None,
+            sum(launch.bound_cycles for launch in self.launches),
+            None,
+            sum(item.bytes_loaded for item in items),
+            sum(item.bytes_stored for item in items),
+            sum(item.mismatches for item in items),
+            sum(item.device_seconds for item in items),
+            {},
+            any(item.estimated for item in items),
+        )
+
+
+def measure_network(
+    name: str,
+    config: Config,
+    options: RunOptions,
+    launch: str = "network",
+    allow_rounding: bool = False,
+) -> MeasuredNetwork:
+    """Measure one run of ``name``, one of `NETWORKS`, and compare the results with ONNX Runtime's,
+    unless ``options`` make them wrong. ``launch`` and ``allow_rounding`` as in `Session`.
+    """
+    network = generate(name)
+    with Session(
+        network.model, config, options, allow_rounding=allow_rounding, launch=launch
+    ) as session:
+        mismatches = 0
+        if options.has_results:
+            mismatches = session.check(network.inputs).mismatches
+        else:
+            session.run(network.inputs)
+        layers = [layer for layer in session.layers if layer.placed_on == "machine"]
+        seconds = session.device_seconds / max(len(layers), 1)
+        measurements = [
+            Measurement(
+                layer.name,
+                layer.operator,
+                layer.macs,
+                layer.cycles,
+                layer.bound_cycles,
+                None,
+                layer.bytes_loaded,
+                layer.bytes_stored,
+                mismatches if number == len(layers) else 0,
+                seconds,
+                layer.counters,
+                session.estimated,
+            )
+            for number, layer in enumerate(layers, 1)
+        ]
+        return MeasuredNetwork(
+            session.layers, session.launches, measurements, session.spent, session.images_per_run
+        )
