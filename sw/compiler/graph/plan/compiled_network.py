@@ -16,7 +16,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.join import CannotJoin
-from amaranth_vta.sw.runtime.launches.places import Placed, Places
+from amaranth_vta.sw.runtime.launches.scratchpad_offsets import OffsetRuntime, ScratchpadOffsets
 from amaranth_vta.sw.runtime.memory import Buffer, buffer_alignment
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.network_program import (
@@ -130,7 +130,7 @@ def _record(
 
     constants = list(packed.values())
     result: list[Step] = []
-    places = Places(config)
+    offsets = ScratchpadOffsets(config)
     for step in steps:
         match step:
             case Layer():
@@ -143,10 +143,10 @@ def _record(
                 constants += own
                 if not (result and isinstance(result[-1], RunLayer)):
                     recorder.forget_kernels()  # each group of layers can be launched separately
-                    places = Places(config)
+                    offsets = ScratchpadOffsets(config)
                 first = len(recorder.streams)
-                placed = Placed(recorder, places.of(step.function.elements))
-                step.function.run_on(placed, *sources, *own, target)
+                offset = OffsetRuntime(recorder, offsets.next(step.function.elements))
+                step.function.run_on(offset, *sources, *own, target)
                 recorder.synchronize()
                 streams = range(first, len(recorder.streams))
                 words = np.concatenate([recorder.streams[index][0] for index in streams])
