@@ -291,13 +291,13 @@ class Runtime:
 
     # Dependences.
 
-    def dep_push(self, giver: Module, taker: Module) -> None:
-        """``giver`` pushes a token to ``taker`` when its latest instruction retires."""
-        self._stream.push(giver, taker)
+    def dep_push(self, producer: Module, consumer: Module) -> None:
+        """``producer`` pushes a token to ``consumer`` when its latest instruction retires."""
+        self._stream.push(producer, consumer)
 
-    def dep_pop(self, giver: Module, taker: Module) -> None:
-        """``taker`` pops a token from ``giver`` before its next instruction."""
-        self._stream.pop(giver, taker)
+    def dep_pop(self, producer: Module, consumer: Module) -> None:
+        """``consumer`` pops a token from ``producer`` before its next instruction."""
+        self._stream.pop(producer, consumer)
 
     def barrier(self) -> None:
         """Order all later instructions after all earlier ones, device memory included."""
@@ -307,12 +307,12 @@ class Runtime:
                 raise CommandError("a barrier between a dep_pop and the dep_push that it waits for")
             self._run_and_continue()
             return
-        for giver in (Module.LOAD, Module.STORE):
-            self.dep_push(giver, Module.COMPUTE)
-            self.dep_pop(giver, Module.COMPUTE)
-        for taker in (Module.LOAD, Module.STORE):
-            self.dep_push(Module.COMPUTE, taker)
-            self.dep_pop(Module.COMPUTE, taker)
+        for producer in (Module.LOAD, Module.STORE):
+            self.dep_push(producer, Module.COMPUTE)
+            self.dep_pop(producer, Module.COMPUTE)
+        for consumer in (Module.LOAD, Module.STORE):
+            self.dep_push(Module.COMPUTE, consumer)
+            self.dep_pop(Module.COMPUTE, consumer)
 
     # Runs.
 

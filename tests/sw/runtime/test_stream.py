@@ -55,26 +55,26 @@ def normalized(sequence: list[str]) -> list[str]:
     return [step for _, group in groups for step in sorted(group)]
 
 
-@pytest.mark.parametrize(("giver", "taker"), isa.TOKEN_QUEUES)
-def test_a_push_joins_the_instruction_before_it(giver: Module, taker: Module) -> None:
+@pytest.mark.parametrize(("producer", "consumer"), isa.TOKEN_QUEUES)
+def test_a_push_joins_the_instruction_before_it(producer: Module, consumer: Module) -> None:
     stream = Stream()
-    work(stream, giver)
-    stream.push(giver, taker)
+    work(stream, producer)
+    stream.push(producer, consumer)
     (instruction,) = decoded(stream)
-    side = "next" if taker > giver else "prev"
+    side = "next" if consumer > producer else "prev"
     assert getattr(instruction, f"push_{side}") == 1
-    assert instruction.opcode == WORK[giver].opcode
+    assert instruction.opcode == WORK[producer].opcode
 
 
-@pytest.mark.parametrize(("giver", "taker"), isa.TOKEN_QUEUES)
-def test_a_pop_joins_the_instruction_after_it(giver: Module, taker: Module) -> None:
+@pytest.mark.parametrize(("producer", "consumer"), isa.TOKEN_QUEUES)
+def test_a_pop_joins_the_instruction_after_it(producer: Module, consumer: Module) -> None:
     stream = Stream()
-    stream.pop(giver, taker)
-    work(stream, taker)
+    stream.pop(producer, consumer)
+    work(stream, consumer)
     (instruction,) = decoded(stream)
-    side = "prev" if taker > giver else "next"
+    side = "prev" if consumer > producer else "next"
     assert getattr(instruction, f"pop_{side}") == 1
-    assert instruction.opcode == WORK[taker].opcode
+    assert instruction.opcode == WORK[consumer].opcode
 
 
 def test_pops_of_both_neighbours_and_pushes_to_both_share_one_instruction() -> None:
@@ -100,13 +100,13 @@ def test_random_calls_keep_the_order_of_each_module() -> None:
                 work(stream, module)
                 expected[module].append("work")
             elif kind == "push":
-                giver, taker = generator.choice(isa.TOKEN_QUEUES)
-                stream.push(giver, taker)
-                expected[giver].append(f"push {taker.name}")
+                producer, consumer = generator.choice(isa.TOKEN_QUEUES)
+                stream.push(producer, consumer)
+                expected[producer].append(f"push {consumer.name}")
             else:
-                giver, taker = generator.choice(isa.TOKEN_QUEUES)
-                stream.pop(giver, taker)
-                expected[taker].append(f"pop {giver.name}")
+                producer, consumer = generator.choice(isa.TOKEN_QUEUES)
+                stream.pop(producer, consumer)
+                expected[consumer].append(f"pop {producer.name}")
         stream.settle()
         done = steps(decoded(stream))
         for module in WORK:
@@ -141,15 +141,15 @@ def test_a_padding_value_is_set_when_it_changes_and_again_in_the_successor() -> 
 
 
 @pytest.mark.parametrize(
-    ("giver", "taker"),
+    ("producer", "consumer"),
     [(Module.LOAD, Module.STORE), (Module.STORE, Module.LOAD), (Module.LOAD, Module.LOAD)],
 )
-def test_tokens_between_strangers_are_refused(giver: Module, taker: Module) -> None:
-    message = f"no tokens pass from {giver.name.lower()} to {taker.name.lower()}"
+def test_tokens_between_strangers_are_refused(producer: Module, consumer: Module) -> None:
+    message = f"no tokens pass from {producer.name.lower()} to {consumer.name.lower()}"
     with pytest.raises(CommandError, match=message):
-        Stream().push(giver, taker)
+        Stream().push(producer, consumer)
     with pytest.raises(CommandError, match=message):
-        Stream().pop(giver, taker)
+        Stream().pop(producer, consumer)
 
 
 def test_a_stream_with_a_pop_ahead_of_its_push_cannot_be_divided() -> None:

@@ -58,9 +58,9 @@ def followed(touches: list[Touches]) -> dict[TokenQueue, list[tuple[int, int]]]:
                 needed[other, own] = max([needed.get((other, own), -1), *others])
                 found = latest[users, item.writes]
                 found[elements] = [number] * len(found[elements])
-        for queue, giver in needed.items():
-            if giver > max((push for push, _ in tokens[queue]), default=-1):
-                tokens[queue].append((giver, number))
+        for queue, producer in needed.items():
+            if producer > max((push for push, _ in tokens[queue]), default=-1):
+                tokens[queue].append((producer, number))
     return tokens
 
 
