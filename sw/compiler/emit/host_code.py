@@ -28,7 +28,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Token,
     WaitForAlu,
 )
-from amaranth_vta.sw.compiler.nest.names import Names
+from amaranth_vta.sw.compiler.nest.printer import Names
 from amaranth_vta.sw.compiler.te.expr import (
     Affine,
     AllOf,

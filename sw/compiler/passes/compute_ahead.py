@@ -29,13 +29,13 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Stmt,
     children,
     copied,
+    read_buffers,
     rebuild,
     seq,
     walk,
+    written_buffers,
 )
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
-
-from .support.assignments import read_buffers, written_buffers
 
 # Per buffer, a function that rewrites an access to the rolling buffer that replaces it.
 _Renamed = dict[NestBuffer, Callable[[Access], Access]]

@@ -23,7 +23,7 @@ from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.dtypes import dtype_interval
 from amaranth_vta.sw.compiler.te.expr import Expr
-from amaranth_vta.sw.compiler.te.schedule_error import ScheduleError
+from amaranth_vta.sw.compiler.te.schedule import ScheduleError
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.te.traverse import accesses
 from amaranth_vta.sw.runtime.runtime import Runtime

@@ -38,7 +38,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rearranging import rearrangement
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
-from amaranth_vta.sw.compiler.graph.load.decided_branches import why_undecided
+from amaranth_vta.sw.compiler.graph.load.constant_control_flow import why_not_constant
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
@@ -189,7 +189,7 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
             raise Unsupported(why_float(network, node))
         case "", "If" | "Loop":
-            raise Unsupported(why_undecided(network, node))
+            raise Unsupported(why_not_constant(network, node))
         case "", "BatchNormalization" if node.attributes.get("training_mode"):
             raise Unsupported("it computes the mean and the variance of its input")
         case "", "Einsum":

@@ -26,7 +26,7 @@ _MOST_NODES = 1 << 12
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
-def inline_decided(network: Network, fold: Fold, infer: Infer) -> bool:
+def inline_constant_control_flow(network: Network, fold: Fold, infer: Infer) -> bool:
     """Inline each If with a constant condition or with equivalent branches, and unroll each Loop
     with a constant trip count. Return whether anything changed.
 
@@ -49,8 +49,8 @@ def inline_decided(network: Network, fold: Fold, infer: Infer) -> bool:
     return changed
 
 
-def why_undecided(network: Network, node: Node) -> str:
-    """The reason why `inline_decided` did not inline an If or a Loop."""
+def why_not_constant(network: Network, node: Node) -> str:
+    """The reason why `inline_constant_control_flow` did not inline an If or a Loop."""
     if _has_sequences(node):
         return "operators in its subgraphs have sequences of tensors"
     if node.operator == "If":
