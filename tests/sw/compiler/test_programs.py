@@ -435,6 +435,19 @@ def test_an_additional_pass_needs_a_place_that_exists(phase: str) -> None:
         lower(program.schedule, program.args, passes=[(phase, lambda f, _: f)])
 
 
+def test_a_former_name_of_a_pass_is_accepted_with_a_warning() -> None:
+    program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
+    seen: list[LoopNest] = []
+
+    def note(nest: LoopNest, _: Config) -> LoopNest:
+        seen.append(nest)
+        return nest
+
+    with pytest.warns(FutureWarning, match="compute_ahead is now software_pipeline"):
+        lower(program.schedule, program.args, passes=[("after compute_ahead", note)])
+    assert len(seen) == 1
+
+
 def test_an_additional_pass_has_to_return_a_loop_nest() -> None:
     program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
 

@@ -43,7 +43,7 @@ _Renamed = dict[NestBuffer, Callable[[Access], Access]]
 _Turns = Mapping[str, Affine]
 
 
-def compute_ahead(nest: LoopNest, _: Config) -> LoopNest:
+def software_pipeline(nest: LoopNest, _: Config) -> LoopNest:
     """Software-pipeline ``nest``: fill each buffer that is ``ahead`` that many iterations earlier.
 
     Raises `LoweringError` if a buffer has too few copies.
