@@ -135,27 +135,27 @@ class Program:
                 if f"contents_{index}" in arrays
             },
         )
-        program.require_sound()
+        program.validate()
         return program
 
-    def require_sound(self) -> None:
+    def validate(self) -> None:
         """Raises `ValueError` if parts of the program do not fit together, and `FileLimitError`."""
         for item in self.buffers:
-            sound = isinstance(item.name, str) and type(item.size) is int and item.size >= 0
-            require(sound and item.role in _ROLES, f"its buffer {item.name} is malformed")
+            valid = isinstance(item.name, str) and type(item.size) is int and item.size >= 0
+            require(valid and item.role in _ROLES, f"its buffer {item.name} is malformed")
         names = {item.name for item in self.buffers}
         require(len(names) == len(self.buffers), "two of its buffers have the same name")
         for number, stream in enumerate(self.streams):
             words, used = stream.words, stream.buffer
-            sound = words.dtype == np.uint64 and words.ndim == 2 and words.shape[1] == 2
-            sound &= used.dtype == np.int32 and used.shape == words.shape[:1]
-            require(sound, f"its stream {number} is malformed")
+            valid = words.dtype == np.uint64 and words.ndim == 2 and words.shape[1] == 2
+            valid &= used.dtype == np.int32 and used.shape == words.shape[:1]
+            require(valid, f"its stream {number} is malformed")
             inside = used.size and used.min() >= -1 and used.max() < len(self.buffers)
             require(bool(inside), f"its stream {number} uses buffers that it does not have")
         for item in self.buffers:
             data = self.contents.get(item.name, np.empty(0, np.uint8))
-            sound = data.dtype == np.uint8 and data.ndim == 1 and data.size <= item.size
-            require(sound, f"the contents of its buffer {item.name} do not fit it")
+            valid = data.dtype == np.uint8 and data.ndim == 1 and data.size <= item.size
+            require(valid, f"the contents of its buffer {item.name} do not fit it")
         require_within_limit("the memory that it needs", self.placed_bytes())
 
     def save_image(self, path: str | Path, inputs: Mapping[str, npt.NDArray[np.generic]]) -> None:
@@ -187,8 +187,8 @@ class Program:
         at address 0, and the addresses of its parts. It is relocatable: add an offset to base
         registers and launch address.
         """
-        tape = _Tape(self.config, self.placed_bytes(streams))
-        return tape.memory, self.place(Runtime(tape), streams)
+        device = _MemoryOnlyDevice(self.config, self.placed_bytes(streams))
+        return device.memory, self.place(Runtime(device), streams)
 
     def placed_bytes(self, streams: Collection[int] | None = None) -> int:
         """Bytes of device memory that the program, or only its ``streams``, takes when placed."""
@@ -273,8 +273,8 @@ class Recorder(Runtime):
     def __init__(
         self, config: Config, memory_bytes: int = 1 << 30, stream_limit: int = 1 << 40
     ) -> None:
-        self._tape = _Tape(config, memory_bytes)
-        super().__init__(self._tape, stream_limit)
+        self._recording = _MemoryOnlyDevice(config, memory_bytes)
+        super().__init__(self._recording, stream_limit)
         self.streams: list[tuple[Words, list[tuple[int, Buffer]]]] = []
         # Recorded streams in order, without FINISH.
         self._made: list[Stream] = []
@@ -287,7 +287,7 @@ class Recorder(Runtime):
         `CannotJoin`.
         """
         parts = [self._made[index] for index in streams]
-        joined = join(self.config, self._tape.memory, parts)
+        joined = join(self.config, self._recording.memory, parts)
         stream = joined.stream
         self.streams.append((stream.finished(), stream.relocations))
         self._made.append(stream)
@@ -357,7 +357,7 @@ class Recorder(Runtime):
         return StreamPlan(_moved(self.config, words, buffer, addresses, -1), buffer)
 
 
-class _Tape:
+class _MemoryOnlyDevice:
     """A device for recording: zeroed memory without a machine."""
 
     name = "recorder"

@@ -111,7 +111,7 @@ def _record(
     uses: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     for index, step in enumerate(steps):
-        for name, size in _touched(step):
+        for name, size in _buffers_of(step):
             if name in packed:
                 continue
             sizes[name] = size
@@ -179,7 +179,7 @@ def _launches(steps: Sequence[Step], recorder: Recorder) -> Iterator[Launch]:
             yield Launch(stream, whole, ends)
 
 
-def _touched(step: PlannedStep) -> list[tuple[str, int]]:
+def _buffers_of(step: PlannedStep) -> list[tuple[str, int]]:
     """The buffers that a step uses, and their sizes in bytes."""
     match step:
         case Layer():
