@@ -92,7 +92,7 @@ class Stream:
             if latest is not None and begin <= latest < end:
                 self._latest[module] = latest + shift
 
-    def pad_with(self, padding: isa.Padding, value: int) -> None:
+    def set_padding_value(self, padding: isa.Padding, value: int) -> None:
         """Set the padding value of later loads of the memories of ``padding``."""
         if self.padding[padding] != value:
             instruction = isa.set_padding(padding, value)
@@ -115,7 +115,7 @@ class Stream:
             self.append(consumer, NO_OPERATION_BITS[consumer])
         self._pending[consumer].append(queue)
 
-    def settle(self) -> None:
+    def flush_pops(self) -> None:
         """Append no-ops for pops that are still pending."""
         for module in (Module.LOAD, Module.COMPUTE, Module.STORE):
             if self._pending[module]:
@@ -125,19 +125,19 @@ class Stream:
         """Whether every pushed token is popped, and no pop is pending."""
         return not any(self.outstanding.values()) and not any(self._pending)
 
-    def divisible(self) -> bool:
+    def can_be_split(self) -> bool:
         """Whether the stream so far can run separately: no pop in it waits for a later push."""
         return min(self.outstanding.values()) >= 0
 
-    def successor(self) -> Stream:
-        """An empty stream that continues a `divisible` one.
+    def continuation(self) -> Stream:
+        """An empty stream that continues one that can be split.
 
         A run ends when all its instructions have retired, and clears the remaining tokens; the
-        successor therefore pushes them again, by no-ops. It also sets padding values again.
+        continuation therefore pushes them again, by no-ops. It also sets padding values again.
         """
         stream = Stream()
         for padding, value in self.padding.items():
-            stream.pad_with(padding, value)
+            stream.set_padding_value(padding, value)
         for queue, count in self.outstanding.items():
             for _ in range(count):
                 stream.push(*queue)

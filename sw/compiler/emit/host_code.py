@@ -236,7 +236,7 @@ class KernelLoader:
         )
 
 
-def issued(kernel: UopKernel) -> Callable[..., None]:
+def issue_to_runtime(kernel: UopKernel) -> Callable[..., None]:
     """The ``issue`` argument of `HostCode.compile` that issues kernels to the runtime."""
     return kernel.issue
 

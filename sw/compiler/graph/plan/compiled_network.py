@@ -31,7 +31,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.program import Program, Recorder
 from amaranth_vta.sw.runtime.work import work
 
-from .in_place import in_place, outermost
+from .in_place import concatenate_in_place, outermost_buffer
 from .memory_plan import share_buffers
 from .placement import Placement, place
 from .steps import PlannedStep, planned_steps
@@ -100,7 +100,7 @@ def _record(
     """Record the layers' streams. Buffers with disjoint lifetimes share memory. The network's
     ``known`` constants are packed once, into constant buffers."""
     recorder = Recorder(config)
-    steps, within = in_place(steps, buffer_alignment(config))
+    steps, within = concatenate_in_place(steps, buffer_alignment(config))
     packed: dict[str, Buffer] = {}
     for step in steps:
         match step:
@@ -115,7 +115,7 @@ def _record(
             if name in packed:
                 continue
             sizes[name] = size
-            uses.setdefault(outermost(name, within)[0], []).append(index)
+            uses.setdefault(outermost_buffer(name, within)[0], []).append(index)
     shared = share_buffers({name: (when[0], when[-1], sizes[name]) for name, when in uses.items()})
     activations = [
         recorder.allocate(size, f"activations {number}") for number, size in enumerate(shared.sizes)
@@ -124,8 +124,8 @@ def _record(
     def buffer(name: str) -> Buffer:
         if name in packed:
             return packed[name]
-        outer, offset = outermost(name, within)
-        whole = activations[shared.place[outer]]
+        outer, offset = outermost_buffer(name, within)
+        whole = activations[shared.buffer_of[outer]]
         return whole.part(offset, sizes[name], name) if name in within else whole
 
     constants = list(packed.values())
@@ -142,7 +142,8 @@ def _record(
                     own[-1].write(data)
                 constants += own
                 if not (result and isinstance(result[-1], RunLayer)):
-                    recorder.forget_kernels()  # each group of layers can be launched separately
+                    # Each group of layers can be launched separately.
+                    recorder.invalidate_micro_ops()
                     offsets = ScratchpadOffsets(config)
                 first = len(recorder.streams)
                 offset = OffsetRuntime(recorder, offsets.next(step.function.elements))
