@@ -33,7 +33,7 @@ from .launches.join import join
 from .memory import Buffer, buffer_alignment
 from .runtime import Runtime
 from .stream import Stream
-from .uop_cache import merged
+from .uop_cache import merged_loads
 
 _KIND = "program"
 _ROLES = ("input", "output", "constant", "scratch")
@@ -230,7 +230,7 @@ class PlacedProgram:
         addresses = np.array([self._buffers[item.name].address for item in program.buffers])
         for index in streams:
             stream = program.streams[index]
-            words = _moved(program.config, stream.words, stream.buffer, addresses, 1)
+            words = _relocated(program.config, stream.words, stream.buffer, addresses, 1)
             buffer = self._runtime.allocate(words.nbytes, f"stream {index}")
             self._stream_buffers.append(buffer)
             buffer.write(words)
@@ -295,7 +295,7 @@ class Recorder(Runtime):
 
     def _run(self, stream: Stream, time_limit: float | None) -> None:
         alone = self._stream = Stream()
-        for loaded in merged(self._cache.take_kept()):
+        for loaded in merged_loads(self._cache.take_reused()):
             self._load_uops(*loaded)
         self._stream = Stream()
         alone.extend(stream)
@@ -354,7 +354,7 @@ class Recorder(Runtime):
         buffer = np.full(len(words), -1, np.int32)
         for index, used in relocations:
             buffer[index] = numbers[used]
-        return StreamPlan(_moved(self.config, words, buffer, addresses, -1), buffer)
+        return StreamPlan(_relocated(self.config, words, buffer, addresses, -1), buffer)
 
 
 class _MemoryOnlyDevice:
@@ -387,7 +387,7 @@ class _MemoryOnlyDevice:
         raise ProgramError("a recorder runs nothing: place its program on a device")
 
 
-def _moved(
+def _relocated(
     config: Config,
     words: Words,
     buffer: npt.NDArray[np.int32],

@@ -242,9 +242,9 @@ class Stage:
         self.bank = bank
 
     def compute_ahead(self, iterations: int = 1) -> None:
-        """Compute the stage, and the stages that only it needs, ``iterations`` iterations ahead of
-        its consumers, to fill the time in which the machine would stall. Each iteration in flight
-        needs a copy of the buffer (`double_buffer`).
+        """Software-pipeline the loop that the stage is computed at: compute the stage, and the
+        stages that only it needs, ``iterations`` iterations ahead of its consumers. Each iteration
+        in flight needs a copy of the buffer (`double_buffer`).
         """
         if self.attach is None:
             raise ScheduleError(f"compute_ahead of {self.name}: compute_at comes first")
