@@ -40,7 +40,7 @@ _ROLES = ("input", "output", "constant", "scratch")
 
 
 @dataclass(frozen=True)
-class BufferPlan:
+class ProgramBuffer:
     """A buffer that a program needs: ``size`` in bytes, ``role`` input, output, constant or
     scratch."""
 
@@ -50,7 +50,7 @@ class BufferPlan:
 
 
 @dataclass(frozen=True)
-class StreamPlan:
+class RelocatableStream:
     """Instructions of one launch: uint64 (instructions, 2), low word first, FINISH included.
 
     ``buffer`` (int32) has, for each instruction, the index of the buffer to which its dram_base is
@@ -69,8 +69,8 @@ class Program:
     """
 
     config: Config
-    buffers: tuple[BufferPlan, ...]
-    streams: tuple[StreamPlan, ...]
+    buffers: tuple[ProgramBuffer, ...]
+    streams: tuple[RelocatableStream, ...]
     contents: Mapping[str, npt.NDArray[np.uint8]]
 
     def place(self, runtime: Runtime, streams: Collection[int] | None = None) -> PlacedProgram:
@@ -121,12 +121,12 @@ class Program:
         """Rebuild a program from its `parts`; malformed parts raise `ConfigError` or a Python
         error.
         """
-        buffers = tuple(BufferPlan(**item) for item in header["buffers"])
+        buffers = tuple(ProgramBuffer(**item) for item in header["buffers"])
         program = cls(
             config=Config.from_dict(header["config"]),
             buffers=buffers,
             streams=tuple(
-                StreamPlan(arrays[f"words_{index}"], arrays[f"buffer_{index}"])
+                RelocatableStream(arrays[f"words_{index}"], arrays[f"buffer_{index}"])
                 for index in range(header["streams"])
             ),
             contents={
@@ -334,9 +334,11 @@ class Recorder(Runtime):
         return Program(
             config=self.config,
             buffers=tuple(
-                BufferPlan(buffer.name, buffer.size, role) for buffer, role in roles.items()
+                ProgramBuffer(buffer.name, buffer.size, role) for buffer, role in roles.items()
             ),
-            streams=tuple(self._plan(*stream, numbers, addresses) for stream in self.streams),
+            streams=tuple(
+                self._relocatable(*stream, numbers, addresses) for stream in self.streams
+            ),
             contents={
                 buffer.name: buffer.read(np.uint8, used.get(buffer, buffer.size))
                 for buffer, role in roles.items()
@@ -344,17 +346,17 @@ class Recorder(Runtime):
             },
         )
 
-    def _plan(
+    def _relocatable(
         self,
         words: Words,
         relocations: list[tuple[int, Buffer]],
         numbers: Mapping[Buffer, int],
         addresses: npt.NDArray[np.int64],
-    ) -> StreamPlan:
+    ) -> RelocatableStream:
         buffer = np.full(len(words), -1, np.int32)
         for index, used in relocations:
             buffer[index] = numbers[used]
-        return StreamPlan(_relocated(self.config, words, buffer, addresses, -1), buffer)
+        return RelocatableStream(_relocated(self.config, words, buffer, addresses, -1), buffer)
 
 
 class _MemoryOnlyDevice:
