@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.environment import Environment, get_env
     from amaranth_vta.sw.compiler.graph.plan.placement import register_operator
     from amaranth_vta.sw.compiler.lower import lower
-    from amaranth_vta.sw.compiler.tuner.explain import explain
+    from amaranth_vta.sw.compiler.tuner.workload import explain
 
 __version__: str  # of the installed package, read on first use
 
@@ -60,7 +60,7 @@ _HOMES = {
     "build": "default_device",
     "compile": "session.compilation",
     "example_path": "example_files",
-    "explain": "sw.compiler.tuner.explain",
+    "explain": "sw.compiler.tuner.workload",
     "get_env": "sw.compiler.environment",
     "lower": "sw.compiler.lower",
     "open_device": "sim.devices",

@@ -8,8 +8,7 @@ from math import inf, log10
 
 import numpy as np
 
-from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
-from amaranth_vta.sw.runtime.network.shown_tensors import showing
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session, with_outputs
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .quantizer import QuantizedModel
@@ -41,8 +40,8 @@ def accuracy(
     model, pairs = quantized.float_model, dict(quantized.pairs)
     outputs = {item.name for item in model.graph.output}
     signal, noise = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0.0)
-    float_session = exact_session(showing(model, pairs))
-    int_session = exact_session(showing(quantized.model, pairs.values()))
+    float_session = exact_session(with_outputs(model, pairs))
+    int_session = exact_session(with_outputs(quantized.model, pairs.values()))
 
     def measure(sample: Mapping[str, Array]) -> None:
         # A function, so that its tensors are freed before the next sample runs.

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
-from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
-from amaranth_vta.sw.runtime.network.shown_tensors import showing
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session, with_outputs
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 # One bin per upper half of a float32: sign, exponent and 7 bits of the mantissa. So the width of a
@@ -145,7 +144,7 @@ def calibrate(
     made = {name for node in model.graph.node for name in node.output}
     inputs = [name for name in names if name in given]
     names = [name for name in names if name in made]
-    session = exact_session(showing(model, names))
+    session = exact_session(with_outputs(model, names))
     found = {name: Distribution() for name in (*inputs, *names)}
 
     def count(sample: Mapping[str, Array]) -> None:

@@ -149,8 +149,7 @@ class _Layers:
 
     def __init__(self, network: Network, model: onnx.ModelProto, outputs: list[str]) -> None:
         from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
-        from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
-        from amaranth_vta.sw.runtime.network.shown_tensors import showing
+        from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, with_outputs
 
         of_file = {name for node in model.graph.node for name in node.output if name}
         made = (name for node in network.nodes for name in node.outputs if name in of_file)
@@ -160,7 +159,7 @@ class _Layers:
         self._quantized = _quantized(model, self._common)
         sources = (item.source for item in self._quantized.values() if item.source in of_file)
         self._wanted = list(dict.fromkeys([*outputs, *self._common, *sources]))
-        self._file = exact_session(showing(model, self._wanted))
+        self._file = exact_session(with_outputs(model, self._wanted))
         self._canonical: onnxruntime.InferenceSession | None = None
         # Rounding bounds of shared tensors that are computed from shared tensors with at most one
         # rounding.

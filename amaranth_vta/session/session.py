@@ -271,11 +271,11 @@ class Session:
         """
         if self._model is None:
             return ""
-        from amaranth_vta.sw.compiler.graph.load.quantized_forms import FLOAT, unquantized
+        from amaranth_vta.sw.compiler.graph.load.quantization import FLOAT_MODEL, why_unquantized
 
-        form = unquantized(self._model)
+        form = why_unquantized(self._model)
         # A user-registered operator may run floats on the machine.
-        return "" if form == FLOAT and self.has_layers else form
+        return "" if form == FLOAT_MODEL and self.has_layers else form
 
     @property
     def has_layers(self) -> bool:

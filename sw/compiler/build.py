@@ -17,7 +17,7 @@ from amaranth_vta.sw.runtime.device import Device, RunResult
 from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 
-from .emit.host_code import HostCode, KernelLoader, argument_bytes, issued
+from .emit.host_code import HostCode, KernelLoader, argument_bytes, issue_to_runtime
 from .emit.uop_kernel import RuntimeCalls
 from .environment import Environment
 from .lower import Lowered, lower
@@ -59,7 +59,7 @@ class Function:
         self._lock = Lock()  # held during a call
         code = HostCode(lowered.nest)
         self.source = code.source
-        self._host = code.compile(issued)
+        self._host = code.compile(issue_to_runtime)
         self._load_kernels = KernelLoader(code)
         self.outputs = [index for index, arg in enumerate(args) if arg.op.body is not None]
 

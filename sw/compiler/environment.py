@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from amaranth_vta.hw.config import DEFAULT, Config, ConfigError
 
-from .te.relations import TensorIntrinsic
+from .te.schedule import TensorIntrinsic
 
 if TYPE_CHECKING:
     from .passes.pipeline import PlacedPass

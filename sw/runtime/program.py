@@ -33,14 +33,14 @@ from .launches.join import join
 from .memory import Buffer, buffer_alignment
 from .runtime import Runtime
 from .stream import Stream
-from .uop_cache import merged
+from .uop_cache import merged_loads
 
 _KIND = "program"
 _ROLES = ("input", "output", "constant", "scratch")
 
 
 @dataclass(frozen=True)
-class BufferPlan:
+class ProgramBuffer:
     """A buffer that a program needs: ``size`` in bytes, ``role`` input, output, constant or
     scratch."""
 
@@ -50,7 +50,7 @@ class BufferPlan:
 
 
 @dataclass(frozen=True)
-class StreamPlan:
+class RelocatableStream:
     """Instructions of one launch: uint64 (instructions, 2), low word first, FINISH included.
 
     ``buffer`` (int32) has, for each instruction, the index of the buffer to which its dram_base is
@@ -69,8 +69,8 @@ class Program:
     """
 
     config: Config
-    buffers: tuple[BufferPlan, ...]
-    streams: tuple[StreamPlan, ...]
+    buffers: tuple[ProgramBuffer, ...]
+    streams: tuple[RelocatableStream, ...]
     contents: Mapping[str, npt.NDArray[np.uint8]]
 
     def place(self, runtime: Runtime, streams: Collection[int] | None = None) -> PlacedProgram:
@@ -121,12 +121,12 @@ class Program:
         """Rebuild a program from its `parts`; malformed parts raise `ConfigError` or a Python
         error.
         """
-        buffers = tuple(BufferPlan(**item) for item in header["buffers"])
+        buffers = tuple(ProgramBuffer(**item) for item in header["buffers"])
         program = cls(
             config=Config.from_dict(header["config"]),
             buffers=buffers,
             streams=tuple(
-                StreamPlan(arrays[f"words_{index}"], arrays[f"buffer_{index}"])
+                RelocatableStream(arrays[f"words_{index}"], arrays[f"buffer_{index}"])
                 for index in range(header["streams"])
             ),
             contents={
@@ -135,27 +135,27 @@ class Program:
                 if f"contents_{index}" in arrays
             },
         )
-        program.require_sound()
+        program.validate()
         return program
 
-    def require_sound(self) -> None:
+    def validate(self) -> None:
         """Raises `ValueError` if parts of the program do not fit together, and `FileLimitError`."""
         for item in self.buffers:
-            sound = isinstance(item.name, str) and type(item.size) is int and item.size >= 0
-            require(sound and item.role in _ROLES, f"its buffer {item.name} is malformed")
+            valid = isinstance(item.name, str) and type(item.size) is int and item.size >= 0
+            require(valid and item.role in _ROLES, f"its buffer {item.name} is malformed")
         names = {item.name for item in self.buffers}
         require(len(names) == len(self.buffers), "two of its buffers have the same name")
         for number, stream in enumerate(self.streams):
             words, used = stream.words, stream.buffer
-            sound = words.dtype == np.uint64 and words.ndim == 2 and words.shape[1] == 2
-            sound &= used.dtype == np.int32 and used.shape == words.shape[:1]
-            require(sound, f"its stream {number} is malformed")
+            valid = words.dtype == np.uint64 and words.ndim == 2 and words.shape[1] == 2
+            valid &= used.dtype == np.int32 and used.shape == words.shape[:1]
+            require(valid, f"its stream {number} is malformed")
             inside = used.size and used.min() >= -1 and used.max() < len(self.buffers)
             require(bool(inside), f"its stream {number} uses buffers that it does not have")
         for item in self.buffers:
             data = self.contents.get(item.name, np.empty(0, np.uint8))
-            sound = data.dtype == np.uint8 and data.ndim == 1 and data.size <= item.size
-            require(sound, f"the contents of its buffer {item.name} do not fit it")
+            valid = data.dtype == np.uint8 and data.ndim == 1 and data.size <= item.size
+            require(valid, f"the contents of its buffer {item.name} do not fit it")
         require_within_limit("the memory that it needs", self.placed_bytes())
 
     def save_image(self, path: str | Path, inputs: Mapping[str, npt.NDArray[np.generic]]) -> None:
@@ -187,8 +187,8 @@ class Program:
         at address 0, and the addresses of its parts. It is relocatable: add an offset to base
         registers and launch address.
         """
-        tape = _Tape(self.config, self.placed_bytes(streams))
-        return tape.memory, self.place(Runtime(tape), streams)
+        device = _MemoryOnlyDevice(self.config, self.placed_bytes(streams))
+        return device.memory, self.place(Runtime(device), streams)
 
     def placed_bytes(self, streams: Collection[int] | None = None) -> int:
         """Bytes of device memory that the program, or only its ``streams``, takes when placed."""
@@ -230,7 +230,7 @@ class PlacedProgram:
         addresses = np.array([self._buffers[item.name].address for item in program.buffers])
         for index in streams:
             stream = program.streams[index]
-            words = _moved(program.config, stream.words, stream.buffer, addresses, 1)
+            words = _relocated(program.config, stream.words, stream.buffer, addresses, 1)
             buffer = self._runtime.allocate(words.nbytes, f"stream {index}")
             self._stream_buffers.append(buffer)
             buffer.write(words)
@@ -273,8 +273,8 @@ class Recorder(Runtime):
     def __init__(
         self, config: Config, memory_bytes: int = 1 << 30, stream_limit: int = 1 << 40
     ) -> None:
-        self._tape = _Tape(config, memory_bytes)
-        super().__init__(self._tape, stream_limit)
+        self._recording = _MemoryOnlyDevice(config, memory_bytes)
+        super().__init__(self._recording, stream_limit)
         self.streams: list[tuple[Words, list[tuple[int, Buffer]]]] = []
         # Recorded streams in order, without FINISH.
         self._made: list[Stream] = []
@@ -287,7 +287,7 @@ class Recorder(Runtime):
         `CannotJoin`.
         """
         parts = [self._made[index] for index in streams]
-        joined = join(self.config, self._tape.memory, parts)
+        joined = join(self.config, self._recording.memory, parts)
         stream = joined.stream
         self.streams.append((stream.finished(), stream.relocations))
         self._made.append(stream)
@@ -295,7 +295,7 @@ class Recorder(Runtime):
 
     def _run(self, stream: Stream, time_limit: float | None) -> None:
         alone = self._stream = Stream()
-        for loaded in merged(self._cache.take_kept()):
+        for loaded in merged_loads(self._cache.take_reused()):
             self._load_uops(*loaded)
         self._stream = Stream()
         alone.extend(stream)
@@ -334,9 +334,11 @@ class Recorder(Runtime):
         return Program(
             config=self.config,
             buffers=tuple(
-                BufferPlan(buffer.name, buffer.size, role) for buffer, role in roles.items()
+                ProgramBuffer(buffer.name, buffer.size, role) for buffer, role in roles.items()
             ),
-            streams=tuple(self._plan(*stream, numbers, addresses) for stream in self.streams),
+            streams=tuple(
+                self._relocatable(*stream, numbers, addresses) for stream in self.streams
+            ),
             contents={
                 buffer.name: buffer.read(np.uint8, used.get(buffer, buffer.size))
                 for buffer, role in roles.items()
@@ -344,20 +346,20 @@ class Recorder(Runtime):
             },
         )
 
-    def _plan(
+    def _relocatable(
         self,
         words: Words,
         relocations: list[tuple[int, Buffer]],
         numbers: Mapping[Buffer, int],
         addresses: npt.NDArray[np.int64],
-    ) -> StreamPlan:
+    ) -> RelocatableStream:
         buffer = np.full(len(words), -1, np.int32)
         for index, used in relocations:
             buffer[index] = numbers[used]
-        return StreamPlan(_moved(self.config, words, buffer, addresses, -1), buffer)
+        return RelocatableStream(_relocated(self.config, words, buffer, addresses, -1), buffer)
 
 
-class _Tape:
+class _MemoryOnlyDevice:
     """A device for recording: zeroed memory without a machine."""
 
     name = "recorder"
@@ -387,7 +389,7 @@ class _Tape:
         raise ProgramError("a recorder runs nothing: place its program on a device")
 
 
-def _moved(
+def _relocated(
     config: Config,
     words: Words,
     buffer: npt.NDArray[np.int32],

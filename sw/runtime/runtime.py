@@ -115,7 +115,7 @@ class Runtime:
         if pad_value:
             info.check_pad_value(pad_value, self.config)
         if pads.any_bits and info.padding is not None:
-            self._stream.pad_with(info.padding, pad_value)
+            self._stream.set_padding_value(info.padding, pad_value)
         for transfer in self._transfers.load(info, sram_index, rows, pads):
             self._append(info.module, transfer.bits, buffer if transfer.moves else None)
 
@@ -157,7 +157,7 @@ class Runtime:
             raise CommandError(f"{buffer.name} is freed, or is in the memory of another runtime")
 
     def _append(self, module: Module, bits: int, buffer: Buffer | None = None) -> None:
-        if len(self._stream.words) >= self._full and self._stream.divisible():
+        if len(self._stream.words) >= self._full and self._stream.can_be_split():
             self._run_and_continue()
         self._stream.append(module, bits, None if buffer is None else buffer.whole)
 
@@ -291,28 +291,28 @@ class Runtime:
 
     # Dependences.
 
-    def dep_push(self, giver: Module, taker: Module) -> None:
-        """``giver`` pushes a token to ``taker`` when its latest instruction retires."""
-        self._stream.push(giver, taker)
+    def dep_push(self, producer: Module, consumer: Module) -> None:
+        """``producer`` pushes a token to ``consumer`` when its latest instruction retires."""
+        self._stream.push(producer, consumer)
 
-    def dep_pop(self, giver: Module, taker: Module) -> None:
-        """``taker`` pops a token from ``giver`` before its next instruction."""
-        self._stream.pop(giver, taker)
+    def dep_pop(self, producer: Module, consumer: Module) -> None:
+        """``consumer`` pops a token from ``producer`` before its next instruction."""
+        self._stream.pop(producer, consumer)
 
     def barrier(self) -> None:
         """Order all later instructions after all earlier ones, device memory included."""
         if not self._stream.balanced():
             # Tokens are anonymous: a barrier's tokens could be mistaken for others in flight.
-            if not self._stream.divisible():
+            if not self._stream.can_be_split():
                 raise CommandError("a barrier between a dep_pop and the dep_push that it waits for")
             self._run_and_continue()
             return
-        for giver in (Module.LOAD, Module.STORE):
-            self.dep_push(giver, Module.COMPUTE)
-            self.dep_pop(giver, Module.COMPUTE)
-        for taker in (Module.LOAD, Module.STORE):
-            self.dep_push(Module.COMPUTE, taker)
-            self.dep_pop(Module.COMPUTE, taker)
+        for producer in (Module.LOAD, Module.STORE):
+            self.dep_push(producer, Module.COMPUTE)
+            self.dep_pop(producer, Module.COMPUTE)
+        for consumer in (Module.LOAD, Module.STORE):
+            self.dep_push(Module.COMPUTE, consumer)
+            self.dep_pop(Module.COMPUTE, consumer)
 
     # Runs.
 
@@ -324,7 +324,7 @@ class Runtime:
         stuck, if a run takes longer than ``time_limit``, by default the runtime's.
         """
         if not self._stream.is_empty():
-            self._stream.settle()
+            self._stream.flush_pops()
             self._run(self._take_stream(), time_limit)
         results, self._results = self._results, []
         return total(results)
@@ -344,10 +344,10 @@ class Runtime:
         """
         if not self._stream.is_empty():
             raise CommandError("instructions are queued; synchronize before running others")
-        self.forget_kernels()
+        self.invalidate_micro_ops()
         return self._launch(address, words, time_limit, watched)
 
-    def forget_kernels(self) -> None:
+    def invalidate_micro_ops(self) -> None:
         """Invalidate the micro-op cache, for use after others have used the machine."""
         self._cache.clear()
         self._resident = []
@@ -369,7 +369,7 @@ class Runtime:
     def _run_and_continue(self) -> None:
         stream = self._take_stream()
         self._run(stream, self.time_limit)
-        self._stream = stream.successor()
+        self._stream = stream.continuation()
 
     def _take_stream(self) -> Stream:
         stream, self._stream = self._stream, Stream()
@@ -390,7 +390,7 @@ class Runtime:
             result = self._launch(buffer.address, words, time_limit)
         except BaseException:
             # Unknown which of its micro-ops have been loaded.
-            self.forget_kernels()
+            self.invalidate_micro_ops()
             self._results = []
             raise
         self._results.append(result)

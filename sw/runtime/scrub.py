@@ -30,5 +30,5 @@ def scrub_stream(config: Config) -> Words:
     # Compute ends the run, so it waits for load.
     stream.push(Module.LOAD, Module.COMPUTE)
     stream.pop(Module.LOAD, Module.COMPUTE)
-    stream.settle()
+    stream.flush_pops()
     return stream.finished()

@@ -15,7 +15,7 @@ from .kernels import CommandError
 from .memory import Buffer
 
 _HEAD = isa.instruction_set(Config()).layouts[isa.Opcode.FINISH]
-# By queue (giver, taker): the flag by which an instruction pushes a token, and the flag to pop one.
+# Per queue (producer, consumer): the flag that pushes a token, and the flag that pops one.
 PUSH = {
     (module, other): _HEAD[f"push_{side}"].insert(1)
     for module in Module
@@ -92,7 +92,7 @@ class Stream:
             if latest is not None and begin <= latest < end:
                 self._latest[module] = latest + shift
 
-    def pad_with(self, padding: isa.Padding, value: int) -> None:
+    def set_padding_value(self, padding: isa.Padding, value: int) -> None:
         """Set the padding value of later loads of the memories of ``padding``."""
         if self.padding[padding] != value:
             instruction = isa.set_padding(padding, value)
@@ -100,22 +100,22 @@ class Stream:
             self.append_before_pops(isa.module_of(instruction), bits)
             self.padding[padding] = value
 
-    def push(self, giver: Module, taker: Module) -> None:
-        flag = PUSH[_queue(giver, taker)]
-        latest = self._latest[giver]
-        if self._pending[giver] or latest is None or self.words[latest] & flag:
-            self.append(giver, NO_OPERATION_BITS[giver])
+    def push(self, producer: Module, consumer: Module) -> None:
+        flag = PUSH[_queue(producer, consumer)]
+        latest = self._latest[producer]
+        if self._pending[producer] or latest is None or self.words[latest] & flag:
+            self.append(producer, NO_OPERATION_BITS[producer])
             latest = len(self.words) - 1
         self.words[latest] |= flag
-        self.outstanding[giver, taker] += 1
+        self.outstanding[producer, consumer] += 1
 
-    def pop(self, giver: Module, taker: Module) -> None:
-        queue = _queue(giver, taker)
-        if queue in self._pending[taker]:
-            self.append(taker, NO_OPERATION_BITS[taker])
-        self._pending[taker].append(queue)
+    def pop(self, producer: Module, consumer: Module) -> None:
+        queue = _queue(producer, consumer)
+        if queue in self._pending[consumer]:
+            self.append(consumer, NO_OPERATION_BITS[consumer])
+        self._pending[consumer].append(queue)
 
-    def settle(self) -> None:
+    def flush_pops(self) -> None:
         """Append no-ops for pops that are still pending."""
         for module in (Module.LOAD, Module.COMPUTE, Module.STORE):
             if self._pending[module]:
@@ -125,19 +125,19 @@ class Stream:
         """Whether every pushed token is popped, and no pop is pending."""
         return not any(self.outstanding.values()) and not any(self._pending)
 
-    def divisible(self) -> bool:
+    def can_be_split(self) -> bool:
         """Whether the stream so far can run separately: no pop in it waits for a later push."""
         return min(self.outstanding.values()) >= 0
 
-    def successor(self) -> Stream:
-        """An empty stream that continues a `divisible` one.
+    def continuation(self) -> Stream:
+        """An empty stream that continues one that can be split.
 
         A run ends when all its instructions have retired, and clears the remaining tokens; the
-        successor therefore pushes them again, by no-ops. It also sets padding values again.
+        continuation therefore pushes them again, by no-ops. It also sets padding values again.
         """
         stream = Stream()
         for padding, value in self.padding.items():
-            stream.pad_with(padding, value)
+            stream.set_padding_value(padding, value)
         for queue, count in self.outstanding.items():
             for _ in range(count):
                 stream.push(*queue)
@@ -153,10 +153,11 @@ class Stream:
         return instruction_words((*self.words, FINISH_BITS))
 
 
-def _queue(giver: Module, taker: Module) -> tuple[Module, Module]:
-    if (giver, taker) not in PUSH:
+def _queue(producer: Module, consumer: Module) -> tuple[Module, Module]:
+    if (producer, consumer) not in PUSH:
         raise CommandError(
-            f"no tokens pass from {Module(giver).name.lower()} to {Module(taker).name.lower()}; "
+            f"no tokens pass from {Module(producer).name.lower()} to "
+            f"{Module(consumer).name.lower()}; "
             "they pass between load and compute and between compute and store"
         )
-    return giver, taker
+    return producer, consumer

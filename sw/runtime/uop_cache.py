@@ -87,9 +87,9 @@ class UopCache:
         self._last_use = np.zeros(depth, np.int64)
         self._resident: list[tuple[int, UopSequence]] = []  # by `begin`, which is the first item
         self._clock = 0
-        # Sequences that were resident at the last `take_kept` and have been used since.
-        self._kept: list[tuple[int, UopSequence]] = []
-        self._taken = 0
+        # Sequences that were resident at the last `take_reused` and have been used since.
+        self._reused: list[tuple[int, UopSequence]] = []
+        self._last_take = 0
 
     def place(self, sequence: UopSequence) -> tuple[int, bool]:
         """The start of the sequence in the micro-op buffer, and whether it must be loaded there."""
@@ -98,8 +98,8 @@ class UopCache:
         if begin is None:
             begin = sequence.begin = self._best_place(sequence.count)
             self._overwrite(begin, sequence)
-        elif sequence.last_use <= self._taken:
-            self._kept.append((begin, sequence))
+        elif sequence.last_use <= self._last_take:
+            self._reused.append((begin, sequence))
         self._clock += 1
         sequence.last_use = self._clock
         self._last_use[begin : begin + sequence.count] = self._clock
@@ -113,18 +113,18 @@ class UopCache:
         number of micro-ops: sequences that are adjacent in both memories are loaded together.
         """
         placed = ((sequence, *self.place(sequence)) for sequence in sequences)
-        return merged((begin, sequence) for sequence, begin, missing in placed if missing)
+        return merged_loads((begin, sequence) for sequence, begin, missing in placed if missing)
 
     def resident(self) -> list[tuple[int, UopSequence]]:
         """The sequences in the micro-op buffer, with the start of each."""
         return self._resident.copy()
 
-    def take_kept(self) -> list[tuple[int, UopSequence]]:
+    def take_reused(self) -> list[tuple[int, UopSequence]]:
         """The sequences that were resident at the last call and have been used there since, with
         the start of each, in this order.
         """
-        kept, self._kept, self._taken = self._kept, [], self._clock
-        return sorted(kept, key=itemgetter(0))
+        reused, self._reused, self._last_take = self._reused, [], self._clock
+        return sorted(reused, key=itemgetter(0))
 
     def clear(self) -> None:
         """Invalidate the cache, for use after others have used the machine."""
@@ -154,7 +154,7 @@ class UopCache:
         self._resident[first:end] = [(begin, sequence)]
 
 
-def merged(
+def merged_loads(
     places: Iterable[tuple[int, UopSequence]],
 ) -> list[tuple[UopSequence, int, int]]:
     """Loads of sequences to these places in the micro-op buffer, adjacent ones merged; see

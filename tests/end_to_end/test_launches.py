@@ -19,7 +19,7 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.runtime.archive import write_archive
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 from amaranth_vta.sw.runtime.launches.join import Joiner
-from amaranth_vta.sw.runtime.launches.places import Places
+from amaranth_vta.sw.runtime.launches.scratchpad_offsets import ScratchpadOffsets
 from amaranth_vta.sw.runtime.network.network_file import KIND, _parts
 from amaranth_vta.sw.runtime.network.network_program import Launch, NetworkProgram
 from amaranth_vta.sw.runtime.program import Program
@@ -113,11 +113,11 @@ def test_weights_of_a_layer_lie_behind_those_of_the_one_before() -> None:
 def test_a_layer_that_does_not_fit_behind_the_one_before_is_at_the_beginning() -> None:
     inp, wgt = isa.Memory.INP, isa.Memory.WGT
     config = PRESETS["tiny"]
-    places, half = Places(config), config.inp.depth // 2
-    assert places.of({inp: half, wgt: 0}) == {inp: 0, wgt: 0}
-    assert places.of({inp: half, wgt: 3}) == {inp: half, wgt: 0}
-    assert places.of({inp: 1, wgt: config.wgt.depth - 3}) == {inp: 0, wgt: 3}
-    assert places.of({inp: 1, wgt: 1}) == {inp: 1, wgt: 0}
+    offsets, half = ScratchpadOffsets(config), config.inp.depth // 2
+    assert offsets.next({inp: half, wgt: 0}) == {inp: 0, wgt: 0}
+    assert offsets.next({inp: half, wgt: 3}) == {inp: half, wgt: 0}
+    assert offsets.next({inp: 1, wgt: config.wgt.depth - 3}) == {inp: 0, wgt: 3}
+    assert offsets.next({inp: 1, wgt: 1}) == {inp: 1, wgt: 0}
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended", "small-buffers"])
@@ -138,16 +138,16 @@ def test_what_nothing_earlier_concerns_is_joined_as_if_followed_one_by_one(
         ]
 
     appended: list[int] = []
-    append = Joiner._append
+    append = Joiner._append_unchanged
 
     def noted(self: Joiner, part: Stream, *rest: Any) -> None:
         appended.append(len(part.words))
         append(self, part, *rest)
 
-    monkeypatch.setattr(Joiner, "_append", noted)
+    monkeypatch.setattr(Joiner, "_append_unchanged", noted)
     found = joined()
     assert len(appended) >= 3
-    monkeypatch.setattr(Joiner, "_settled", lambda _: False)
+    monkeypatch.setattr(Joiner, "_is_conflict_free", lambda _: False)
     assert joined() == found
 
 

@@ -29,8 +29,8 @@ _TESTS = {
     ),
     "sw/compiler/graph/layers/parts/channel_scales.py": (),
     "sw/runtime/*.py": ("tests/sw/runtime",),
-    "sw/runtime/launches/touched.py": (),
-    "sw/runtime/network/soundness.py": (),
+    "sw/runtime/launches/accesses.py": (),
+    "sw/runtime/network/validation.py": (),
 }
 NAMED = (
     # Some reads of an instruction are missed.
@@ -39,10 +39,10 @@ NAMED = (
         "config.alu_sources(uop.alu) - 1",
         "min(config.alu_sources(uop.alu), 4) - 1",
     ),
-    ("launches/touched.py", "self._micro_ops.taps - 1", "0"),
+    ("launches/accesses.py", "self._micro_ops.taps - 1", "0"),
     # Limits that are off by one, or missing.
     (
-        "network/soundness.py",
+        "network/validation.py",
         "0 <= step.streams.start <= step.streams.stop <= streams",
         "0 <= step.streams.start <= step.streams.stop <= streams + 1",
     ),

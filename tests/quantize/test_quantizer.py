@@ -15,7 +15,7 @@ from amaranth_vta.quantize.accuracy import accuracy
 from amaranth_vta.quantize.preprocessing import UniqueNames
 from amaranth_vta.quantize.quantizer import Options, QuantizedModel, prepare, quantize
 from amaranth_vta.sw.runtime.network.model_error import ModelError
-from amaranth_vta.sw.runtime.network.shown_tensors import showing
+from amaranth_vta.sw.runtime.network.onnx_runtime import with_outputs
 
 Samples = list[dict[str, np.ndarray]]
 OPTIONS = {
@@ -81,7 +81,7 @@ def activations(quantized: QuantizedModel, samples: Samples) -> Iterator[Scaled]
         if node.op_type == "QuantizeLinear"
     }
     names = [name for name in parameters if name != "x"]
-    session = onnxruntime.InferenceSession(showing(model, names))
+    session = onnxruntime.InferenceSession(with_outputs(model, names))
     runs = [session.run(names, sample) for sample in samples]
     found = {name: [run[index] for run in runs] for index, name in enumerate(names)}
     found["x"] = [sample["x"] for sample in samples]

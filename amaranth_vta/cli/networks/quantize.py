@@ -94,13 +94,13 @@ def quantize(
         from amaranth_vta.sw.compiler.graph.load.input_shapes import with_sizes
         from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
         from amaranth_vta.sw.compiler.graph.load.opsets import conversion
-        from amaranth_vta.sw.compiler.graph.load.quantized_forms import FLOAT, unquantized
+        from amaranth_vta.sw.compiler.graph.load.quantization import FLOAT_MODEL, why_unquantized
 
     options = Options(not per_tensor, power_of_two, percentile, in_float=in_float)
     with Outputs() as outputs:
         outputs.reserve("--output", output)
         read = read_model(model)
-        if unquantized(read) != FLOAT:
+        if why_unquantized(read) != FLOAT_MODEL:
             raise click.ClickException(f"{model} is quantized already; give the float model")
         samples = samples_from(calibrate, read)
         read = with_sizes(read, {name: item.shape for name, item in samples[0].items()})

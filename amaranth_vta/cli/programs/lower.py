@@ -58,8 +58,13 @@ def lower(
     it, which may have been edited.
     """
     from amaranth_vta.sw.compiler.environment import Environment
-    from amaranth_vta.sw.compiler.passes.pipeline import PASS_NAMES
+    from amaranth_vta.sw.compiler.passes.pipeline import FORMER_NAMES, PASS_NAMES
 
+    if after in FORMER_NAMES:
+        click.echo(
+            f"vta: warning: --after {after}: the pass is now {FORMER_NAMES[after]}", err=True
+        )
+        after = FORMER_NAMES[after]
     if after is not None and after not in PASS_NAMES:
         raise click.ClickException(f"--after {after}: the passes are {', '.join(PASS_NAMES)}")
     if layer is not None and not source.endswith(".onnx"):

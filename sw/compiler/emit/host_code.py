@@ -28,7 +28,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Token,
     WaitForAlu,
 )
-from amaranth_vta.sw.compiler.nest.names import Names
+from amaranth_vta.sw.compiler.nest.printer import Names
 from amaranth_vta.sw.compiler.te.expr import (
     Affine,
     AllOf,
@@ -236,7 +236,7 @@ class KernelLoader:
         )
 
 
-def issued(kernel: UopKernel) -> Callable[..., None]:
+def issue_to_runtime(kernel: UopKernel) -> Callable[..., None]:
     """The ``issue`` argument of `HostCode.compile` that issues kernels to the runtime."""
     return kernel.issue
 

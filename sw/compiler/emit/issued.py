@@ -25,7 +25,7 @@ from amaranth_vta.sw.compiler.te.expr import Affine, Expr, Var
 
 Numbers = npt.NDArray[np.int64]
 # Loops around the allocation of each buffer; their iterations rotate through its copies.
-Places = Mapping[NestBuffer, tuple[For, ...]]
+AllocationLoops = Mapping[NestBuffer, tuple[For, ...]]
 
 
 class Issued:
@@ -38,11 +38,11 @@ class Issued:
         self,
         statement: Dma | Kernel,
         loops: tuple[For, ...],
-        places: Places,
+        allocated: AllocationLoops,
         numbers: Affine,
     ) -> None:
         self.statement, self.loops = statement, loops
-        self._places = places
+        self._allocated = allocated
         self._shape = tuple(loop.extent for loop in loops)
         grid = np.ogrid[tuple(slice(extent) for extent in self._shape)] if loops else ()
         self._iterations: dict[Var, Numbers] = {
@@ -64,7 +64,7 @@ class Issued:
             return within + buffer.copy_begins(turn)
         if buffer.copies == 1:
             return place + buffer.base
-        return place + buffer.copy_begins(self.values(iteration(self._places[buffer])))
+        return place + buffer.copy_begins(self.values(iteration(self._allocated[buffer])))
 
     def starts(self, kernel: Kernel) -> tuple[Numbers, Numbers, Numbers]:
         """First elements of dst, src and wgt of a kernel: int64 (instructions,) each, 0 for an
@@ -89,19 +89,21 @@ def issued_by(nest: LoopNest) -> list[Issued]:
     return list(_issued(nest.body, (), {}, Affine({})))
 
 
-def _issued(stmt: Stmt, loops: tuple[For, ...], places: Places, first: Affine) -> Iterator[Issued]:
+def _issued(
+    stmt: Stmt, loops: tuple[For, ...], allocated: AllocationLoops, first: Affine
+) -> Iterator[Issued]:
     match stmt:
         case Seq():
             for part in stmt.body:
-                yield from _issued(part, loops, places, first)
+                yield from _issued(part, loops, allocated, first)
                 first = first.plus(Affine({}, _count(part)))
         case For():
             first = first.plus(Affine({stmt.var: _count(stmt.body)}))
-            yield from _issued(stmt.body, (*loops, stmt), places, first)
+            yield from _issued(stmt.body, (*loops, stmt), allocated, first)
         case Allocate():
-            yield from _issued(stmt.body, loops, {**places, stmt.buffer: loops}, first)
+            yield from _issued(stmt.body, loops, {**allocated, stmt.buffer: loops}, first)
         case Dma() | Kernel():
-            yield Issued(stmt, loops, places, first)
+            yield Issued(stmt, loops, allocated, first)
         case WaitForAlu() | Token():
             pass
         case _:

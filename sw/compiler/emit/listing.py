@@ -8,7 +8,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import Kernel, LoopNest
 from amaranth_vta.sw.runtime.program import Recorder
 
-from .host_code import HostCode, KernelLoader, argument_bytes, issued
+from .host_code import HostCode, KernelLoader, argument_bytes, issue_to_runtime
 
 # Column of the labels; longer lines push theirs to the right.
 _COLUMN = 100
@@ -33,7 +33,7 @@ def listing(nest: LoopNest, config: Config) -> str:
     code = HostCode(nest, marks=True)
     recorder = _Marked(config)
     buffers = [recorder.allocate(argument_bytes(a.shape, a.dtype), a.name) for a in nest.args]
-    host = code.compile(issued)
+    host = code.compile(issue_to_runtime)
     KernelLoader(code)(recorder)
     host(recorder, *buffers)
     begins = dict(recorder.begins)

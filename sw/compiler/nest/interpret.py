@@ -26,10 +26,11 @@ from amaranth_vta.sw.compiler.te.expr import (
     Compare,
     Const,
     Expr,
+    Lookup,
+    Requantize,
     Select,
     Var,
 )
-from amaranth_vta.sw.compiler.te.parametrized import Lookup, Requantize
 from amaranth_vta.sw.compiler.te.requantization import requantized
 from amaranth_vta.sw.compiler.te.tables import looked_up
 

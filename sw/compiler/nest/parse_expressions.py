@@ -17,12 +17,13 @@ from amaranth_vta.sw.compiler.te.expr import (
     Compare,
     Const,
     Expr,
+    Lookup,
+    Requantize,
     Var,
     add,
     const,
 )
 from amaranth_vta.sw.compiler.te.functions import all_of, if_then_else, maximum, minimum
-from amaranth_vta.sw.compiler.te.parametrized import Lookup, Requantize
 
 from .ir import NestBuffer
 

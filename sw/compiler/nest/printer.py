@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from keyword import iskeyword
+
 from amaranth_vta.hw.isa import Memory
 from amaranth_vta.sw.compiler.te.expr import (
     Access,
@@ -13,10 +16,10 @@ from amaranth_vta.sw.compiler.te.expr import (
     Compare,
     Const,
     Expr,
+    Parametrized,
     Select,
     Var,
 )
-from amaranth_vta.sw.compiler.te.parametrized import Parametrized
 
 from .ir import (
     Allocate,
@@ -35,7 +38,6 @@ from .ir import (
     WaitForAlu,
     walk,
 )
-from .names import Names
 
 
 def to_text(nest: LoopNest, labels: bool = False) -> str:
@@ -227,3 +229,25 @@ class _Printer:
         if isinstance(value, Affine):
             simple = " " not in text and text[0] != "-"
         return text if simple else f"({text})"
+
+
+class Names:
+    """Assigns unique identifiers to the objects in printed Python, other than ``reserved``."""
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._taken = set(reserved)
+        # Keyed by id; keeps the objects alive, so that ids stay unique.
+        self._names: dict[int, tuple[str, object]] = {}
+
+    def of(self, thing: object, wish: str) -> str:
+        """The name of ``thing``: ``wish`` as an identifier, numbered if it is taken."""
+        if id(thing) not in self._names:
+            base = "".join(c if c.isalnum() or c == "_" else "_" for c in wish)
+            if not base.isidentifier() or iskeyword(base):
+                base = f"_{base}"
+            chosen, number = base, 1
+            while chosen in self._taken:
+                chosen, number = f"{base}_{number}", number + 1
+            self._taken.add(chosen)
+            self._names[id(thing)] = chosen, thing
+        return self._names[id(thing)][0]

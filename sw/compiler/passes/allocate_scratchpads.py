@@ -74,7 +74,7 @@ class _Allocator:
         self.config = config
         self.banked = banked
 
-    def taken(self, buffer: NestBuffer) -> int:
+    def elements(self, buffer: NestBuffer) -> int:
         """Elements that ``buffer`` occupies from its base on; with banks, elements of one copy."""
         size = copy_elements(buffer, self.config)
         if self.banked and buffer.scope == "acc" and buffer.bank is None:
@@ -86,7 +86,7 @@ class _Allocator:
         placed at the end of the bank.
         """
         ends = (
-            (other.base or 0) % (depth // 2) + self.taken(other)
+            (other.base or 0) % (depth // 2) + self.elements(other)
             for other in buffers
             if other.bank in (None, bank) and not _alone(other)
         )
@@ -107,10 +107,10 @@ class _Allocator:
         depth = scratchpad(self.config, buffer.scope).depth
         in_banks = self.banked and buffer.scope == "acc"
         # Updated in place: many statements refer to the buffer.
-        single = sum(self.taken(other) for other in (*same, buffer) if _alone(other))
+        single = sum(self.elements(other) for other in (*same, buffer) if _alone(other))
         if not in_banks:
-            buffer.base = sum(map(self.taken, same))
-            full = buffer.base + self.taken(buffer) > depth
+            buffer.base = sum(map(self.elements, same))
+            full = buffer.base + self.elements(buffer) > depth
         else:
             banks = (0, 1) if buffer.bank is None else (buffer.bank,)
             buffer.base = max(self.end(same, bank, depth) for bank in banks)

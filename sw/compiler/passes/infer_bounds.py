@@ -29,7 +29,7 @@ from amaranth_vta.sw.compiler.te.simplify import identity, simplify, value_inter
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.te.traverse import accesses, rebuild, substitute
 
-from .support.partition import Limit, cut, first_alone
+from .support.partition import Limit, partition_loop, peel_first
 from .support.rolling import RollingBuffer
 from .support.stage_loops import Bounds, StageLoops, limits_of_attached, stage_loops
 
@@ -317,11 +317,11 @@ class _Builder:
         atom, stage = loops.order[depth], loops.stage
         nests = []
         within = {other.var: other.extent for other in loops.order[depth + 1 :]}
-        parts = cut(atom.var, atom.extent, within, fixed, limits, self.ranges)
+        parts = partition_loop(atom.var, atom.extent, within, fixed, limits, self.ranges)
         if any(
             item.carried is not None and item.is_computed_at(atom.axis) for item in self.rolling
         ):
-            parts = first_alone(parts)
+            parts = peel_first(parts)
         for part in parts:
             begin, end, rest = part.begin, part.end, part.limits
             if end - begin == 1:

@@ -31,7 +31,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
 from amaranth_vta.sw.compiler.te.expr import Const
 
 from .support.conditions import Flags, condition
-from .support.hazards import Touches, needed_tokens
+from .support.hazards import ElementAccesses, needed_tokens
 
 _FILLED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8BIT: "acc"}
 
@@ -49,20 +49,20 @@ def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
                 "token passes from store to load, so these must be two functions"
             )
     issued = issued_by(nest)
-    tokens = _Tokens(issued, needed_tokens(list(_touches(issued))))
+    tokens = _Tokens(issued, needed_tokens(list(_accesses(issued))))
     return replace(nest, body=tokens.visit(nest.body))
 
 
-def _touches(issued: Sequence[Issued]) -> Iterator[Touches]:
+def _accesses(issued: Sequence[Issued]) -> Iterator[ElementAccesses]:
     """The accesses of instructions to each scratchpad that two modules share."""
     for item in issued:
         if isinstance(item.statement, Kernel):
-            yield from _touched_by_kernel(item, item.statement)
+            yield from _kernel_accesses(item, item.statement)
         else:
-            yield from _touched_by_transfer(item, item.statement)
+            yield from _transfer_accesses(item, item.statement)
 
 
-def _touched_by_kernel(issued: Issued, stmt: Kernel) -> Iterator[Touches]:
+def _kernel_accesses(issued: Issued, stmt: Kernel) -> Iterator[ElementAccesses]:
     kernel, operands = UopKernel(stmt), stmt.uop.operands()
     for name, start in zip(("dst", "src", "wgt"), issued.starts(stmt), strict=True):
         scope, writes = operands[name].buffer.scope if name in operands else "acc", name == "dst"
@@ -70,10 +70,10 @@ def _touched_by_kernel(issued: Issued, stmt: Kernel) -> Iterator[Touches]:
         if writes or scope != "acc":
             low, high = kernel.span(name)
             end = start + high + 1
-            yield Touches(issued.numbers, Module.COMPUTE, scope, writes, start + low, end)
+            yield ElementAccesses(issued.numbers, Module.COMPUTE, scope, writes, start + low, end)
 
 
-def _touched_by_transfer(issued: Issued, stmt: Dma) -> Iterator[Touches]:
+def _transfer_accesses(issued: Issued, stmt: Dma) -> Iterator[ElementAccesses]:
     begin = issued.elements(stmt.sram, stmt.index)
     width, height = issued.values(stmt.x_size), issued.values(stmt.y_size)
     if not stmt.is_load:
@@ -81,7 +81,7 @@ def _touched_by_transfer(issued: Issued, stmt: Dma) -> Iterator[Touches]:
         if stmt.forwards:
             first = issued.elements(stmt.dram, stmt.offset)
             end = first + (height - 1) * stmt.x_stride + width
-        yield Touches(issued.numbers, Module.STORE, "acc", False, first, end)
+        yield ElementAccesses(issued.numbers, Module.STORE, "acc", False, first, end)
         if not stmt.forwards:
             return
     (left, right), (above, below) = (map(issued.values, pad) for pad in (stmt.x_pad, stmt.y_pad))
@@ -89,7 +89,7 @@ def _touched_by_transfer(issued: Issued, stmt: Dma) -> Iterator[Touches]:
     module = Module.LOAD if stmt.memory in (Memory.INP, Memory.WGT) else Module.COMPUTE
     if stmt.forwards:
         module = Module.STORE
-    yield Touches(issued.numbers, module, _FILLED[stmt.memory], True, begin, end)
+    yield ElementAccesses(issued.numbers, module, _FILLED[stmt.memory], True, begin, end)
 
 
 class _Tokens:

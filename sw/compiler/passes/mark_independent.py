@@ -68,14 +68,14 @@ def _instructions(issued: Sequence[Issued], config: Config) -> list[_Instruction
     for item in issued:
         if isinstance(item.statement, Kernel):
             number = next(kernels)
-            touched = zip(repeat(number), *_touched(item, item.statement, config))
-            found.update(zip(item.numbers.tolist(), touched, strict=False))
+            accessed = zip(repeat(number), *_accumulators_of(item, item.statement, config))
+            found.update(zip(item.numbers.tolist(), accessed, strict=False))
         elif item.statement.memory not in (Memory.INP, Memory.WGT, Memory.OUT):
             found.update(dict.fromkeys(item.numbers.tolist()))
     return [found[number] for number in sorted(found)]
 
 
-def _touched(issued: Issued, stmt: Kernel, config: Config) -> tuple[Iterator[slice], ...]:
+def _accumulators_of(issued: Issued, stmt: Kernel, config: Config) -> tuple[Iterator[slice], ...]:
     kernel, uop = UopKernel(stmt), stmt.uop
     low, high = kernel.span("dst")
     first, last = kernel.span("src") if uop.alu is not None and uop.src else (0, -1)
@@ -122,8 +122,8 @@ class _Claims:
     def _first_false(self, claims: list[bool]) -> int | None:
         # Per unit and accumulator: whether an instruction in flight may write it, or read it. Uses
         # bytes, since most slices are short and fast to search.
-        all_free, all_touched = bytes(self.depth), b"\1" * self.depth
-        written, read = ([bytearray(all_touched) for _ in UopMode] for _ in range(2))
+        all_free, all_busy = bytes(self.depth), b"\1" * self.depth
+        written, read = ([bytearray(all_busy) for _ in UopMode] for _ in range(2))
 
         def ended(unit: UopMode) -> None:
             written[unit][:], read[unit][:] = all_free, all_free
@@ -149,7 +149,7 @@ class _Claims:
                 or 1 in read[other][target]
             ):
                 return number
-            written[unit][target] = all_touched[target]
-            read[unit][source] = all_touched[source]
-            read[unit][factor] = all_touched[factor]
+            written[unit][target] = all_busy[target]
+            read[unit][source] = all_busy[source]
+            read[unit][factor] = all_busy[factor]
         return None

@@ -24,14 +24,13 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Region,
     Seq,
     Stmt,
+    assigns,
     copied,
     rebuild,
     seq,
     walk,
 )
 from amaranth_vta.sw.compiler.te.expr import Affine, Const, Var
-
-from .support.assignments import assigns
 
 
 def overwrite_first(nest: LoopNest, config: Config) -> LoopNest:

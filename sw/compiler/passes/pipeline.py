@@ -6,13 +6,13 @@ the list: it creates the first loop nest from a schedule.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import LoopNest, LoweringError
 
 from .allocate_scratchpads import allocate_scratchpads
-from .compute_ahead import compute_ahead
 from .copy_by_dma import copy_by_dma
 from .fold_loops import fold_loops
 from .insert_tokens import insert_tokens
@@ -23,6 +23,7 @@ from .overwrite_first import overwrite_first
 from .read_carried_first import read_carried_first
 from .require_instructions import require_instructions
 from .share_storage import share_storage
+from .software_pipeline import software_pipeline
 from .tensorize_gemm import tensorize_gemm
 from .unroll_loops import unroll_loops
 
@@ -36,7 +37,7 @@ PASSES: tuple[Pass, ...] = (
     unroll_loops,
     share_storage,
     read_carried_first,
-    compute_ahead,
+    software_pipeline,
     copy_by_dma,
     tensorize_gemm,
     map_to_alu,
@@ -52,6 +53,9 @@ PASS_NAMES = (
     *(step.__name__ for step in PASSES if step is not require_instructions),
 )
 
+# Deprecated names of passes, accepted for one release.
+FORMER_NAMES = {"compute_ahead": "software_pipeline"}
+
 
 def passes_after(name: str) -> tuple[Pass, ...]:
     """The passes that follow the pass ``name``, one of `PASS_NAMES`."""
@@ -64,7 +68,13 @@ def with_placed(placed: Sequence[PlacedPass]) -> list[Pass]:
 
     Raises `LoweringError` for a place that does not exist.
     """
-    left = list(placed)
+    left = []
+    for position, step in placed:
+        side, _, name = position.partition(" ")
+        if name in FORMER_NAMES:
+            position = f"{side} {FORMER_NAMES[name]}"
+            warnings.warn(f"the pass {name} is now {FORMER_NAMES[name]}", FutureWarning, 2)
+        left.append((position, step))
 
     def take(place: str) -> list[Pass]:
         found = [item for item in left if item[0] == place]

@@ -17,13 +17,15 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Region,
     Seq,
     Stmt,
+    assigns,
+    read_buffers,
+    reads,
     rebuild,
     seq,
     walk,
+    written_buffers,
 )
 from amaranth_vta.sw.compiler.te.expr import Affine
-
-from .support.assignments import assigns, read_buffers, reads, written_buffers
 
 
 def read_carried_first(nest: LoopNest, config: Config) -> LoopNest:

@@ -16,8 +16,7 @@ from .requantization import (
     requantized,
     requantizes_as_float32,
 )
-from .schedule import Schedule, create_schedule, thread_axis
-from .schedule_error import ScheduleError
+from .schedule import Schedule, ScheduleError, create_schedule, thread_axis
 from .tables import looked_up, table_tiles
 from .tensor import Tensor, compute, pad, placeholder, reduce_axis
 

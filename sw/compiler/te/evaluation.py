@@ -19,11 +19,12 @@ from .expr import (
     Const,
     Expr,
     IterVar,
+    Lookup,
     Reduce,
+    Requantize,
     Select,
     Var,
 )
-from .parametrized import Lookup, Requantize
 from .requantization import requantized
 from .tables import looked_up
 from .tensor import Tensor

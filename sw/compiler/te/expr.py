@@ -7,7 +7,7 @@ construction; errors are `ExpressionError`, with the expression in the message.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 from .dtypes import INDEX_DTYPE, ExpressionError, Interval, dtype_interval, fold, whole_number, wrap
 from .origin import caller
@@ -322,6 +322,39 @@ class Reduce(Expr):
     def __str__(self) -> str:
         axes = ", ".join(axis.name for axis in self.axes)
         return f"{self.kind}({self.value}, axis=[{axes}])"
+
+
+class Parametrized(Expr):
+    """An operation whose second operand is its parameters, in consecutive accumulators."""
+
+    __slots__ = ("parameters", "value")
+    name: ClassVar[str]
+
+    def __init__(self, value: Expr, *parameters: Expr) -> None:
+        self.value, self.parameters = value, parameters
+        self.dtype = value.dtype
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, (self.value, *self.parameters)))})"
+
+
+class Requantize(Parametrized):
+    """``value`` plus a bias, scaled, rounded, plus a zero point and clipped; defined by
+    `amaranth_vta.sw.compiler.te.requantization.requantized`.
+    """
+
+    __slots__ = ()
+    name = "requantize"
+
+
+class Lookup(Parametrized):
+    """The table entry for the low byte of ``value``; defined by
+    `amaranth_vta.sw.compiler.te.tables.looked_up`. The parameters are the tiles of the table, each
+    at the index of the value within its tile.
+    """
+
+    __slots__ = ()
+    name = "lookup"
 
 
 def _inner(value: Expr) -> str:

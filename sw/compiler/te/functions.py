@@ -8,8 +8,20 @@ from collections.abc import Sequence
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 
 from .dtypes import ExpressionError
-from .expr import Access, AllOf, Expr, IterVar, Reduce, Scalar, Select, agree, binary, const
-from .parametrized import Lookup, Requantize
+from .expr import (
+    Access,
+    AllOf,
+    Expr,
+    IterVar,
+    Lookup,
+    Reduce,
+    Requantize,
+    Scalar,
+    Select,
+    agree,
+    binary,
+    const,
+)
 
 
 def if_then_else(condition: Expr, true: Scalar, false: Scalar) -> Expr:

@@ -9,17 +9,55 @@ reason.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from .dtypes import ExpressionError
+from .dtypes import ExpressionError, whole_number
 from .expr import Access, Affine, Expr, IterVar, Reduce, Var
 from .origin import Origin
-from .relations import Fuse, Split, TensorIntrinsic
-from .schedule_error import ScheduleError, positive
 from .tensor import Operation, Tensor
 from .traverse import accesses, rebuild, substitute
 
 SCOPES = ("dram", "inp", "wgt", "acc")
 PRAGMAS = ("dma_copy", "alu")
+
+
+class ScheduleError(ValueError):
+    """A schedule step is illegal; the message names the axis and the reason."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """``parent`` = ``outer`` * factor + ``inner``. If ``factor`` is None, the number of parts is
+    given instead.
+    """
+
+    parent: IterVar
+    outer: IterVar
+    inner: IterVar
+    factor: int | None
+    nparts: int | None
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """``fused`` iterates over ``outer`` and, within it, ``inner``."""
+
+    outer: IterVar
+    inner: IterVar
+    fused: IterVar
+
+
+@dataclass(frozen=True)
+class TensorIntrinsic:
+    """A tensor operation of the machine: acc[b, o] += sum over i of inp[b, i] * wgt[o, i]."""
+
+    name: str
+    batch: int
+    block_out: int
+    block_in: int
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Stage:
@@ -204,9 +242,9 @@ class Stage:
         self.bank = bank
 
     def compute_ahead(self, iterations: int = 1) -> None:
-        """Compute the stage, and the stages that only it needs, ``iterations`` iterations ahead of
-        its consumers, to fill the time in which the machine would stall. Each iteration in flight
-        needs a copy of the buffer (`double_buffer`).
+        """Software-pipeline the loop that the stage is computed at: compute the stage, and the
+        stages that only it needs, ``iterations`` iterations ahead of its consumers. Each iteration
+        in flight needs a copy of the buffer (`double_buffer`).
         """
         if self.attach is None:
             raise ScheduleError(f"compute_ahead of {self.name}: compute_at comes first")
@@ -428,3 +466,14 @@ def thread_axis(name: str) -> IterVar:
     if name != "cthread":
         raise ScheduleError(f"thread_axis({name!r}): the only kind of thread is 'cthread'")
     return IterVar(name, None, "thread")
+
+
+def positive(step: str, value: object) -> int:
+    """``value`` as a positive int; raises `ScheduleError`, naming ``step``, otherwise."""
+    try:
+        number = whole_number(value)
+    except ExpressionError as error:
+        raise ScheduleError(f"{step}: {error}") from None
+    if number < 1:
+        raise ScheduleError(f"{step}: {number} is not positive")
+    return number

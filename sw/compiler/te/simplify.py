@@ -6,8 +6,20 @@ from collections.abc import Mapping
 from math import prod
 
 from .dtypes import Interval, dtype_interval
-from .expr import Access, Affine, AllOf, Binary, Cast, Compare, Const, Expr, Reduce, Select, Var
-from .parametrized import Parametrized
+from .expr import (
+    Access,
+    Affine,
+    AllOf,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Parametrized,
+    Reduce,
+    Select,
+    Var,
+)
 from .traverse import rebuild
 
 

@@ -15,6 +15,7 @@ from .expr import (
     Compare,
     Const,
     Expr,
+    Parametrized,
     Reduce,
     Select,
     Var,
@@ -22,7 +23,6 @@ from .expr import (
     multiply,
     subtract,
 )
-from .parametrized import Parametrized
 
 
 def children(value: Expr) -> tuple[Expr, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function, build
-from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.environment import Environment, get_env
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 from .records import recorded_knobs
@@ -57,6 +57,13 @@ def schedule_of(workload: Hashable) -> Hashable:
 def choose(workload: Workload[Any], config: Config) -> Choice[Any]:
     """`Workload.considered`, memoized, since networks repeat their layers."""
     return _considered(schedule_of(workload), config)
+
+
+def explain(workload: Workload[Any], env: Environment | None = None) -> Choice[Any]:
+    """The knobs considered for ``workload`` on the machine of ``env``, with their estimated cycles,
+    best first: the operator is built with the first that fits. Prints as a table.
+    """
+    return choose(workload, (env or get_env()).config)
 
 
 def is_faster(fused: Workload[Any], parts: Sequence[Workload[Any]], config: Config) -> bool:

@@ -26,10 +26,10 @@ from .network_program import (
     ToMachine,
 )
 from .packing import Packing, Window
-from .soundness import require_sound
 from .tensor_type import TensorType
 from .tile_layout import Array, TileLayout
 from .tiled_tensor import HostPacking, TiledTensor
+from .validation import validate
 
 KIND = "network"
 # Array names, distinct from those of the program.
@@ -106,7 +106,7 @@ def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkP
             for item in header.get("launches", ())
         ),
     )
-    require_sound(network)
+    validate(network)
     return network
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import onnxruntime
 
 from .model_error import ModelError
 from .tile_layout import Array
+
+if TYPE_CHECKING:
+    import onnx
 
 # Errors are raised as exceptions; the log would repeat them on the terminal.
 _SILENT = 4
@@ -48,6 +52,19 @@ def run_session(
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))
     except Exception as error:  # as below
         raise ModelError(f"ONNX Runtime failed: {_sentence(error)}") from None
+
+
+def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
+    """The serialized ``model``, with the inner tensors ``names`` as additional outputs."""
+    import onnx
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    present = {item.name for item in copy.graph.output}
+    copy.graph.output.extend(
+        onnx.helper.make_empty_tensor_value_info(name) for name in names if name not in present
+    )
+    return copy.SerializeToString()
 
 
 def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:

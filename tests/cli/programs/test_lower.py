@@ -55,6 +55,14 @@ def test_trace_names_every_pass_and_skips_the_text_of_those_that_change_nothing(
     assert out.count("\ndef convolution") == len(names) - 1 - out.count(": changes nothing")
 
 
+def test_a_former_name_after_which_to_stop_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = f"{SCHEDULES}:vector_add", "--after"
+    assert cli.invoke(["lower", *arguments, "compute_ahead"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "vta: warning: --after compute_ahead: the pass is now software_pipeline\n"
+    assert out == printed(capsys, *arguments, "software_pipeline")
+
+
 def test_after_a_pass_there_is_its_loop_nest_alone(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, f"{SCHEDULES}:convolution", "--after", "copy_by_dma")
     assert out.startswith("def convolution(")

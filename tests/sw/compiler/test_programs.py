@@ -23,7 +23,7 @@ from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.dtypes import dtype_interval
 from amaranth_vta.sw.compiler.te.expr import Expr
-from amaranth_vta.sw.compiler.te.schedule_error import ScheduleError
+from amaranth_vta.sw.compiler.te.schedule import ScheduleError
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.te.traverse import accesses
 from amaranth_vta.sw.runtime.runtime import Runtime
@@ -433,6 +433,19 @@ def test_an_additional_pass_needs_a_place_that_exists(phase: str) -> None:
     program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
     with pytest.raises(LoweringError, match=f"{phase!r} is not a place for a pass.* fold_loops"):
         lower(program.schedule, program.args, passes=[(phase, lambda f, _: f)])
+
+
+def test_a_former_name_of_a_pass_is_accepted_with_a_warning() -> None:
+    program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
+    seen: list[LoopNest] = []
+
+    def note(nest: LoopNest, _: Config) -> LoopNest:
+        seen.append(nest)
+        return nest
+
+    with pytest.warns(FutureWarning, match="compute_ahead is now software_pipeline"):
+        lower(program.schedule, program.args, passes=[("after compute_ahead", note)])
+    assert len(seen) == 1
 
 
 def test_an_additional_pass_has_to_return_a_loop_nest() -> None:

@@ -304,10 +304,10 @@ def test_headers_that_do_not_fit_are_refused(saved: Path) -> None:
 )
 def test_the_parts_of_a_program_fit_together(saved: Path, change: Any, problem: str) -> None:
     program = Program.load(saved)
-    program.require_sound()
+    program.validate()
     changed = replace(program, streams=(change(program.streams[0]), *program.streams[1:]))
     with pytest.raises(ValueError, match=problem):
-        changed.require_sound()
+        changed.validate()
 
 
 def test_a_recorder_needs_neither_device_nor_simulator() -> None:

@@ -55,26 +55,26 @@ def normalized(sequence: list[str]) -> list[str]:
     return [step for _, group in groups for step in sorted(group)]
 
 
-@pytest.mark.parametrize(("giver", "taker"), isa.TOKEN_QUEUES)
-def test_a_push_joins_the_instruction_before_it(giver: Module, taker: Module) -> None:
+@pytest.mark.parametrize(("producer", "consumer"), isa.TOKEN_QUEUES)
+def test_a_push_joins_the_instruction_before_it(producer: Module, consumer: Module) -> None:
     stream = Stream()
-    work(stream, giver)
-    stream.push(giver, taker)
+    work(stream, producer)
+    stream.push(producer, consumer)
     (instruction,) = decoded(stream)
-    side = "next" if taker > giver else "prev"
+    side = "next" if consumer > producer else "prev"
     assert getattr(instruction, f"push_{side}") == 1
-    assert instruction.opcode == WORK[giver].opcode
+    assert instruction.opcode == WORK[producer].opcode
 
 
-@pytest.mark.parametrize(("giver", "taker"), isa.TOKEN_QUEUES)
-def test_a_pop_joins_the_instruction_after_it(giver: Module, taker: Module) -> None:
+@pytest.mark.parametrize(("producer", "consumer"), isa.TOKEN_QUEUES)
+def test_a_pop_joins_the_instruction_after_it(producer: Module, consumer: Module) -> None:
     stream = Stream()
-    stream.pop(giver, taker)
-    work(stream, taker)
+    stream.pop(producer, consumer)
+    work(stream, consumer)
     (instruction,) = decoded(stream)
-    side = "prev" if taker > giver else "next"
+    side = "prev" if consumer > producer else "next"
     assert getattr(instruction, f"pop_{side}") == 1
-    assert instruction.opcode == WORK[taker].opcode
+    assert instruction.opcode == WORK[consumer].opcode
 
 
 def test_pops_of_both_neighbours_and_pushes_to_both_share_one_instruction() -> None:
@@ -100,14 +100,14 @@ def test_random_calls_keep_the_order_of_each_module() -> None:
                 work(stream, module)
                 expected[module].append("work")
             elif kind == "push":
-                giver, taker = generator.choice(isa.TOKEN_QUEUES)
-                stream.push(giver, taker)
-                expected[giver].append(f"push {taker.name}")
+                producer, consumer = generator.choice(isa.TOKEN_QUEUES)
+                stream.push(producer, consumer)
+                expected[producer].append(f"push {consumer.name}")
             else:
-                giver, taker = generator.choice(isa.TOKEN_QUEUES)
-                stream.pop(giver, taker)
-                expected[taker].append(f"pop {giver.name}")
-        stream.settle()
+                producer, consumer = generator.choice(isa.TOKEN_QUEUES)
+                stream.pop(producer, consumer)
+                expected[consumer].append(f"pop {producer.name}")
+        stream.flush_pops()
         done = steps(decoded(stream))
         for module in WORK:
             assert normalized(done[module]) == normalized(expected[module])
@@ -124,43 +124,43 @@ def test_an_instruction_that_need_not_wait_leaves_the_pops_to_the_next() -> None
 
 def test_a_padding_value_is_set_when_it_changes_and_again_in_the_successor() -> None:
     stream = Stream()
-    stream.pad_with(isa.Padding.LOAD, 0)  # the initial value of a run
+    stream.set_padding_value(isa.Padding.LOAD, 0)  # the initial value of a run
     stream.pop(Module.COMPUTE, Module.LOAD)
     for value in (-3, -3, 5):
-        stream.pad_with(isa.Padding.LOAD, value)
+        stream.set_padding_value(isa.Padding.LOAD, value)
     work(stream, Module.LOAD)
-    stream.pad_with(isa.Padding.COMPUTE, 5)
+    stream.set_padding_value(isa.Padding.COMPUTE, 5)
     first, second, load, third = decoded(stream)
     assert [first, second] == [isa.set_padding(isa.Padding.LOAD, value) for value in (-3, 5)]
     assert load.pop_next == 1
     assert third == isa.set_padding(isa.Padding.COMPUTE, 5)
-    successor = stream.successor()
-    assert decoded(successor) == [isa.set_padding(padding, 5) for padding in isa.Padding]
-    successor.pad_with(isa.Padding.LOAD, 5)
-    assert len(successor.words) == 2
+    continuation = stream.continuation()
+    assert decoded(continuation) == [isa.set_padding(padding, 5) for padding in isa.Padding]
+    continuation.set_padding_value(isa.Padding.LOAD, 5)
+    assert len(continuation.words) == 2
 
 
 @pytest.mark.parametrize(
-    ("giver", "taker"),
+    ("producer", "consumer"),
     [(Module.LOAD, Module.STORE), (Module.STORE, Module.LOAD), (Module.LOAD, Module.LOAD)],
 )
-def test_tokens_between_strangers_are_refused(giver: Module, taker: Module) -> None:
-    message = f"no tokens pass from {giver.name.lower()} to {taker.name.lower()}"
+def test_tokens_between_strangers_are_refused(producer: Module, consumer: Module) -> None:
+    message = f"no tokens pass from {producer.name.lower()} to {consumer.name.lower()}"
     with pytest.raises(CommandError, match=message):
-        Stream().push(giver, taker)
+        Stream().push(producer, consumer)
     with pytest.raises(CommandError, match=message):
-        Stream().pop(giver, taker)
+        Stream().pop(producer, consumer)
 
 
 def test_a_stream_with_a_pop_ahead_of_its_push_cannot_be_divided() -> None:
     stream = Stream()
     stream.pop(Module.LOAD, Module.COMPUTE)
-    assert stream.divisible()  # the pop has not become part of an instruction
+    assert stream.can_be_split()  # the pop has not become part of an instruction
     work(stream, Module.COMPUTE)
-    assert not stream.divisible()
+    assert not stream.can_be_split()
     work(stream, Module.LOAD)
     stream.push(Module.LOAD, Module.COMPUTE)
-    assert stream.divisible()
+    assert stream.can_be_split()
     assert stream.balanced()
 
 
@@ -173,13 +173,13 @@ def test_a_successor_gives_the_outstanding_tokens_again_and_keeps_the_waiting_po
     work(stream, Module.LOAD)
     stream.push(Module.LOAD, Module.COMPUTE)
     stream.pop(Module.LOAD, Module.COMPUTE)
-    successor = stream.successor()
-    assert successor.outstanding == stream.outstanding
-    given = steps(decoded(successor))
+    continuation = stream.continuation()
+    assert continuation.outstanding == stream.outstanding
+    given = steps(decoded(continuation))
     assert sorted(given[Module.COMPUTE]) == ["push LOAD", "push LOAD", "push STORE"]
     assert given[Module.LOAD] == ["push COMPUTE"]
-    work(successor, Module.COMPUTE)
-    assert steps(decoded(successor))[Module.COMPUTE][-2:] == ["pop LOAD", "work"]
+    work(continuation, Module.COMPUTE)
+    assert steps(decoded(continuation))[Module.COMPUTE][-2:] == ["pop LOAD", "work"]
 
 
 def test_a_finished_stream_ends_with_finish() -> None:

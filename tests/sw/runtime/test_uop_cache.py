@@ -111,19 +111,19 @@ def _counted_lines() -> Iterator[list[int]]:
 
 def test_what_was_resident_and_is_used_again_is_kept(fake_device: MakeDevice) -> None:
     """Kept sequences are those first used without a load since the previous call of
-    ``take_kept``."""
+    ``take_reused``."""
     generator = random.Random(5)
     sequences = sequences_of(fake_device(), [generator.randint(1, 6) for _ in range(12)])
     cache = UopCache(24)
     for _ in range(200):
-        kept, used = {}, set()
+        reused, used = {}, set()
         for _ in range(generator.randint(0, 8)):
             sequence = generator.choice(sequences)
             begin, missing = cache.place(sequence)
             if not missing and sequence not in used:
-                kept[begin] = sequence
+                reused[begin] = sequence
             used.add(sequence)
-        assert cache.take_kept() == sorted(kept.items(), key=lambda item: item[0])
+        assert cache.take_reused() == sorted(reused.items(), key=lambda item: item[0])
 
 
 def test_a_cleared_cache_has_everything_loaded_anew(fake_device: MakeDevice) -> None:

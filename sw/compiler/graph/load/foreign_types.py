@@ -7,8 +7,7 @@ import onnx
 from onnx import helper
 
 from amaranth_vta.sw.runtime.network.model_error import ModelError
-from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
-from amaranth_vta.sw.runtime.network.shown_tensors import showing
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session, with_outputs
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .undefined_operators import inferred, is_foreign
@@ -75,7 +74,7 @@ def _types(model: onnx.ModelProto, names: list[str]) -> dict[str, TensorType]:
     """Types of tensors as inferred by ONNX Runtime; empty if it does not run ``model``, for example
     because of a user's operators or operators that the host will reject."""
     try:
-        session = exact_session(showing(model, names))
+        session = exact_session(with_outputs(model, names))
     except ModelError:
         return {}
     found, unsure = {}, []
@@ -115,7 +114,7 @@ def _measured(
     rng = np.random.default_rng(0)
     runs = []
     try:
-        session = exact_session(showing(model, names))
+        session = exact_session(with_outputs(model, names))
         for bound in (1, 2):
             feeds = {}
             for item in given:

@@ -18,8 +18,8 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
-from .abbreviations import written_out
-from .decided_branches import inline_decided
+from .constant_control_flow import inline_constant_control_flow
+from .expansion import expand
 from .external_data import external_tensors, load_external_data
 from .foreign_files import kind_of
 from .foreign_types import with_foreign_types
@@ -94,7 +94,7 @@ def read_model(source: Source) -> onnx.ModelProto:
         RuntimeError,
     ) as error:
         raise ModelError(f"{what} is damaged: {_first_line(error)}") from None
-    known = with_known_opset(what, written_out(model), version, needed)
+    known = with_known_opset(what, expand(model), version, needed)
     if hidden:
         show_undefined(known)
     return known
@@ -142,7 +142,7 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     while True:
         widen_small_integers(network)
         folded = _fold_constants(network)
-        inlined = inline_decided(network, _fold_constants, infer)
+        inlined = inline_constant_control_flow(network, _fold_constants, infer)
         network.drop_unused()
         # Folding reveals shapes that depend on constants, which in turn determine results of Shape.
         network = infer(network)

@@ -16,7 +16,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.join import CannotJoin
-from amaranth_vta.sw.runtime.launches.places import Placed, Places
+from amaranth_vta.sw.runtime.launches.scratchpad_offsets import OffsetRuntime, ScratchpadOffsets
 from amaranth_vta.sw.runtime.memory import Buffer, buffer_alignment
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.network_program import (
@@ -31,7 +31,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.program import Program, Recorder
 from amaranth_vta.sw.runtime.work import work
 
-from .in_place import in_place, outermost
+from .in_place import concatenate_in_place, outermost_buffer
 from .memory_plan import share_buffers
 from .placement import Placement, place
 from .steps import PlannedStep, planned_steps
@@ -100,7 +100,7 @@ def _record(
     """Record the layers' streams. Buffers with disjoint lifetimes share memory. The network's
     ``known`` constants are packed once, into constant buffers."""
     recorder = Recorder(config)
-    steps, within = in_place(steps, buffer_alignment(config))
+    steps, within = concatenate_in_place(steps, buffer_alignment(config))
     packed: dict[str, Buffer] = {}
     for step in steps:
         match step:
@@ -111,11 +111,11 @@ def _record(
     uses: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     for index, step in enumerate(steps):
-        for name, size in _touched(step):
+        for name, size in _buffers_of(step):
             if name in packed:
                 continue
             sizes[name] = size
-            uses.setdefault(outermost(name, within)[0], []).append(index)
+            uses.setdefault(outermost_buffer(name, within)[0], []).append(index)
     shared = share_buffers({name: (when[0], when[-1], sizes[name]) for name, when in uses.items()})
     activations = [
         recorder.allocate(size, f"activations {number}") for number, size in enumerate(shared.sizes)
@@ -124,13 +124,13 @@ def _record(
     def buffer(name: str) -> Buffer:
         if name in packed:
             return packed[name]
-        outer, offset = outermost(name, within)
-        whole = activations[shared.place[outer]]
+        outer, offset = outermost_buffer(name, within)
+        whole = activations[shared.buffer_of[outer]]
         return whole.part(offset, sizes[name], name) if name in within else whole
 
     constants = list(packed.values())
     result: list[Step] = []
-    places = Places(config)
+    offsets = ScratchpadOffsets(config)
     for step in steps:
         match step:
             case Layer():
@@ -142,11 +142,12 @@ def _record(
                     own[-1].write(data)
                 constants += own
                 if not (result and isinstance(result[-1], RunLayer)):
-                    recorder.forget_kernels()  # each group of layers can be launched separately
-                    places = Places(config)
+                    # Each group of layers can be launched separately.
+                    recorder.invalidate_micro_ops()
+                    offsets = ScratchpadOffsets(config)
                 first = len(recorder.streams)
-                placed = Placed(recorder, places.of(step.function.elements))
-                step.function.run_on(placed, *sources, *own, target)
+                offset = OffsetRuntime(recorder, offsets.next(step.function.elements))
+                step.function.run_on(offset, *sources, *own, target)
                 recorder.synchronize()
                 streams = range(first, len(recorder.streams))
                 words = np.concatenate([recorder.streams[index][0] for index in streams])
@@ -179,7 +180,7 @@ def _launches(steps: Sequence[Step], recorder: Recorder) -> Iterator[Launch]:
             yield Launch(stream, whole, ends)
 
 
-def _touched(step: PlannedStep) -> list[tuple[str, int]]:
+def _buffers_of(step: PlannedStep) -> list[tuple[str, int]]:
     """The buffers that a step uses, and their sizes in bytes."""
     match step:
         case Layer():

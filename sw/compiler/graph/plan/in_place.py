@@ -13,16 +13,16 @@ from .steps import PlannedStep
 
 
 @dataclass(frozen=True)
-class Within:
+class BufferSlice:
     """The part of ``buffer`` that starts at byte ``offset``."""
 
     buffer: str
     offset: int
 
 
-def in_place(
+def concatenate_in_place(
     steps: Sequence[PlannedStep], alignment: int
-) -> tuple[list[PlannedStep], dict[str, Within]]:
+) -> tuple[list[PlannedStep], dict[str, BufferSlice]]:
     """Remove layers that only concatenate tensors whose producers can write in place. Returns the
     remaining steps, and where each such tensor lies, by the name of its buffer.
 
@@ -31,7 +31,7 @@ def in_place(
     """
     makers = {step.result.buffer: at for at, step in enumerate(steps) if isinstance(step, Layer)}
     passed = {step.buffer for step in steps if isinstance(step, ToHost | ToMachine)}
-    places: dict[str, Within] = {}
+    places: dict[str, BufferSlice] = {}
     left: dict[int, PlannedStep] = dict(enumerate(steps))
     for number, step in enumerate(steps):
         if not (isinstance(step, Layer) and step.joins):
@@ -45,7 +45,7 @@ def in_place(
         ):
             continue
         for name, offset in zip(names, offsets, strict=True):
-            places[name] = Within(step.result.buffer, offset)
+            places[name] = BufferSlice(step.result.buffer, offset)
         del left[number]
         # The layer that writes the last part completes the concatenation.
         last = max((makers[name] for name in names if makers[name] in left), default=None)
@@ -56,7 +56,7 @@ def in_place(
     return list(left.values()), places
 
 
-def outermost(name: str, places: Mapping[str, Within]) -> tuple[str, int]:
+def outermost_buffer(name: str, places: Mapping[str, BufferSlice]) -> tuple[str, int]:
     """The outermost buffer that contains buffer ``name``, and the byte offset of ``name`` in it."""
     offset = 0
     while name in places:

@@ -38,7 +38,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rearranging import rearrangement
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
-from amaranth_vta.sw.compiler.graph.load.decided_branches import why_undecided
+from amaranth_vta.sw.compiler.graph.load.constant_control_flow import why_not_constant
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
@@ -87,7 +87,7 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
 }
 _BUILT_IN = dict(_LAYERS)
 # Operators that only move or choose elements.
-_MOVES = frozenset(
+_DATA_MOVEMENT = frozenset(
     ("", name)
     for name in ("Concat", "Gather", "Max", "MaxPool", "Min", "Pad", "Resize", "Slice", "Transpose")
 )
@@ -168,7 +168,7 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
                     items[name] = replace(item, reason=str(reason))
             items[node.name] = HostNode(node, str(reason))
             tensors.note_range(node)
-    return Placement(_needed(list(items.values()), tensors), tensors.views, tensors.images)
+    return Placement(_without_unread(list(items.values()), tensors), tensors.views, tensors.images)
 
 
 def _require_elements(node: Node, network: Network) -> None:
@@ -179,7 +179,7 @@ def _require_elements(node: Node, network: Network) -> None:
 
 def _layer(node: Node, tensors: Tensors) -> Layer:
     kind, network = (node.domain, node.operator), tensors.network
-    if kind in _MOVES and network.types[node.inputs[0]].dtype.kind == "f":
+    if kind in _DATA_MOVEMENT and network.types[node.inputs[0]].dtype.kind == "f":
         _require_quantized(network, node)
     match kind:
         case kind if kind in _LAYERS:
@@ -189,7 +189,7 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
             raise Unsupported(why_float(network, node))
         case "", "If" | "Loop":
-            raise Unsupported(why_undecided(network, node))
+            raise Unsupported(why_not_constant(network, node))
         case "", "BatchNormalization" if node.attributes.get("training_mode"):
             raise Unsupported("it computes the mean and the variance of its input")
         case "", "Einsum":
@@ -233,7 +233,7 @@ def _why_no_function(tensors: Tensors, node: Node) -> str:
     return "its result is not quantized to 8 bits at one scale"
 
 
-def _needed(items: list[Layer | HostNode], tensors: Tensors) -> list[Layer | HostNode]:
+def _without_unread(items: list[Layer | HostNode], tensors: Tensors) -> list[Layer | HostNode]:
     """Remove ``items`` whose results are read only by absorbed nodes."""
     read = set(map(tensors.root, tensors.network.outputs))
     needed: list[Layer | HostNode] = []

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.sw.compiler.nest.ir import LoweringError
 from amaranth_vta.sw.compiler.te.dtypes import wrap
-from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Cast, Const, Expr
-from amaranth_vta.sw.compiler.te.parametrized import Parametrized
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Cast, Const, Expr, Parametrized
 
 Plain = Access | int
 OPERATIONS = {

@@ -21,7 +21,7 @@ _SHARED = (
 _NONE = np.zeros(0, np.int64)
 
 
-class Touches(NamedTuple):
+class ElementAccesses(NamedTuple):
     """Instructions ``numbers`` of a ``module``; each ``writes`` or reads the elements from
     ``begins`` to ``ends`` of the scratchpad ``scope``. Arrays are int64 (instructions,).
     """
@@ -34,7 +34,7 @@ class Touches(NamedTuple):
     ends: Numbers
 
 
-def needed_tokens(touches: Sequence[Touches]) -> dict[TokenQueue, tuple[Numbers, Numbers]]:
+def needed_tokens(accesses: Sequence[ElementAccesses]) -> dict[TokenQueue, tuple[Numbers, Numbers]]:
     """Per queue, the instructions that push its tokens and those that pop them, in order.
 
     An instruction waits for the latest instruction of the other module with a conflicting access to
@@ -42,8 +42,8 @@ def needed_tokens(touches: Sequence[Touches]) -> dict[TokenQueue, tuple[Numbers,
     """
     waits: dict[TokenQueue, list[tuple[Numbers, Numbers]]] = {queue: [] for queue in TOKEN_QUEUES}
     for scope, writer, reader in _SHARED:
-        written = _joined(touches, scope, writer, True)
-        read = _joined(touches, scope, reader, False)
+        written = _joined(accesses, scope, writer, True)
+        read = _joined(accesses, scope, reader, False)
         waits[writer, reader].append((read.numbers, _latest(written, read)))
         waits[reader, writer].append((written.numbers, _latest(read, written)))
     return {queue: _without_implied(found) for queue, found in waits.items()}
@@ -57,9 +57,9 @@ class _Uses(NamedTuple):
     ends: Numbers
 
 
-def _joined(touches: Sequence[Touches], scope: str, module: Module, writes: bool) -> _Uses:
+def _joined(accesses: Sequence[ElementAccesses], scope: str, module: Module, writes: bool) -> _Uses:
     wanted = scope, module, writes
-    chosen = [item for item in touches if (item.scope, item.module, item.writes) == wanted]
+    chosen = [item for item in accesses if (item.scope, item.module, item.writes) == wanted]
     columns = ([getattr(item, name) for item in chosen] for name in _Uses._fields)
     numbers, begins, ends = (np.concatenate([_NONE, *column]) for column in columns)
     (some,) = np.nonzero(begins < ends)

@@ -48,7 +48,7 @@ class Part:
     limits: list[Limit]
 
 
-def cut(
+def partition_loop(
     var: Var,
     extent: int,
     inner: Mapping[Var, int],
@@ -99,7 +99,7 @@ def cut(
     return found
 
 
-def first_alone(parts: list[Part]) -> list[Part]:
+def peel_first(parts: list[Part]) -> list[Part]:
     """``parts`` with the first iteration peeled into a separate part."""
     first = parts[0]
     if first.end - first.begin == 1:

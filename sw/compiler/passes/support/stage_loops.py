@@ -8,8 +8,7 @@ from math import prod
 
 from amaranth_vta.sw.compiler.nest.ir import LoweringError, NestBuffer
 from amaranth_vta.sw.compiler.te.expr import Affine, Expr, IterVar, Var
-from amaranth_vta.sw.compiler.te.relations import Fuse, Split
-from amaranth_vta.sw.compiler.te.schedule import Schedule, Stage
+from amaranth_vta.sw.compiler.te.schedule import Fuse, Schedule, Split, Stage
 from amaranth_vta.sw.compiler.te.traverse import accesses
 
 from .partition import Limit, limits_of

@@ -159,16 +159,16 @@ class Forgetful(Runtime):
         self.queue, self.nth = queue, nth
         self.seen = {"push": 0, "pop": 0}
 
-    def dep_push(self, giver: Module, taker: Module) -> None:
-        if self._keeps("push", giver, taker):
-            super().dep_push(giver, taker)
+    def dep_push(self, producer: Module, consumer: Module) -> None:
+        if self._keeps("push", producer, consumer):
+            super().dep_push(producer, consumer)
 
-    def dep_pop(self, giver: Module, taker: Module) -> None:
-        if self._keeps("pop", giver, taker):
-            super().dep_pop(giver, taker)
+    def dep_pop(self, producer: Module, consumer: Module) -> None:
+        if self._keeps("pop", producer, consumer):
+            super().dep_pop(producer, consumer)
 
-    def _keeps(self, action: str, giver: Module, taker: Module) -> bool:
-        if (giver, taker) != self.queue:
+    def _keeps(self, action: str, producer: Module, consumer: Module) -> bool:
+        if (producer, consumer) != self.queue:
             return True
         self.seen[action] += 1
         return self.seen[action] - 1 != self.nth

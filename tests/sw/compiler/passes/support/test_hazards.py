@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.isa import TOKEN_QUEUES, Module, TokenQueue
-from amaranth_vta.sw.compiler.passes.support.hazards import Touches, needed_tokens
+from amaranth_vta.sw.compiler.passes.support.hazards import ElementAccesses, needed_tokens
 
 # Each scratchpad, with a module that writes it and a module that reads it.
 USERS = [
@@ -20,13 +20,13 @@ USERS = [
 DEPTH = 24
 
 
-def random_touches(seed: int) -> list[Touches]:
+def random_accesses(seed: int) -> list[ElementAccesses]:
     """Instructions that each touch one range, or none, of each scratchpad that their module
     uses."""
     random = np.random.default_rng(seed)
     count = 60
     modules = random.integers(0, 3, count)
-    touches = []
+    accesses = []
     uses = {(scope, writer, True) for scope, writer, _ in USERS}
     uses |= {(scope, reader, False) for scope, _, reader in USERS}
     for scope, module, writes in sorted(uses):
@@ -35,19 +35,19 @@ def random_touches(seed: int) -> list[Touches]:
         for part in (numbers[::2], numbers[1::2]):
             begins = random.integers(0, DEPTH, len(part))
             ends = np.minimum(begins + random.integers(0, 9, len(part)), DEPTH)
-            touches.append(Touches(part, module, scope, writes, begins, ends))
-    return touches
+            accesses.append(ElementAccesses(part, module, scope, writes, begins, ends))
+    return accesses
 
 
-def followed(touches: list[Touches]) -> dict[TokenQueue, list[tuple[int, int]]]:
+def followed(accesses: list[ElementAccesses]) -> dict[TokenQueue, list[tuple[int, int]]]:
     """The reference: tracks the latest user of each element; returns (push, pop) instructions per
     queue.
     """
     latest = {(users, writes): [-1] * DEPTH for users in USERS for writes in (True, False)}
     tokens: dict[TokenQueue, list[tuple[int, int]]] = {queue: [] for queue in TOKEN_QUEUES}
-    for number in range(1 + max(int(item.numbers.max()) for item in touches if len(item.numbers))):
+    for number in range(1 + max(int(item.numbers.max()) for item in accesses if len(item.numbers))):
         needed: dict[TokenQueue, int] = {}
-        for item, users in product(touches, USERS):
+        for item, users in product(accesses, USERS):
             _, writer, reader = users
             own, other = (writer, reader) if item.writes else (reader, writer)
             if (item.scope, item.module) != (users[0], own):
@@ -58,18 +58,18 @@ def followed(touches: list[Touches]) -> dict[TokenQueue, list[tuple[int, int]]]:
                 needed[other, own] = max([needed.get((other, own), -1), *others])
                 found = latest[users, item.writes]
                 found[elements] = [number] * len(found[elements])
-        for queue, giver in needed.items():
-            if giver > max((push for push, _ in tokens[queue]), default=-1):
-                tokens[queue].append((giver, number))
+        for queue, producer in needed.items():
+            if producer > max((push for push, _ in tokens[queue]), default=-1):
+                tokens[queue].append((producer, number))
     return tokens
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_tokens_are_those_of_following_the_instructions(seed: int) -> None:
-    touches = random_touches(seed)
-    expected = followed(touches)
+    accesses = random_accesses(seed)
+    expected = followed(accesses)
     assert any(expected.values())
-    for queue, (pushes, pops) in needed_tokens(touches).items():
+    for queue, (pushes, pops) in needed_tokens(accesses).items():
         assert list(zip(pushes.tolist(), pops.tolist(), strict=True)) == expected[queue]
 
 

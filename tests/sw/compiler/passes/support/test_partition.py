@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from itertools import product
 
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.passes.support.partition import Limit, cut, limits_of, not_negative
+from amaranth_vta.sw.compiler.passes.support.partition import (
+    Limit,
+    limits_of,
+    not_negative,
+    partition_loop,
+)
 from amaranth_vta.sw.compiler.te.expr import Affine, Var
 from amaranth_vta.sw.compiler.te.simplify import value_interval
 from tests.support.seeds import each_seed
@@ -29,7 +34,7 @@ def nests(
         yield fixed, ranges
         return
     (var, extent), rest = order[0], order[1:]
-    for part in cut(var, extent, dict(rest), fixed, limits, ranges):
+    for part in partition_loop(var, extent, dict(rest), fixed, limits, ranges):
         own = Var(var.name)
         within = {**ranges, own: (0, part.end - part.begin - 1)}
         yield from nests(rest, part.limits, {**fixed, var: Affine({own: 1}, part.begin)}, within)

@@ -1,4 +1,4 @@
-"""Places consecutive layers in the scratchpads of inputs and weights."""
+"""Offsets of consecutive layers in the scratchpads of inputs and weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from amaranth_vta.sw.runtime.runtime import Runtime
 Elements = Mapping[Memory, int]
 
 
-class Places:
-    """Places each layer after its predecessor, or at the start if it does not fit there, so that
+class ScratchpadOffsets:
+    """Allocates each layer after its predecessor, or at the start if it does not fit there, so that
     its first loads need not wait for the predecessor's last products.
     """
 
@@ -22,22 +22,22 @@ class Places:
         self._config = config
         self._ends: dict[Memory, int] = {}
 
-    def of(self, used: Elements) -> Elements:
-        """First element of each memory for the next layer, which takes ``used`` elements."""
-        begins = {}
+    def next(self, used: Elements) -> Elements:
+        """The first element in each memory for the next layer, which uses ``used`` elements."""
+        offsets = {}
         for memory, size in used.items():
             end = self._ends.get(memory, 0)
-            begins[memory] = end if end + size <= self._config.memory(memory).depth else 0
-            self._ends[memory] = begins[memory] + size
-        return begins
+            offsets[memory] = end if end + size <= self._config.memory(memory).depth else 0
+            self._ends[memory] = offsets[memory] + size
+        return offsets
 
 
-class Placed:
+class OffsetRuntime:
     """Forwards calls to ``runtime``, with an offset added to elements of INP and WGT."""
 
-    def __init__(self, runtime: Runtime, begins: Elements) -> None:
+    def __init__(self, runtime: Runtime, offsets: Elements) -> None:
         self._runtime: Any = runtime
-        self._begins = begins
+        self._offsets = offsets
         # Calls that do not access elements of INP or WGT.
         self.store_buffer_2d = runtime.store_buffer_2d
         self.push_alu = runtime.push_alu
@@ -48,13 +48,13 @@ class Placed:
     def load_buffer_2d(
         self, *rows: Any, sram_index: int, memory: Memory, pad_value: int = 0
     ) -> None:
-        sram_index += self._begins.get(memory, 0)
+        sram_index += self._offsets.get(memory, 0)
         self._runtime.load_buffer_2d(
             *rows, sram_index=sram_index, memory=memory, pad_value=pad_value
         )
 
     def forward_buffer_2d(self, *rows: int, sram_index: int, pad_value: int = 0) -> None:
-        sram_index += self._begins.get(Memory.INP, 0)
+        sram_index += self._offsets.get(Memory.INP, 0)
         self._runtime.forward_buffer_2d(*rows, sram_index=sram_index, pad_value=pad_value)
 
     def push_gemm(self, body: Callable[[], None], key: Hashable) -> None:
@@ -67,12 +67,12 @@ class Placed:
         )
 
     def _key(self, key: Hashable) -> Hashable:
-        return key, *self._begins.values()
+        return key, *self._offsets.values()
 
     def uop_push(
         self, mode: UopMode, reset: int, dst: Indices, src: Indices, wgt: Indices, *others: Any
     ) -> None:
         if mode is UopMode.GEMM and not reset:
-            src = src + self._begins.get(Memory.INP, 0)
-            wgt = wgt + self._begins.get(Memory.WGT, 0)
+            src = src + self._offsets.get(Memory.INP, 0)
+            wgt = wgt + self._offsets.get(Memory.WGT, 0)
         self._runtime.uop_push(mode, reset, dst, src, wgt, *others)

@@ -14,22 +14,22 @@ from amaranth_vta.sw.runtime.instruction_words import Words
 from amaranth_vta.sw.runtime.stream import POP, PUSH
 
 # Per module, the last of its instructions that has retired; -1 if none has.
-Known = tuple[int, int, int]
+VectorClock = tuple[int, int, int]
 
 
 class PushedToken(NamedTuple):
-    """A token pushed by the instruction ``giver``, and what its module knows at that point."""
+    """A token pushed by the instruction ``producer``, and the clock of its module at that point."""
 
-    giver: int
-    known: Known
+    producer: int
+    clock: VectorClock
 
 
-class Steady:
-    """What modules know during instructions that are ordered only by their own tokens. Looked up
-    from the tokens, whereas `Joiner` tracks instructions one by one.
+class StreamClocks:
+    """Vector clocks of the modules during instructions that are ordered only by their own tokens.
+    Computed from the tokens on demand, whereas `Joiner` updates clocks instruction by instruction.
 
-    ``words`` are the instructions, numbered from ``first``, and ``modules`` execute them. ``known``
-    is what the modules know before them, and ``queues`` hold tokens, all of which they pop.
+    ``words`` are the instructions, numbered from ``first``, and ``modules`` execute them.
+    ``clocks`` are the clocks before them, and ``queues`` hold tokens, all of which they pop.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Steady:
         words: Words,
         modules: npt.NDArray[np.int64],
         first: int,
-        known: Sequence[Known],
+        clocks: Sequence[VectorClock],
         queues: Mapping[TokenQueue, Sequence[PushedToken]],
     ) -> None:
-        self._before = known
+        self._before = clocks
         self._waiting = {queue: tuple(tokens) for queue, tokens in queues.items()}
-        self._pops, self._givers = (
+        self._pops, self._pushes = (
             {
                 queue: self._flagged(words, modules == queue[end], flags[queue], first)
                 for queue in TOKEN_QUEUES
@@ -63,38 +63,40 @@ class Steady:
         result: list[int] = self._numbers[module].tolist()
         return result
 
-    def after(self, module: Module, number: int) -> Known:
-        """What ``module`` knows after its instruction ``number``."""
+    def after(self, module: Module, number: int) -> VectorClock:
+        """The clock of ``module`` after its instruction ``number``."""
         load, compute, store = (
-            number if other is module else self._knows(module, other, number)
+            number if other is module else self._latest_retired(module, other, number)
             for other in (Module.LOAD, Module.COMPUTE, Module.STORE)
         )
         return load, compute, store
 
-    def at_end(self, module: Module) -> Known:
-        """What ``module`` knows after all instructions."""
+    def at_end(self, module: Module) -> VectorClock:
+        """The clock of ``module`` after all instructions."""
         own = self._numbers[module]
         return self.after(module, int(own[-1])) if own.size else self._before[module]
 
-    def stores_known(self) -> Iterator[tuple[int, int]]:
+    def known_stores(self) -> Iterator[tuple[int, int]]:
         """Compute instructions that pop tokens of STOREs, each with the last STORE known to have
         retired.
         """
         queue = (Module.STORE, Module.COMPUTE)
         for number in self._pops[queue]:
-            yield number, self._knows(Module.COMPUTE, Module.STORE, number)
+            yield number, self._latest_retired(Module.COMPUTE, Module.STORE, number)
 
-    def _knows(self, module: Module, other: Module, number: int) -> int:
-        """The last instruction of ``other`` known to ``module``, at ``number``, to have retired."""
+    def _latest_retired(self, module: Module, other: Module, number: int) -> int:
+        """The last instruction of ``other`` that has retired, as ``module`` knows at ``number``."""
         before = self._before[module][other]
         direct = Module.COMPUTE in (module, other)
         queue = (other if direct else Module.COMPUTE, module)
-        taken = bisect_right(self._pops[queue], number)
-        if not taken:
+        popped = bisect_right(self._pops[queue], number)
+        if not popped:
             return before
         waiting = self._waiting[queue]
-        if taken <= len(waiting):
-            return max(before, waiting[taken - 1].known[other])
-        giver = self._givers[queue][taken - 1 - len(waiting)]
+        if popped <= len(waiting):
+            return max(before, waiting[popped - 1].clock[other])
+        producer = self._pushes[queue][popped - 1 - len(waiting)]
         # Load and store learn of each other only through compute.
-        return max(before, giver if direct else self._knows(Module.COMPUTE, other, giver))
+        return max(
+            before, producer if direct else self._latest_retired(Module.COMPUTE, other, producer)
+        )

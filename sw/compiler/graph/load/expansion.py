@@ -21,7 +21,7 @@ _MOST_NODES = 1 << 20
 _Key = tuple[str, str, str]
 
 
-def written_out(model: onnx.ModelProto) -> onnx.ModelProto:
+def expand(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return ``model``, or a copy with its functions inlined and its sparse constants dense.
 
     Raises `ModelError` for functions that expand to too many nodes or cannot be inlined, and

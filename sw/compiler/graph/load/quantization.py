@@ -6,8 +6,8 @@ import onnx
 
 from .undefined_operators import nodes_of
 
-# Result of `unquantized` for a model without integers.
-FLOAT = "is a float model"
+# Result of `why_unquantized` for a model without integers.
+FLOAT_MODEL = "is a float model"
 _STATIC = frozenset({"QuantizeLinear", "DequantizeLinear", "QGemm", "QAttention"})
 _DYNAMIC = frozenset(
     {"ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
@@ -15,7 +15,7 @@ _DYNAMIC = frozenset(
 )
 
 
-def unquantized(model: onnx.ModelProto) -> str:
+def why_unquantized(model: onnx.ModelProto) -> str:
     """Why nothing in ``model``, or nothing but its products, can run on the machine, worded as a
     predicate. Empty if the model is quantized with scales stored in the file."""
     operators = {node.op_type for node in nodes_of(model.graph.node)}
@@ -24,4 +24,4 @@ def unquantized(model: onnx.ModelProto) -> str:
         return ""
     if operators & _DYNAMIC:
         return "is quantized dynamically, with scales that are known only at run time"
-    return FLOAT
+    return FLOAT_MODEL

@@ -22,8 +22,8 @@ from amaranth_vta.sw.runtime.network.network_program import (
     ToMachine,
 )
 from amaranth_vta.sw.runtime.network.packing import Packing, Window
-from amaranth_vta.sw.runtime.network.soundness import require_sound
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+from amaranth_vta.sw.runtime.network.validation import validate
 
 DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "digits.onnx"
 INT8 = np.dtype(np.int8)
@@ -35,7 +35,7 @@ def digits() -> NetworkProgram:
     """Four layers in streams 0 to 3, which stream 4 joins into one launch."""
     with Session(DIGITS, "tiny") as session:
         program = session.program
-    require_sound(program)
+    validate(program)
     return program
 
 
@@ -47,16 +47,16 @@ def with_step(network: NetworkProgram, kind: type[Part], change: Callable[[Part]
     return replace(network, steps=tuple(steps))
 
 
-def is_sound(network: NetworkProgram) -> bool:
+def is_valid(network: NetworkProgram) -> bool:
     try:
-        require_sound(network)
+        validate(network)
     except ValueError:
         return False
     return True
 
 
 @pytest.mark.parametrize(
-    ("streams", "sound"),
+    ("streams", "valid"),
     [
         (range(3, 4), True),
         (range(5, 5), True),  # no streams
@@ -69,16 +69,16 @@ def is_sound(network: NetworkProgram) -> bool:
     ],
 )
 def test_a_layer_runs_streams_of_the_program(
-    digits: NetworkProgram, streams: range, sound: bool
+    digits: NetworkProgram, streams: range, valid: bool
 ) -> None:
     # Without launches, which would not include a layer with other streams.
     alone = replace(digits, launches=())
     changed = with_step(alone, RunLayer, lambda layer: replace(layer, streams=streams))
-    assert is_sound(changed) == sound
+    assert is_valid(changed) == valid
 
 
 @pytest.mark.parametrize(
-    ("change", "sound"),
+    ("change", "valid"),
     [
         ({"stream": 4}, True),
         ({"stream": 5}, False),
@@ -97,19 +97,19 @@ def test_a_layer_runs_streams_of_the_program(
     ],
 )
 def test_a_launch_joins_layers_that_follow_one_another(
-    digits: NetworkProgram, change: dict[str, Any], sound: bool
+    digits: NetworkProgram, change: dict[str, Any], valid: bool
 ) -> None:
     (launch,) = digits.launches
     assert len(digits.program.streams[launch.stream].words) == 857
-    assert is_sound(replace(digits, launches=(replace(launch, **change),))) == sound
+    assert is_valid(replace(digits, launches=(replace(launch, **change),))) == valid
 
 
 def test_a_launch_keeps_the_order_of_layers(digits: NetworkProgram) -> None:
     steps = list(digits.steps)
     layers = [at for at, step in enumerate(steps) if isinstance(step, RunLayer)]
     steps[layers[0]], steps[layers[1]] = steps[layers[1]], steps[layers[0]]
-    assert not is_sound(replace(digits, steps=tuple(steps)))
-    assert is_sound(replace(digits, steps=tuple(steps), launches=()))
+    assert not is_valid(replace(digits, steps=tuple(steps)))
+    assert is_valid(replace(digits, steps=tuple(steps), launches=()))
 
 
 @pytest.mark.parametrize("kind", [ToMachine, ToHost])
@@ -128,14 +128,14 @@ def test_a_tensor_just_fits_its_buffer(digits: NetworkProgram, kind: type[Any]) 
         for item in digits.steps
         if isinstance(item, ToMachine | ToHost) and item.buffer == step.buffer
     ]
-    assert is_sound(resized(max(others)))
-    assert not is_sound(resized(max(others) - 1))
+    assert is_valid(resized(max(others)))
+    assert not is_valid(resized(max(others) - 1))
     renamed = with_step(digits, kind, lambda item: replace(item, buffer="none"))
-    assert not is_sound(renamed)
+    assert not is_valid(renamed)
 
 
 @pytest.mark.parametrize(
-    ("type_", "sound"),
+    ("type_", "valid"),
     [
         (TensorType(INT8, (1, 10)), True),
         (TensorType(INT8, (10,)), True),
@@ -147,16 +147,16 @@ def test_a_tensor_just_fits_its_buffer(digits: NetworkProgram, kind: type[Any]) 
     ],
 )
 def test_what_comes_to_the_host_has_the_elements_of_its_tiles(
-    digits: NetworkProgram, type_: TensorType, sound: bool
+    digits: NetworkProgram, type_: TensorType, valid: bool
 ) -> None:
-    assert is_sound(with_step(digits, ToHost, lambda step: replace(step, type=type_))) == sound
+    assert is_valid(with_step(digits, ToHost, lambda step: replace(step, type=type_))) == valid
 
 
 WINDOW = Window((1, 3), (1, 1), (1, 1), (0, 1, 0, 1))
 
 
 @pytest.mark.parametrize(
-    ("packing", "sound"),
+    ("packing", "valid"),
     [
         (Packing(WINDOW, -128), True),
         (Packing(WINDOW, 127), True),
@@ -185,7 +185,7 @@ WINDOW = Window((1, 3), (1, 1), (1, 1), (0, 1, 0, 1))
     ],
 )
 def test_what_the_host_packs_is_within_its_ranges(
-    digits: NetworkProgram, packing: Any, sound: bool
+    digits: NetworkProgram, packing: Any, valid: bool
 ) -> None:
     is_matrix = not isinstance(packing, Packing)
 
@@ -195,27 +195,27 @@ def test_what_the_host_packs_is_within_its_ranges(
 
     buffers = tuple(replace(item, size=1 << 20) for item in digits.program.buffers)
     roomy = replace(digits, program=replace(digits.program, buffers=buffers))
-    assert is_sound(with_step(roomy, ToMachine, change)) == sound
+    assert is_valid(with_step(roomy, ToMachine, change)) == valid
     if is_matrix:
 
         def is_image(step: ToMachine) -> ToMachine:
             return replace(step, operand=replace(step.operand, packing=packing))
 
-        assert not is_sound(with_step(roomy, ToMachine, is_image))
+        assert not is_valid(with_step(roomy, ToMachine, is_image))
 
 
-@pytest.mark.parametrize(("macs", "sound"), [(0, True), (-1, False), ((1 << 62) - 1, True)])
+@pytest.mark.parametrize(("macs", "valid"), [(0, True), (-1, False), ((1 << 62) - 1, True)])
 def test_counts_are_natural_numbers_of_62_bits(
-    digits: NetworkProgram, macs: int, sound: bool
+    digits: NetworkProgram, macs: int, valid: bool
 ) -> None:
-    for count, expected in ((macs, sound), (1 << 62, False), (1.0, False), (True, False)):
+    for count, expected in ((macs, valid), (1 << 62, False), (1.0, False), (True, False)):
         changed = with_step(digits, RunLayer, lambda step, n=count: replace(step, macs=n))  # type: ignore[misc]
-        assert is_sound(changed) == expected, count
+        assert is_valid(changed) == expected, count
 
 
 def test_a_tensor_is_made_before_it_is_used(digits: NetworkProgram) -> None:
     """The first host segment produces the machine's input, the last one the network's output."""
-    assert not is_sound(replace(digits, steps=digits.steps[1:]))
-    assert not is_sound(replace(digits, steps=digits.steps[:-1]))
+    assert not is_valid(replace(digits, steps=digits.steps[1:]))
+    assert not is_valid(replace(digits, steps=digits.steps[:-1]))
     for names in ({"inputs": ("absent",)}, {"outputs": ("absent",)}):
-        assert not is_sound(with_step(digits, RunHost, lambda step, n=names: replace(step, **n)))  # type: ignore[misc]
+        assert not is_valid(with_step(digits, RunHost, lambda step, n=names: replace(step, **n)))  # type: ignore[misc]

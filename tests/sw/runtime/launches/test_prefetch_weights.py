@@ -11,7 +11,7 @@ import pytest
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Memory, Module
-from amaranth_vta.sw.runtime.launches.early_weights import with_early_weights
+from amaranth_vta.sw.runtime.launches.prefetch_weights import prefetch_weights
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.program import Recorder
 from amaranth_vta.sw.runtime.stream import Stream
@@ -51,7 +51,7 @@ class Part:
 
 def joined(*parts: Part) -> list[Stream]:
     streams = [part.stream for part in parts]
-    found = with_early_weights(CONFIG, streams)
+    found = prefetch_weights(CONFIG, streams)
     assert all(stream.balanced() for stream in found)
     for stream in found:
         loads = {number for number, bits in enumerate(stream.words) if moves(bits)}
@@ -128,7 +128,7 @@ def test_the_token_of_a_load_that_moved_stays() -> None:
 @pytest.mark.parametrize("place", [0, 15])
 def test_weights_that_have_no_place_stay(place: int) -> None:
     streams = [Part(0).stream, Part(place).stream]
-    assert with_early_weights(CONFIG, streams) == streams
+    assert prefetch_weights(CONFIG, streams) == streams
 
 
 def test_weights_pass_layers_that_compute_nothing() -> None:

@@ -20,7 +20,7 @@ from amaranth_vta.sw.runtime.instruction_words import field_of, instruction_word
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.stream import NO_OPERATION_BITS, POP, PUSH, Stream
 
-from .touched import Interval, elements_of, overlap
+from .accesses import Interval, elements_of, overlap
 
 # Maximum bus words of a piece, which bounds the delay of the next load.
 _PIECE_WORDS = 128
@@ -28,8 +28,8 @@ _PIECE_WORDS = 128
 _LAYERS_AHEAD = 8
 # Fraction of GEMM's cycles in which the bus can transfer a word.
 _BUS_SHARE = 0.9
-_FREED = POP[Module.COMPUTE, Module.LOAD]
-_LOADED = PUSH[Module.LOAD, Module.COMPUTE]
+_POP_FROM_COMPUTE = POP[Module.COMPUTE, Module.LOAD]
+_PUSH_TO_COMPUTE = PUSH[Module.LOAD, Module.COMPUTE]
 
 
 @dataclass
@@ -52,7 +52,7 @@ class _JoinedLayer:
     added: dict[int, list[tuple[int, Buffer]]] = field(default_factory=dict)
 
 
-def with_early_weights(config: Config, streams: Sequence[Stream]) -> list[Stream]:
+def prefetch_weights(config: Config, streams: Sequence[Stream]) -> list[Stream]:
     """``streams`` of consecutive layers, with first weight loads of later layers moved into each
     where scratchpad and bus have room.
     """
@@ -60,8 +60,8 @@ def with_early_weights(config: Config, streams: Sequence[Stream]) -> list[Stream
     stored = set[Buffer]().union(*(layer.stored for layer in layers))
     for number, layer in enumerate(layers):
         pieces = list(_pieces(config, layer, stored))
-        _move(layer, _with_time(layer, layers[:number], pieces), pieces)
-    return [_changed(layer) for layer in layers]
+        _move_into(layer, _layers_with_slack(layer, layers[:number], pieces), pieces)
+    return [_rewritten(layer) for layer in layers]
 
 
 def _layer(config: Config, stream: Stream) -> _JoinedLayer:
@@ -92,7 +92,7 @@ def _layer(config: Config, stream: Stream) -> _JoinedLayer:
 
 
 @dataclass(frozen=True)
-class _EarlyPiece:
+class _WeightPiece:
     """A part of weight load ``number``; it takes ``words`` on the bus."""
 
     number: int
@@ -101,7 +101,7 @@ class _EarlyPiece:
     words: float
 
 
-def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterator[_EarlyPiece]:
+def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterator[_WeightPiece]:
     """Weight loads that wait for nothing, in pieces. Loads of buffers in ``stored``, which layers
     write, are excluded.
     """
@@ -110,7 +110,7 @@ def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterato
     most = max(int(_PIECE_WORDS / words_each), 1)
     for number in layer.loads:
         bits = layer.stream.words[number]
-        if bits & _FREED:
+        if bits & _POP_FROM_COMPUTE:
             return
         load = instructions.decode(bits)
         assert isinstance(load, isa.Load)
@@ -119,7 +119,7 @@ def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterato
             continue
         for part in _parts(replace(load, push_next=0), most):
             words = part.x_size * part.y_size * words_each
-            yield _EarlyPiece(number, instructions.encode(part), buffers[number], words)
+            yield _WeightPiece(number, instructions.encode(part), buffers[number], words)
 
 
 def _parts(load: isa.Load, most: int) -> Iterator[isa.Load]:
@@ -137,8 +137,8 @@ def _parts(load: isa.Load, most: int) -> Iterator[isa.Load]:
             )
 
 
-def _with_time(
-    layer: _JoinedLayer, before: Sequence[_JoinedLayer], pieces: Sequence[_EarlyPiece]
+def _layers_with_slack(
+    layer: _JoinedLayer, before: Sequence[_JoinedLayer], pieces: Sequence[_WeightPiece]
 ) -> Sequence[_JoinedLayer]:
     """The last layers of ``before`` with enough slack for ``pieces``, as far as their weights do
     not overlap with ``layer``'s in the scratchpad.
@@ -152,8 +152,8 @@ def _with_time(
     return before[len(before) - count :]
 
 
-def _move(
-    layer: _JoinedLayer, before: Sequence[_JoinedLayer], pieces: Sequence[_EarlyPiece]
+def _move_into(
+    layer: _JoinedLayer, before: Sequence[_JoinedLayer], pieces: Sequence[_WeightPiece]
 ) -> None:
     """Move ``pieces`` to the layers ``before``, each as late as the slack allows for it and its
     successors. Loads that do not fit completely stay.
@@ -188,7 +188,7 @@ def _move(
         layer.removed.add(piece.number)
 
 
-def _changed(layer: _JoinedLayer) -> Stream:
+def _rewritten(layer: _JoinedLayer) -> Stream:
     """The stream with removed loads dropped and added ones inserted."""
     if not layer.added and not layer.removed:
         return layer.stream
@@ -198,7 +198,7 @@ def _changed(layer: _JoinedLayer) -> Stream:
         if number in layer.removed:
             stream.extend(layer.stream, begin, number)
             begin = number + 1
-            if layer.stream.words[number] & _LOADED:
+            if layer.stream.words[number] & _PUSH_TO_COMPUTE:
                 latest = _push(stream, latest)
         else:
             latest = len(stream.words) + number - begin
@@ -216,8 +216,8 @@ def _push(stream: Stream, latest: int | None) -> int:
     """Push the token of a dropped load after the ``latest`` load; returns the number of the
     instruction that pushes it.
     """
-    if latest is None or stream.words[latest] & _LOADED:
+    if latest is None or stream.words[latest] & _PUSH_TO_COMPUTE:
         latest = len(stream.words)
         stream.append_before_pops(Module.LOAD, NO_OPERATION_BITS[Module.LOAD])
-    stream.words[latest] |= _LOADED
+    stream.words[latest] |= _PUSH_TO_COMPUTE
     return latest

@@ -15,7 +15,7 @@ from amaranth_vta.sim.model.machine import ClearModel
 from amaranth_vta.sim.model.observers.observer import Elements, Observer
 from amaranth_vta.sim.programs.random_programs import legal_program
 from amaranth_vta.sw.runtime.instruction_words import instruction_words
-from amaranth_vta.sw.runtime.launches.touched import Followed, Interval, MicroOps
+from amaranth_vta.sw.runtime.launches.accesses import Interval, MicroOps, StreamAccesses
 
 # For each module, the scratchpads that it reads and another module writes.
 _SHARED_READS = {Module.COMPUTE: (Memory.INP, Memory.WGT), Module.STORE: (Memory.ACC,)}
@@ -44,12 +44,14 @@ def _widen(
         seen[index, memory] = min(first, before[0]), max(end, before[1])
 
 
-def followed(config: Config, memory: npt.NDArray[np.uint8], bits: list[int]) -> Followed:
-    return Followed(MicroOps(config, memory), instruction_words(bits))
+def stream_accesses(
+    config: Config, memory: npt.NDArray[np.uint8], bits: list[int]
+) -> StreamAccesses:
+    return StreamAccesses(MicroOps(config, memory), instruction_words(bits))
 
 
 @pytest.mark.parametrize("name", ["tiny-extended", "batch2"])
-def test_what_is_touched_of_all_that_modules_share_is_known_exactly(name: str) -> None:
+def test_predicted_accesses_to_shared_memory_are_exact(name: str) -> None:
     """An interval that is too short would lose a token, one that is too long would add one."""
     config, kinds = PRESETS[name], Counter[str]()
     for seed in range(6):
@@ -58,25 +60,25 @@ def test_what_is_touched_of_all_that_modules_share_is_known_exactly(name: str) -
         model = ClearModel(config, memory, "program", [seen])
         assert model.run(image.insn_addr, image.insn_count, None).fault is None
         stream = image.instruction_bits()
-        known = followed(config, image.dram, stream)
+        known = stream_accesses(config, image.dram, stream)
         for number, bits in enumerate(stream):
-            touched = known[number]
+            accesses = known[number]
             instruction = isa.instruction_set(config).decode(bits)
-            assert touched.module is isa.module_of(instruction)
-            assert of_scratchpads(touched.read) == {
+            assert accesses.module is isa.module_of(instruction)
+            assert of_scratchpads(accesses.read) == {
                 place: seen.reads[number, place.name]
-                for place in _SHARED_READS.get(touched.module, ())
+                for place in _SHARED_READS.get(accesses.module, ())
                 if (number, place.name) in seen.reads
             }, (seed, number, instruction)
-            assert of_scratchpads(touched.written) == {
+            assert of_scratchpads(accesses.written) == {
                 place: seen.writes[number, place.name]
                 for place in (Memory.INP, Memory.WGT, Memory.ACC)
                 if (number, place.name) in seen.writes
             }, (seed, number, instruction)
             if not (isinstance(instruction, isa.Load) and instruction.memory == Memory.UOP):
-                moved = seen.writes if touched.module is Module.STORE else seen.reads
-                assert touched.dram == moved.get((number, "DRAM")), (seed, number, instruction)
-            kinds[type(instruction).__name__] += bool(touched.read or touched.written)
+                moved = seen.writes if accesses.module is Module.STORE else seen.reads
+                assert accesses.dram == moved.get((number, "DRAM")), (seed, number, instruction)
+            kinds[type(instruction).__name__] += bool(accesses.read or accesses.written)
     expected = {"Load", "Store", "Gemm", "Alu"}
     if config.depthwise:
         expected |= {"Depthwise", "Multiply", "Forward"}
@@ -99,7 +101,7 @@ def test_micro_ops_are_those_that_were_loaded_last() -> None:
         isa.Gemm(uop_end=1),
     ]
     memory = np.array(uops, np.uint32).view(np.uint8)
-    known = followed(config, memory, [instructions.encode(item) for item in program])
+    known = stream_accesses(config, memory, [instructions.encode(item) for item in program])
     assert [known[number].written for number in (1, 3)] == [
         {Memory.ACC: (3, 4)},
         {Memory.ACC: (9, 10)},

@@ -26,7 +26,7 @@ _MOST_NODES = 1 << 12
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
-def inline_decided(network: Network, fold: Fold, infer: Infer) -> bool:
+def inline_constant_control_flow(network: Network, fold: Fold, infer: Infer) -> bool:
     """Inline each If with a constant condition or with equivalent branches, and unroll each Loop
     with a constant trip count. Return whether anything changed.
 
@@ -41,22 +41,22 @@ def inline_decided(network: Network, fold: Fold, infer: Infer) -> bool:
             continue
         condition = network.constants.get(node.inputs[0])
         if condition is not None:
-            _choose(network, node, _BRANCHES[0 if condition.item() else 1])
+            _inline_branch(network, node, _BRANCHES[0 if condition.item() else 1])
             changed = True
-        elif _branches_are_alike(network, node, infer):
-            _choose(network, node, _BRANCHES[0])
+        elif _has_equivalent_branches(network, node, infer):
+            _inline_branch(network, node, _BRANCHES[0])
             changed = True
     return changed
 
 
-def why_undecided(network: Network, node: Node) -> str:
-    """The reason why `inline_decided` did not inline an If or a Loop."""
+def why_not_constant(network: Network, node: Node) -> str:
+    """The reason why `inline_constant_control_flow` did not inline an If or a Loop."""
     if _has_sequences(node):
         return "operators in its subgraphs have sequences of tensors"
     if node.operator == "If":
         return "its condition is known only at run time"
-    count, body = _count(network, node.input(0)), len(node.attributes["body"].node)
-    going = not node.input(1) or _truth(network, node.input(1))
+    count, body = _trip_count(network, node.input(0)), len(node.attributes["body"].node)
+    going = not node.input(1) or _constant_condition(network, node.input(1))
     if count is not None and going and node.input(0) and count * body > _MOST_NODES:
         return f"its {count:,} iterations would be {count * body:,} operators"
     if count == 0:
@@ -72,7 +72,7 @@ def _has_sequences(node: Node) -> bool:
     return any("Sequence" in item.op_type or "Optional" in item.op_type for item in inner)
 
 
-def _choose(network: Network, node: Node, branch: str) -> None:
+def _inline_branch(network: Network, node: Node, branch: str) -> None:
     """Inline one branch of the If ``node``."""
     copy = _Copy(network, node.attributes[branch])
     made, results = copy.nodes({}, node.name)
@@ -91,8 +91,8 @@ def _named(sources: Sequence[str], results: Sequence[str]) -> list[Node]:
 def _unroll(network: Network, node: Node, fold: Fold) -> bool:
     """Unroll a Loop; return False if its trip count is unknown or too large."""
     body: onnx.GraphProto = node.attributes["body"]
-    count = _count(network, node.input(0))
-    going = True if not node.input(1) else _truth(network, node.input(1))
+    count = _trip_count(network, node.input(0))
+    going = True if not node.input(1) else _constant_condition(network, node.input(1))
     if count is None or going is None:
         return False
     trial = network.copied()
@@ -112,10 +112,10 @@ def _unroll(network: Network, node: Node, fold: Fold) -> bool:
             values.append(name)
         last, rest = rest, replace(node, inputs=(*node.inputs[:2], *carried))
         trial.nodes.replace(last, [*made, rest])
-        going = _truth(trial, condition)
+        going = _constant_condition(trial, condition)
         if going is None:
             fold(trial)
-            going = _truth(trial, condition)
+            going = _constant_condition(trial, condition)
         if going is None:
             return False
         iteration += 1
@@ -134,7 +134,7 @@ def _no_values(count: int) -> list[list[str]]:
     return [[] for _ in range(count)]
 
 
-def _count(network: Network, name: str) -> int | None:
+def _trip_count(network: Network, name: str) -> int | None:
     """The maximum trip count; None if it is known only at run time."""
     if not name:
         return _MOST_NODES + 1
@@ -142,7 +142,7 @@ def _count(network: Network, name: str) -> int | None:
     return None if value is None else int(value.item())
 
 
-def _truth(network: Network, name: str) -> bool | None:
+def _constant_condition(network: Network, name: str) -> bool | None:
     """The value of a condition; None if it is not constant."""
     while (maker := network.maker(name)) is not None and maker.operator == "Identity":
         name = maker.inputs[0]
@@ -244,7 +244,7 @@ def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     return copied
 
 
-def _branches_are_alike(network: Network, node: Node, infer: Infer) -> bool:
+def _has_equivalent_branches(network: Network, node: Node, infer: Infer) -> bool:
     """Whether the branches of an If are equivalent, ignoring views, and their results have equal
     shapes."""
     outer = {*network.inputs, *(name for item in network.nodes for name in item.outputs)}
@@ -253,21 +253,21 @@ def _branches_are_alike(network: Network, node: Node, infer: Infer) -> bool:
     numbers: dict[Any, int] = {}
     for branch in _BRANCHES:
         trial = network.copied()
-        _choose(trial, node, branch)
+        _inline_branch(trial, node, branch)
         try:
             trial = infer(trial)
         except ModelError:
             return False
-        meanings = _Meanings(trial, outer - {*results}, numbers)
+        numbering = _ValueNumbers(trial, outer - {*results}, numbers)
         shapes = [trial.types[name].shape for name in results]
         if None in shapes:
             return False
-        found.append((shapes, [meanings.of(name) for name in results]))
+        found.append((shapes, [numbering.of(name) for name in results]))
     return found[0] == found[1]
 
 
 @dataclass
-class _Meanings:
+class _ValueNumbers:
     """Value numbering of the tensors of ``network``: tensors get equal numbers if they are computed
     in the same way from constants and the tensors ``outer``, ignoring views.
 

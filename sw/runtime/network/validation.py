@@ -38,7 +38,7 @@ _HELD = ("int4", "int8", "int16", "int32")  # scalars that the machine can hold
 _ANY = TensorType(np.dtype(np.void), None)
 
 
-def require_sound(network: NetworkProgram) -> None:
+def validate(network: NetworkProgram) -> None:
     """Raises `ValueError`, naming the mismatch, or `FileLimitError`."""
     known = dict(network.inputs)
     for name, info in known.items():
@@ -151,11 +151,11 @@ def _check_factor(operand: TiledTensor, packing: FactorWeights | FactorBias) -> 
             _check_numbers(name, (packing.block, packing.batch), least=1)
             zeros.append(packing.first_zero_point)
             for value in (packing.added, *packing.rest):
-                sound = type(value) is int and -(1 << 31) <= value < 1 << 31
-                require(sound, f"{name} has a constant of {value!r}")
+                valid = type(value) is int and -(1 << 31) <= value < 1 << 31
+                require(valid, f"{name} has a constant of {value!r}")
     for zero in zeros:
-        sound = type(zero) is int and -128 <= zero < 128
-        require(sound, f"{name} has a zero point of {zero!r}")
+        valid = type(zero) is int and -128 <= zero < 128
+        require(valid, f"{name} has a zero point of {zero!r}")
     require(operand.image[3] == 1, f"{name} is not a stack of matrices")
     image = packing.image(operand.image)
     _check_numbers(name, image, least=1)
@@ -182,8 +182,8 @@ def _counts(work: Any) -> tuple[Any, ...]:
 
 def _check_numbers(what: str, numbers: tuple[Any, ...], least: int = 0) -> None:
     for number in numbers:
-        sound = type(number) is int and least <= number < 1 << 62
-        require(sound, f"{what} has a size or count of {number!r}")
+        valid = type(number) is int and least <= number < 1 << 62
+        require(valid, f"{what} has a size or count of {number!r}")
 
 
 def _text(value: Any) -> str:

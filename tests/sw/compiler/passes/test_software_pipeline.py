@@ -12,7 +12,7 @@ from amaranth_vta.sw.compiler.nest.interpret import interpret
 from amaranth_vta.sw.compiler.nest.ir import LoweringError
 from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
-from amaranth_vta.sw.compiler.passes.compute_ahead import compute_ahead
+from amaranth_vta.sw.compiler.passes.software_pipeline import software_pipeline
 
 TINY = PRESETS["tiny"]
 BODY = """\
@@ -54,7 +54,7 @@ def indented(text: str) -> str:
 def check(text: str) -> str:
     """The nest after the pass, as text, with its result checked."""
     before = parse(text)
-    after = compute_ahead(before, TINY)
+    after = software_pipeline(before, TINY)
     x = np.random.default_rng(1).integers(-40, 40, before.args[0].shape).astype(np.int32)
     found = []
     for function in (before, after):
@@ -168,10 +168,10 @@ def test_turns_are_counted_where_stages_several_iterations_ahead_are_written() -
 def test_a_single_copy_is_refused() -> None:
     text = nest(8, "for t in range(4):\n" + indented(body(2, "2*t", copies=1)))
     with pytest.raises(LoweringError, match="a is computed ahead; double_buffer keeps the copy"):
-        compute_ahead(parse(text), TINY)
+        software_pipeline(parse(text), TINY)
 
 
 def test_a_copy_too_few_is_refused() -> None:
     text = nest(8, "for t in range(4):\n" + indented(body(2, "2*t", form=FAR)))
     with pytest.raises(LoweringError, match="b is computed ahead; .* with 3 copies"):
-        compute_ahead(parse(text.replace("copies=3", "copies=2")), TINY)
+        software_pipeline(parse(text.replace("copies=3", "copies=2")), TINY)

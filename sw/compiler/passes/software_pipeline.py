@@ -29,13 +29,13 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Stmt,
     children,
     copied,
+    read_buffers,
     rebuild,
     seq,
     walk,
+    written_buffers,
 )
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
-
-from .support.assignments import read_buffers, written_buffers
 
 # Per buffer, a function that rewrites an access to the rolling buffer that replaces it.
 _Renamed = dict[NestBuffer, Callable[[Access], Access]]
@@ -43,7 +43,7 @@ _Renamed = dict[NestBuffer, Callable[[Access], Access]]
 _Turns = Mapping[str, Affine]
 
 
-def compute_ahead(nest: LoopNest, _: Config) -> LoopNest:
+def software_pipeline(nest: LoopNest, _: Config) -> LoopNest:
     """Software-pipeline ``nest``: fill each buffer that is ``ahead`` that many iterations earlier.
 
     Raises `LoweringError` if a buffer has too few copies.
@@ -55,7 +55,7 @@ def _visit(stmt: Stmt) -> Stmt:
     """Rewrite the outermost loop, or sequence of loops, around pipelined stages in ``stmt``."""
     parts = [part for part in children(stmt) if _has_ahead(part)]
     if parts and (isinstance(stmt, For) or len(parts) > 1):
-        return _Iterations().moved(stmt)
+        return _Iterations().pipelined(stmt)
     return rebuild(stmt, _visit)
 
 
@@ -111,7 +111,7 @@ class _Loop:
             return end
         to_next = self._at(self.body.first(lead), Affine({var: 1}, 1))
         steady = replace(self.loop, extent=last)
-        return _Row([_Loop(steady, self.body.shifted(lead, to_next)), end])
+        return _Sequence([_Loop(steady, self.body.shifted(lead, to_next)), end])
 
     def replaced(self, values: Mapping[Var, Affine]) -> _Tree:
         return _Loop(self.loop, self.body.replaced(values))
@@ -121,7 +121,7 @@ class _Loop:
 
 
 @dataclass
-class _Row:
+class _Sequence:
     """``parts`` in sequence, then ``rest``. The statements ``before[n]``, if given, precede the
     first iteration of part n.
     """
@@ -146,19 +146,19 @@ class _Row:
             part.shifted(lead, then)
             for part, then in zip(self.parts, [*nexts, following], strict=True)
         ]
-        return _Row(parts, [], self.rest)
+        return _Sequence(parts, [], self.rest)
 
     def replaced(self, values: Mapping[Var, Affine]) -> _Tree:
         before = [copied(item, values, {}) for item in self.before]
         parts = [part.replaced(values) for part in self.parts]
-        return _Row(parts, before, copied(self.rest, values, {}))
+        return _Sequence(parts, before, copied(self.rest, values, {}))
 
     def in_order(self, order: _Order) -> Stmt:
         assert not self.before
         return seq(*(part.in_order(order) for part in self.parts), self.rest)
 
 
-_Tree = _Iteration | _Loop | _Row
+_Tree = _Iteration | _Loop | _Sequence
 
 
 # Order of instructions in an iteration.
@@ -254,13 +254,13 @@ class _Iterations:
         self._leads: dict[NestBuffer, int] = {}
         self._found: list[_Iteration] = []
 
-    def moved(self, stmt: Stmt) -> Stmt:
+    def pipelined(self, stmt: Stmt) -> Stmt:
         tree = self._tree(stmt, {}, {})
         counts, order = _allocations(stmt), _Order(self._leads)
         for iteration in self._found:
             order.require_copies(iteration.leads)
         for lead in range(1, order.most + 1):
-            tree = _Row([_Iteration(tree.first(lead)), tree.shifted(lead, {})])
+            tree = _Sequence([_Iteration(tree.first(lead)), tree.shifted(lead, {})])
         result = tree.in_order(order)
         later = self._leads if order.most > 1 else {}
         for name, buffer in self._rolling.items():
@@ -282,7 +282,7 @@ class _Iterations:
                 for name, step in steps.items()
             }
             return _Loop(stmt, self._tree(stmt.body, renamed, within))
-        row, others = _Row([]), list[Stmt]()
+        row, others = _Sequence([]), list[Stmt]()
         for part in children(stmt):
             if _has_ahead(part):
                 row.before.append(seq(*others))

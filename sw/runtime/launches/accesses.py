@@ -32,7 +32,7 @@ def elements_of(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
     return (above + y + below) * (left + x + right) * (x > 0)
 
 
-class Touched(NamedTuple):
+class InstructionAccesses(NamedTuple):
     """An instruction: ``opcode``, and the ``module`` that executes it.
 
     ``written`` and ``read`` are intervals of INP, WGT and ACC, by memory, as far as other modules
@@ -62,7 +62,7 @@ class MicroOps:
         self.taps = config.taps
         self._buffer = np.zeros(config.uop.depth, np.uint32)
         # Memoized `spans` of the current contents, by range of the buffer.
-        self._known: dict[tuple[int, int], tuple[Interval, ...]] = {}
+        self._spans: dict[tuple[int, int], tuple[Interval, ...]] = {}
 
     def load(self, bits: int) -> None:
         """Execute the LOAD of micro-ops encoded in ``bits``; its padding is zeros."""
@@ -73,23 +73,23 @@ class MicroOps:
         inside = block[load.y_pad_0 :, load.x_pad_0 :][: load.y_size, : load.x_size]
         inside[:] = self._memory.view(np.uint32)[rows + np.arange(load.x_size)]
         self._buffer[load.sram_base :][: load.elements] = block.reshape(-1)[: load.elements]
-        self._known.clear()
+        self._spans.clear()
 
     def spans(self, begin: int, end: int) -> tuple[Interval, ...]:
         """Minimum and maximum dst, src and wgt of the micro-ops in a range."""
-        known = self._known.get((begin, end))
-        if known is None:
+        spans = self._spans.get((begin, end))
+        if spans is None:
             uops = self._buffer[begin:end]
             fields = [
                 uops >> self._uop[name].offset & (1 << self._uop[name].width) - 1
                 for name in ("dst", "src", "wgt")
             ]
-            known = tuple((int(field.min()), int(field.max())) for field in fields)
-            self._known[begin, end] = known
-        return known
+            spans = tuple((int(field.min()), int(field.max())) for field in fields)
+            self._spans[begin, end] = spans
+        return spans
 
 
-class Followed:
+class StreamAccesses:
     """Accesses of the instructions of a stream.
 
     ``modules`` execute them. Querying an instruction applies the micro-op loads before it, so
@@ -105,20 +105,20 @@ class Followed:
         self.modules = np.where(opcodes == isa.Opcode.STORE, Module.STORE, Module.COMPUTE)
         self.modules[is_load & np.isin(self.memories, _OF_LOAD)] = Module.LOAD
         self._opcodes = opcodes.tolist()
-        self._transfers = self._all_transfers(words, layouts[isa.Opcode.LOAD])
+        self._transfers = self._transfer_fields(words, layouts[isa.Opcode.LOAD])
         self._loops = {
-            opcode: self._all_loops(words, layout)
+            opcode: self._loop_fields(words, layout)
             for opcode, layout in layouts.items()
             if "uop_end" in layout
         }
         self._loads = np.flatnonzero(is_load & (self.memories == Memory.UOP)).tolist()[::-1]
 
-    def __getitem__(self, number: int) -> Touched:
+    def __getitem__(self, number: int) -> InstructionAccesses:
         self.load_before(number)
         opcode = self._opcodes[number]
         if opcode in self._loops:
-            return self._computing(opcode, *self._loops[opcode][number].tolist())
-        return self._moving(opcode, *self._transfers[number].tolist())
+            return self._of_kernel(opcode, *self._loops[opcode][number].tolist())
+        return self._of_transfer(opcode, *self._transfers[number].tolist())
 
     def load_before(self, number: int) -> None:
         """Load the micro-ops of all instructions before ``number``."""
@@ -127,7 +127,7 @@ class Followed:
             self._micro_ops.load(high << isa.WORD_WIDTH | low)
 
     @staticmethod
-    def _all_transfers(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
+    def _transfer_fields(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
         """For LOADs and STOREs: memory, bases in scratchpad and DRAM, and number of elements in
         each.
         """
@@ -136,12 +136,14 @@ class Followed:
         bases = (field_of(words, layout[name]) for name in ("memory", "sram_base", "dram_base"))
         return np.stack([*bases, elements_of(words, layout), reach], axis=1)
 
-    def _moving(
+    def _of_transfer(
         self, opcode: int, memory: int, sram: int, dram: int, count: int, reach: int
-    ) -> Touched:
+    ) -> InstructionAccesses:
         if opcode == isa.Opcode.FINISH or memory >= _FIRST_PADDING:
             load = opcode == isa.Opcode.LOAD and memory == isa.Padding.LOAD
-            return Touched(opcode, Module.LOAD if load else Module.COMPUTE, {}, {}, None)
+            return InstructionAccesses(
+                opcode, Module.LOAD if load else Module.COMPUTE, {}, {}, None
+            )
         place = Memory(memory)
         size = self._micro_ops.element_bytes[place]
         bytes_moved = (dram * size, (dram + reach) * size) if reach else None
@@ -149,17 +151,19 @@ class Followed:
         if opcode == isa.Opcode.STORE and place is Memory.INP:
             first = dram & _SOURCE
             source = (first, first + reach)
-            return Touched(opcode, Module.STORE, {Memory.INP: here}, {Memory.ACC: source}, None)
+            return InstructionAccesses(
+                opcode, Module.STORE, {Memory.INP: here}, {Memory.ACC: source}, None
+            )
         if opcode == isa.Opcode.STORE:
-            return Touched(opcode, Module.STORE, {}, {Memory.ACC: here}, bytes_moved)
+            return InstructionAccesses(opcode, Module.STORE, {}, {Memory.ACC: here}, bytes_moved)
         if place in (Memory.INP, Memory.WGT):
-            return Touched(opcode, Module.LOAD, {place: here}, {}, bytes_moved)
+            return InstructionAccesses(opcode, Module.LOAD, {place: here}, {}, bytes_moved)
         if place is not Memory.UOP:
-            return Touched(opcode, Module.COMPUTE, {Memory.ACC: here}, {}, bytes_moved)
-        return Touched(opcode, Module.COMPUTE, {}, {}, None)
+            return InstructionAccesses(opcode, Module.COMPUTE, {Memory.ACC: here}, {}, bytes_moved)
+        return InstructionAccesses(opcode, Module.COMPUTE, {}, {}, None)
 
     @staticmethod
-    def _all_loops(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
+    def _loop_fields(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
         """For GEMM and ALU: micro-op range, reset flag, iterations, and reach of the loops per
         operand.
         """
@@ -167,21 +171,21 @@ class Followed:
         none = np.zeros(len(words), np.int64)
         reset = field_of(words, layout["reset"]) if "reset" in layout else none
         columns = [*(field_of(words, layout[name]) for name in ("uop_begin", "uop_end")), reset]
-        turns = [field_of(words, layout[name]) for name in ("iter_out", "iter_in")]
-        columns.append(turns[0] * turns[1])
+        iterations = [field_of(words, layout[name]) for name in ("iter_out", "iter_in")]
+        columns.append(iterations[0] * iterations[1])
         for operand in ("dst", "src", "wgt"):
             reach = np.zeros(len(words), np.int64)
-            for extent, loop in zip(turns, ("out", "in"), strict=True):
+            for extent, loop in zip(iterations, ("out", "in"), strict=True):
                 if f"{operand}_factor_{loop}" in layout:
                     reach += (extent - 1) * field_of(words, layout[f"{operand}_factor_{loop}"])
             columns.append(reach)
         return np.stack(columns, axis=1)
 
-    def _computing(
-        self, opcode: int, begin: int, end: int, reset: int, turns: int, *reaches: int
-    ) -> Touched:
-        if begin >= end or not turns:
-            return Touched(opcode, Module.COMPUTE, {}, {}, None)
+    def _of_kernel(
+        self, opcode: int, begin: int, end: int, reset: int, iterations: int, *reaches: int
+    ) -> InstructionAccesses:
+        if begin >= end or not iterations:
+            return InstructionAccesses(opcode, Module.COMPUTE, {}, {}, None)
         spans = [
             (low, high + reach + 1)
             for (low, high), reach in zip(self._micro_ops.spans(begin, end), reaches, strict=True)
@@ -191,4 +195,4 @@ class Followed:
             first, end = spans[1]
             more = self._micro_ops.taps - 1 if opcode == isa.Opcode.DEPTHWISE else 0
             read = {Memory.INP: (first, end + more), Memory.WGT: spans[2]}
-        return Touched(opcode, Module.COMPUTE, {Memory.ACC: spans[0]}, read, None)
+        return InstructionAccesses(opcode, Module.COMPUTE, {Memory.ACC: spans[0]}, read, None)
