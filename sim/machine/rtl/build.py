@@ -367,12 +367,16 @@ def _hardware_texts() -> tuple[str, ...]:
 
 def hardware_sources() -> list[Path]:
     """Files on which an elaborated design depends."""
-    machine = Path(__file__).resolve().parents[1]
-    hardware = machine.parents[1] / "hw"
+    simulators = Path(__file__).resolve().parents[2]
+    hardware = simulators.parent / "hw"
     return [
         *sorted(hardware.rglob("*.py")),
         *sorted(hardware.rglob("*.sv")),
-        machine / "elaborate.py",
+        simulators / "machine" / "elaborate.py",
+        *(
+            simulators / "amaranth_internals" / f"{name}.py"
+            for name in ("netlist", "port_names", "yosys")
+        ),
     ]
 
 
