@@ -129,7 +129,7 @@ def _open(
 
             return PysimDevice(config, memory_bytes, dram, waves, timeline, origin)
         case "board":
-            from .board.device import open_board
+            from .board_model.device import open_board
 
             if waves is not None or timeline is not None:
                 raise DeviceError("a board shows no signals, hence no waves and no timeline")
