@@ -166,7 +166,7 @@ class _Footprint(Observer):
             return True  # rejected before writing anything
         size = self._config.out.element_bytes
         rows = (store.dram_base + np.arange(store.y_size) * store.x_stride) * size - image.origin
-        touched = (rows[:, np.newaxis] + np.arange(store.x_size * size)).reshape(-1)
-        inside = touched[(touched >= 0) & (touched < defined.size)]
+        addresses = (rows[:, np.newaxis] + np.arange(store.x_size * size)).reshape(-1)
+        inside = addresses[(addresses >= 0) & (addresses < defined.size)]
         defined[inside] = False
-        return bool(inside.size == touched.size)
+        return bool(inside.size == addresses.size)

@@ -340,7 +340,7 @@ class Executor:
             ):
                 memory, elements = "INP", np.arange(instruction.elements) + instruction.sram_base
             case isa.Store() if instruction.elements <= self.config.acc.depth:
-                memory, elements = "DRAM", self._touched(instruction, self.config.out)
+                memory, elements = "DRAM", self._transferred_bytes(instruction, self.config.out)
                 elements = elements[(elements >= 0) & (elements < self.memory.size)]
             case isa.Gemm() | isa.Alu() if instruction.uop_begin < self.config.uop.depth:
                 end = min(instruction.uop_end, self.config.uop.depth)
@@ -351,7 +351,7 @@ class Executor:
         for observer in self.observers:
             observer.write(index, memory, elements)
 
-    def _touched(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Indices:
+    def _transferred_bytes(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Indices:
         """Bytes of memory that a transfer reads or writes, in order."""
         size = geometry.element_bytes
         rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
@@ -363,12 +363,12 @@ class Executor:
     ) -> None:
         if not self.observers:
             return
-        touched = self._touched(transfer, geometry)
+        transferred = self._transferred_bytes(transfer, geometry)
         for observer in self.observers:
             if isinstance(transfer, isa.Load):
-                observer.read(index, "DRAM", touched)
+                observer.read(index, "DRAM", transferred)
             else:
-                observer.write(index, "DRAM", touched)
+                observer.write(index, "DRAM", transferred)
 
 
 @dataclass(frozen=True)

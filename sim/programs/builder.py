@@ -131,8 +131,8 @@ class ProgramBuilder:
     def _bytes(self, transfer: Load | Store, geometry: TileMemory, writes: bool) -> MemoryAccess:
         size = geometry.element_bytes
         rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
-        touched = rows[:, np.newaxis] + np.arange(transfer.x_size * size)
-        return MemoryAccess("DRAM", touched.reshape(-1), writes)
+        addresses = rows[:, np.newaxis] + np.arange(transfer.x_size * size)
+        return MemoryAccess("DRAM", addresses.reshape(-1), writes)
 
     def _placed(self, transfer: Load | Store, geometry: TileMemory) -> Load | Store:
         first = self.origin // geometry.element_bytes

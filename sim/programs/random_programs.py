@@ -1,8 +1,8 @@
 """Random programs for any configuration, each with its expected result.
 
 `random_program` builds legal programs whose result does not depend on the execution order: the
-generator tracks the happens-before knowledge of each module and adds a token, or an instruction
-that only forwards one, where needed. Loads, kernels and stores work at both ends of every
+generator keeps vector clocks of the modules and adds a token, or an instruction that only forwards
+one, where two instructions conflict. Loads, kernels and stores work at both ends of every
 scratchpad and around its inner borders; tokens accumulate. Corner cases are covered: empty ranges
 and rows, random values in ignored fields, overlapping rows, padding of every memory, shifts by any
 amount, dependent consecutive micro-ops, destinations half a scratchpad apart. Programs use all
