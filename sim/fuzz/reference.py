@@ -18,8 +18,8 @@ from amaranth_vta.sim.model.observers.false_claims import FalseClaims
 from amaranth_vta.sim.model.observers.observer import Elements, Observer
 from amaranth_vta.sim.model.observers.races import Races
 from amaranth_vta.sim.model.observers.uninitialized_reads import UninitializedReads
+from amaranth_vta.sim.programs.builder import probe
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.probe import probe
 from amaranth_vta.sw.runtime.device import Limits
 
 _SHOWN = (Memory.INP, Memory.WGT, Memory.ACC)

@@ -35,13 +35,12 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.model.observers.observer import Elements
 from amaranth_vta.sw.runtime.device import end_in_dram
 
-from .builder import WINDOW, ProgramBuilder
-from .empty_instructions import empty_instruction
+from .builder import PARAMETER_SETS, WINDOW, ProgramBuilder
 from .image import ProgramImage
 from .ordered_stream import LoadedKernel
-from .random_data import PARAMETER_SETS
 from .random_fields import (
     chained_operand,
+    empty_instruction,
     many_rows,
     outside,
     random_immediate,

@@ -17,8 +17,8 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.sim.board_model.simulated import SimulatedBoard
 from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.builder import probe
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.probe import probe
 from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.board_drivers.device import BoardDevice
 from amaranth_vta.sw.board_drivers.link import LinkError
