@@ -1,8 +1,9 @@
-"""Runs the Yosys that Amaranth uses, and corrects the Verilog that it writes.
+"""Runs the Yosys that Amaranth uses, and corrects and takes apart the Verilog that it writes.
 
 Relies on `find_yosys` of `amaranth.back.verilog`, and on the text that Yosys 0.50 writes: the
-register ``$auto$verilog_backend.cc:LINE:dump_module$NUMBER``, its declaration with a value, and
-``always @*`` blocks of a single statement on a line of its own.
+register ``$auto$verilog_backend.cc:LINE:dump_module$NUMBER``, its declaration with a value,
+``always @*`` blocks of a single statement on a line of its own, and modules and ports that are
+declared at the beginning of a line.
 
 Why: `amaranth.back.verilog.convert` accepts no passes; and each ``always @*`` block has to run at
 time 0, in Verilog-2005 and in SystemVerilog. Yosys triggers the blocks with a register that is
@@ -44,6 +45,18 @@ def started_blocks(verilog: str) -> str:
     return _STATEMENT.sub(_BLOCK, _TRIGGER.sub(rf"{_STARTED} ", text))
 
 
+def modules_of(verilog: str) -> tuple[str, dict[str, str]]:
+    """Text before the first module of ``verilog``, and the text of each module by its name."""
+    modules = list(_MODULE.finditer(verilog))
+    return verilog[: modules[0].start()], {module[1]: module[0] for module in modules}
+
+
+def input_bits(verilog: str, name: str) -> int | None:
+    """Width of the input ``name`` of more than one bit; None if there is none in ``verilog``."""
+    port = re.search(rf"input \[(\d+):0\] {name}\b", verilog)
+    return int(port[1]) + 1 if port else None
+
+
 def cxxrtl_runtime() -> Path:
     """Folder of the C++ headers that the output of the pass ``write_cxxrtl`` includes."""
     with _yosys() as yosys:
@@ -60,6 +73,7 @@ def _yosys() -> Iterator[Any]:
         raise
 
 
+_MODULE = re.compile(r"^module \\?([\w.$]+).*?^endmodule\n", re.DOTALL | re.MULTILINE)
 _TRIGGER = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
 _TRIGGER_AT_ZERO = re.compile(rf"  reg {_TRIGGER.pattern} = 0;\n")
 _STARTED = r"\\$started"

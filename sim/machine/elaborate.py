@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
@@ -18,7 +17,7 @@ from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
 from amaranth_vta.hw.top import Top
 from amaranth_vta.sim.amaranth_internals.netlist import rtlil_of
-from amaranth_vta.sim.amaranth_internals.yosys import run_yosys, started_blocks
+from amaranth_vta.sim.amaranth_internals.yosys import modules_of, run_yosys, started_blocks
 
 Pins = dict[str, Value]
 
@@ -70,9 +69,8 @@ def split_verilog(text: str) -> dict[str, str]:
 
     An additional ``vta.f`` lists the files, for tools with an option ``-f``.
     """
-    modules = list(_MODULE.finditer(text))
-    head = text[: modules[0].start()]
-    files = {f"{module[1]}.v": head + module[0] for module in modules}
+    head, modules = modules_of(text)
+    files = {f"{name}.v": head + module for name, module in modules.items()}
     return files | {"vta.f": "".join(f"{name}\n" for name in files)}
 
 
@@ -154,4 +152,3 @@ _HEAD = """\
 /* verilator lint_off CASEINCOMPLETE */
 /* verilator lint_off INITIALDLY */
 """
-_MODULE = re.compile(r"^module \\?([\w.$]+).*?^endmodule\n", re.DOTALL | re.MULTILINE)
