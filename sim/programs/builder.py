@@ -48,7 +48,7 @@ class ProgramBuilder:
         self.data = _random_data(config, chance)
         out_bytes = config.out.element_bytes
         self.results = range(self.data.size, self.data.size + 4 * _REACH * out_bytes)
-        self._shown_at = self.results.stop // out_bytes
+        self._dumped_at = self.results.stop // out_bytes
         sets = len(self.windows(config.acc)) + self._products
         shown = sets * self._slices * WINDOW
         self._uops_at = -(-(self.results.stop + shown * out_bytes) // 64) * 64
@@ -211,20 +211,20 @@ class ProgramBuilder:
 
     @property
     def _products(self) -> int:
-        """Number of window pairs that `show_products` multiplies."""
+        """Number of window pairs that `dump_products` multiplies."""
         return max(len(self.windows(memory)) for memory in (self.config.inp, self.config.wgt))
 
-    def show_low_bits(self) -> None:
+    def dump_low_bits(self) -> None:
         """Stores the low bits of the accumulators in all windows."""
         for window in self.windows(self.config.acc):
-            self._show(window)
+            self._dump(window)
 
-    def show_accumulators(self) -> None:
+    def dump_accumulators(self) -> None:
         """Store all bits of the accumulators in all windows; this shifts the values out."""
         for window in self.windows(self.config.acc):
-            self._show_all_bits(window)
+            self._dump_all_bits(window)
 
-    def show_products(self) -> None:
+    def dump_products(self) -> None:
         """Store products that depend on every input and every weight of all windows."""
         config = self.config
         windows = [self.windows(memory) for memory in (config.acc, config.inp, config.wgt)]
@@ -237,17 +237,17 @@ class ProgramBuilder:
             first = {"dst": dst[:1], "src": src[:1], "wgt": wgt[:1]}
             uop = {name: np.array(elements) for name, elements in first.items()}
             self.emit(product, kernel_accesses(config, product, uop))
-            self._show_all_bits(dst)
+            self._dump_all_bits(dst)
 
-    def _show_all_bits(self, window: range) -> None:
-        self._show(window)
+    def _dump_all_bits(self, window: range) -> None:
+        self._dump(window)
         for more in range(self._slices - 1):
             if more:
                 self.emit(self.kernels[-1].instruction, self.kernels[-1].accesses)
             else:
                 amount = self.config.out_width
                 self._line(Alu, window, alu_opcode=AluOp.SHR, use_immediate=1, immediate=amount)
-            self._show(window)
+            self._dump(window)
 
     def _line(
         self,
@@ -269,8 +269,8 @@ class ProgramBuilder:
             {name: np.array([elements.start]) for name, elements in operands.items()},
         )
 
-    def _show(self, elements: range) -> None:
-        at, self._shown_at = self._shown_at, self._shown_at + len(elements)
+    def _dump(self, elements: range) -> None:
+        at, self._dumped_at = self._dumped_at, self._dumped_at + len(elements)
         self.store(Store(sram_base=elements.start, dram_base=at, x_size=len(elements)))
 
 
@@ -290,8 +290,8 @@ def probe(
             if holes.size:
                 first, last = window.start + int(holes[0]), window.start + int(holes[-1])
                 builder.fill(memory, range(first, last + 1))
-    builder.show_accumulators()
-    builder.show_products()
+    builder.dump_accumulators()
+    builder.dump_products()
     builder.emit(Finish(), [])
     return builder.image()
 

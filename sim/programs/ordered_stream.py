@@ -95,7 +95,7 @@ class OrderedStream:
                 len(self._entries) - 1, module, access.memory, access.elements, access.writes
             )
 
-    def pass_on(
+    def forward_tokens(
         self,
         module: Module,
         pops: AbstractSet[isa.TokenQueue] = frozenset(),
@@ -109,12 +109,12 @@ class OrderedStream:
         }
         self._append(nothing[module], pops, pushes)
 
-    def pile_up(self) -> None:
+    def fill_queue(self) -> None:
         """Push hundreds of tokens to a queue, up to the room that it has."""
         queue = self._chance.choice(list(self.clocks.tokens))
         room = TOKENS - len(self.clocks.tokens[queue])
         for _ in range(min(self._chance.randint(200, 700), room)):
-            self.pass_on(queue[0], pushes={queue})
+            self.forward_tokens(queue[0], pushes={queue})
 
     def instructions(self) -> list[Instruction]:
         result = []
@@ -162,11 +162,11 @@ class OrderedStream:
                 passed: set[isa.TokenQueue] = set()
                 self._order_after(via, other, index, passed)
                 if passed:
-                    self.pass_on(via, pops=passed)
+                    self.forward_tokens(via, pops=passed)
             self._push(queue)
         while self.clocks.retired[module][other] < index:
             if queue in pops:
-                self.pass_on(module, pops=pops)
+                self.forward_tokens(module, pops=pops)
                 pops.clear()
             self.clocks.pop(queue)
             pops.add(queue)
@@ -175,7 +175,7 @@ class OrderedStream:
         """Push a token after all instructions of the producer so far."""
         latest = self._entries[self._latest[queue[0]]]
         if queue in latest.pushes:
-            self.pass_on(queue[0], pushes={queue})
+            self.forward_tokens(queue[0], pushes={queue})
         else:
             latest.pushes.add(queue)
             self.clocks.push(queue)

@@ -104,16 +104,16 @@ class _Generator(ProgramBuilder):
             for window in self.windows(self.config.memory(memory)):
                 self.fill(memory, window)
         makers = self._makers()
-        pile_up = sorted(self.chance.sample(range(length), min(length, 2))) if deep_tokens else []
+        fills = sorted(self.chance.sample(range(length), min(length, 2))) if deep_tokens else []
         for step in range(length):
-            if step in pile_up:
-                self.stream.pile_up()
+            if step in fills:
+                self.stream.fill_queue()
             self.chance.choices(*zip(*makers, strict=True))[0]()
         if self.chance.random() < 0.3:
-            self.show_accumulators()
-            self.show_products()
+            self.dump_accumulators()
+            self.dump_products()
         else:
-            self.show_low_bits()
+            self.dump_low_bits()
         self.emit(Finish(), [])
         return self.image()
 
