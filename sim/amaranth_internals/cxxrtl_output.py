@@ -9,7 +9,8 @@ Why: registers and memories must hold arbitrary bits before the reset, while CXX
 them; and the functions are compiled in parallel, while CXXRTL writes a single file.
 
 Unnecessary with: amaranth-lang/amaranth#324 (open), if Amaranth's own CXXRTL simulator permits
-arbitrary initial contents. No thread at Yosys asks for them, or for output in several files.
+arbitrary initial contents. No issue of Yosys is known that asks for them, or for output in several
+files.
 """
 
 from __future__ import annotations

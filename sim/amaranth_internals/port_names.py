@@ -9,7 +9,7 @@ Relies on the attributes of `amaranth.hdl._nir.Netlist` and `Module`, and on the
 Why: readers of the Verilog, and tools that show its hierarchy, know the parts by their names.
 
 Unnecessary with: names from Amaranth, which writes a wire for each field since
-amaranth-lang/amaranth#1323 but does not name ports after them; no thread asks for that.
+amaranth-lang/amaranth#1323 but does not name ports after them; no issue is known that asks for it.
 """
 
 from __future__ import annotations

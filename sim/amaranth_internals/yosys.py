@@ -12,7 +12,7 @@ never changes. Blocks that assign part of a register unconditionally have a sing
 trigger. ``write_verilog -sv`` writes ``always_comb``, which is not Verilog-2005.
 
 Unnecessary with: a trigger that works in both languages. YosysHQ/yosys#2273 added the present one;
-no thread asks for another.
+no issue is known that asks for another.
 """
 
 from __future__ import annotations
