@@ -16,7 +16,7 @@ import numpy as np
 from amaranth.sim import Simulator
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.levelized import simulator
+from amaranth_vta.sim.amaranth_internals.simulator import simulator
 from amaranth_vta.sim.machine import pysim
 from amaranth_vta.sim.programs.random_programs import legal_program
 

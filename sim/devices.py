@@ -191,7 +191,7 @@ def _open(
                 config, memory_bytes, dram, options.timing_only, timeline, progress
             )
         case "board":
-            from .board.device import open_board
+            from .board_model.device import open_board
 
             if waves is not None or timeline is not None:
                 raise DeviceError("a board shows no signals, hence no waves and no timeline")

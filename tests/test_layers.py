@@ -22,6 +22,8 @@ SHARED = (
 BASE = "amaranth_vta.errors"
 # The only module outside hw that may import the design.
 ELABORATES = "sim/machine/elaborate.py"
+# The only folder, besides tests, whose modules may import Amaranth's private modules.
+INTERNALS = "sim/amaranth_internals/"
 FOLDERS = ("hw", "sw", "sim")
 # rglob does not follow the links in amaranth_vta.
 SOURCES = (*FOLDERS, "amaranth_vta", "tests", "examples", "benchmarks")
@@ -44,6 +46,11 @@ def refused(name: str, module: str) -> str | None:
     if top in FOLDERS:
         return f"the import name is amaranth_vta.{module}"
     folder = name.partition("/")[0]
+    if folder != "tests":
+        if within(module, "unittest"):
+            return "only tests replace parts of other modules"
+        if top == "amaranth" and "._" in module and not name.startswith(INTERNALS):
+            return f"private modules of Amaranth are for {INTERNALS}"
     if name in {
         f"{shared.removeprefix('amaranth_vta.').replace('.', '/')}.py" for shared in SHARED
     }:
@@ -85,7 +92,8 @@ def imports(path: Path, name: str) -> Iterator[tuple[int, str]]:
                 # A name may be a module of the package or an object in it: both are checked, and a
                 # package alone (`from amaranth_vta.hw import isa`) is not the imported module.
                 module = ".".join([*base, alias.name])
-                yield node.lineno, module if names_module(module) else ".".join(base)
+                is_module = names_module(module) or alias.name.startswith("_")
+                yield node.lineno, module if is_module else ".".join(base)
 
 
 def names_module(module: str) -> bool:
@@ -113,6 +121,9 @@ def test_no_source_crosses_a_border() -> None:
         ("hw/x.py", "from amaranth_vta.sw.runtime import device", "hardware knows neither"),
         ("hw/platform/x.py", "import amaranth_vta.sim.programs.image", "hardware knows neither"),
         ("hw/isa.py", "from amaranth.lib import data", "pure data"),
+        ("hw/x.py", "from amaranth.hdl import _nir", "private modules"),
+        ("sim/x.py", "from amaranth.sim._pyrtl import _FragmentCompiler", "private modules"),
+        ("sim/x.py", "from unittest.mock import patch", "only tests replace"),
         ("hw/config.py", "from . import stream", "knows nothing else"),
         ("examples/x.py", "from onnxruntime import InferenceSession", "telemetry"),
         ("benchmarks/x.py", "def f():\n    import onnxruntime.quantization", "telemetry"),
@@ -132,6 +143,7 @@ def test_a_planted_violation_is_found(tmp_path: Path, name: str, text: str, reas
     [
         ("sim/machine/elaborate.py", "from amaranth_vta.hw.top import Top"),
         ("sim/x.py", "from amaranth_vta.hw import config, isa, registers"),
+        ("sim/amaranth_internals/x.py", "from amaranth.hdl import _ast, _ir"),
         ("sim/x.py", "from amaranth_vta.sw.runtime.device import Device"),
         ("hw/x.py", "from amaranth.lib import wiring\nfrom .stream import Queue"),
         ("hw/config.py", "from . import isa"),

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.trace.perfetto import Timeline
+from amaranth_vta.sim.trace.timeline import Span
 from amaranth_vta.sw.runtime.counters import completed
 from amaranth_vta.sw.runtime.device import Limits, RunResult
 
-from .library import Engine, Replay
-from .timeline import spans
+from .library import NEVER, Engine, Replay
 
 
 class EstimateDevice:
@@ -101,5 +102,42 @@ class EstimateDevice:
             return
         assert replay.cycles is not None
         words = self._model.instruction_words(insn_addr, insn_count)
-        shown = spans(self.config, words, replay)
+        shown = _spans(self.config, words, replay)
         self._timeline.add(self.config, words, shown, replay.cycles, estimated=True)
+
+
+def _spans(config: Config, words: Sequence[int], replay: Replay) -> Iterator[Span]:
+    """Spans of a stream of 128-bit ``words`` that completed, as `sim.trace.timeline.spans` returns
+    them for simulated machines.
+    """
+    decode = isa.instruction_set(config).decode
+    free: dict[str, int] = {}
+    for index, (word, record) in enumerate(zip(words, replay.records, strict=True)):
+        handed, issued, begun, done = (
+            int(record[name]) for name in ("handed", "issued", "begun", "done")
+        )
+        yield Span("fetch", index, free.get("fetch", 0), handed + 1, free.get("fetch", 0))
+        free["fetch"] = handed + 1
+        instruction = decode(word)
+        module = isa.module_of(instruction)
+        lane = _lane(module, instruction)
+        for side, neighbour in isa.neighbours(module).items():
+            since, until = int(record[f"lacks_{side}"]), int(record[f"has_{side}"])
+            if since != NEVER:
+                yield Span(lane, index, since, until, since, neighbour.name.lower())
+        yield Span(lane, index, max(begun, free.get(lane, 0)), done, issued)
+        free[lane] = done
+
+
+def _lane(module: isa.Module, instruction: isa.Instruction) -> str:
+    """Lane of an instruction, one of `sim.trace.timeline.LANES`."""
+    if module is not isa.Module.COMPUTE:
+        return module.name.lower()
+    match instruction:
+        case isa.Gemm():
+            return "gemm"
+        case isa.Alu():
+            return "alu"
+        case isa.Finish():
+            return "compute"
+    return "compute loads"

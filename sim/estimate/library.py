@@ -76,12 +76,12 @@ class Engine:
     def __init__(
         self, config: Config, dram: MemoryTiming, progress: Callable[[str], None] | None = None
     ) -> None:
-        functions = _loaded(library(progress))
-        self._replay, self._replay_all = functions.vta_estimate, functions.vta_estimate_all
-        opened = functions.vta_estimate_open(parameters(config, dram), instruction_fields(config))
+        engine = _loaded(library(progress))
+        self._replay, self._replay_all = engine.vta_estimate, engine.vta_estimate_all
+        opened = engine.vta_estimate_open(parameters(config, dram), instruction_fields(config))
         assert opened, "hw.timing has limits beyond the engine's PLACES"
         self._engine = ctypes.c_void_p(opened)
-        weakref.finalize(self, functions.vta_estimate_close, self._engine)
+        weakref.finalize(self, engine.vta_estimate_close, self._engine)
         self._counted = (ctypes.c_int64 * len(_COUNTED))()
         # Cached, since querying an array's address takes as long as replaying ten instructions.
         self._memory: npt.NDArray[Any] | None = None  # of the latest run, and its address
@@ -148,14 +148,14 @@ def library(progress: Callable[[str], None] | None = None) -> Path:
 
 @cache
 def _loaded(path: Path) -> Any:
-    functions = ctypes.CDLL(str(path))
+    engine = ctypes.CDLL(str(path))
     pointer, u64 = ctypes.c_void_p, ctypes.c_uint64
-    functions.vta_estimate_open.restype = pointer
-    functions.vta_estimate_open.argtypes = [pointer, pointer]
-    functions.vta_estimate_close.restype = None
-    functions.vta_estimate_close.argtypes = [pointer]
-    functions.vta_estimate.restype = ctypes.c_int64
-    functions.vta_estimate.argtypes = [pointer, pointer, u64, u64, u64, pointer, pointer]
-    functions.vta_estimate_all.restype = None
-    functions.vta_estimate_all.argtypes = [pointer, pointer, u64, pointer, u64]
-    return functions
+    engine.vta_estimate_open.restype = pointer
+    engine.vta_estimate_open.argtypes = [pointer, pointer]
+    engine.vta_estimate_close.restype = None
+    engine.vta_estimate_close.argtypes = [pointer]
+    engine.vta_estimate.restype = ctypes.c_int64
+    engine.vta_estimate.argtypes = [pointer, pointer, u64, u64, u64, pointer, pointer]
+    engine.vta_estimate_all.restype = None
+    engine.vta_estimate_all.argtypes = [pointer, pointer, u64, pointer, u64]
+    return engine

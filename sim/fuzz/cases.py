@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import PRESETS, Config, ConfigError
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, faulty_program
-from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.image import ProgramImage, limits_of
 from amaranth_vta.sim.programs.random_programs import legal_program, most_origin
 from amaranth_vta.sim.programs.relocation import random_relocation
-from amaranth_vta.sim.programs.tight_limits import limits_of
 
 # Small presets that take different branches in hardware and software.
 CONFIGS = ("tiny", "batch2", "int4", "tiny-extended")

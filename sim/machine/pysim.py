@@ -11,7 +11,7 @@ import numpy as np
 from amaranth.hdl import Cat, ClockDomain, Module, Signal, Value
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.levelized import simulator
+from amaranth_vta.sim.amaranth_internals.simulator import simulator
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sim.trace.timeline import MOMENT, moment_flags
 

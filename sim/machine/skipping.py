@@ -50,7 +50,7 @@ class SkippingDevice:
         if insn_addr + size > self._device.memory_bytes:  # a fault, and remains one
             return self._device.run(insn_addr, insn_count, time_limit, watched)
         program = self._device.read(insn_addr, size)
-        skipped = without(self._device.config, program.view("<u8").reshape(-1, 2), self._part)
+        skipped = without_part(self._device.config, program.view("<u8").reshape(-1, 2), self._part)
         self._device.write(insn_addr, skipped)
         try:
             return self._device.run(insn_addr, insn_count, time_limit, watched)
@@ -58,7 +58,7 @@ class SkippingDevice:
             self._device.write(insn_addr, program)
 
 
-def without(config: Config, words: Words, part: str) -> Words:
+def without_part(config: Config, words: Words, part: str) -> Words:
     """``words``, uint64 (instructions, 2), with the instructions of ``part`` reduced to tokens."""
     opcodes, field = _PARTS[part]
     words = words.copy()

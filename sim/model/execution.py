@@ -75,7 +75,7 @@ class Executor:
         try:
             self._execute(index, instruction)
         except ExecutionFault:
-            self._show_part(index, instruction)
+            self._report_partial_writes(index, instruction)
             raise
 
     def _execute(self, index: int, instruction: isa.Instruction) -> None:
@@ -118,7 +118,7 @@ class Executor:
         if load.y_size:
             geometry = self.config.memory(isa.Memory(load.memory))
             data = self._rows_in_memory(load, geometry)
-            self._show_transfer(index, load, geometry)
+            self._report_transfer(index, load, geometry)
             last_row, last_column = load.y_pad_0 + load.y_size, load.x_pad_0 + load.x_size
             block[load.y_pad_0 : last_row, load.x_pad_0 : last_column] = unpack_tiles(
                 data, geometry
@@ -146,7 +146,7 @@ class Executor:
         read = slice(store.sram_base, store.sram_base + store.elements)
         for observer in self.observers:
             observer.read(index, "ACC", np.arange(read.start, read.stop))
-        self._show_transfer(index, store, self.config.out)
+        self._report_transfer(index, store, self.config.out)
         data = pack_tiles(self.acc.tiles[read], self.config.out).reshape(rows.shape)
         # In order, since rows may overlap.
         for row, values in zip(rows, data, strict=True):
@@ -194,14 +194,14 @@ class Executor:
         for offset in self._offsets(instruction, dst.size):
             targets = offset("dst", dst)
             if instruction.reset:
-                self._show_uops(index, targets)
+                self._report_uops(index, targets)
                 self.acc.tiles[targets] = 0
             else:
                 inputs, weights = offset("src", src), offset("wgt", wgt)
                 read = {} if instruction.overwrites else {"ACC": targets}
                 if isinstance(instruction, isa.Depthwise):
                     inputs = inputs[:, np.newaxis] + np.arange(taps)
-                self._show_uops(index, targets, **read, INP=inputs.reshape(-1), WGT=weights)
+                self._report_uops(index, targets, **read, INP=inputs.reshape(-1), WGT=weights)
                 compute = multiply if instruction.overwrites else gemm
                 compute(self.acc.tiles, targets, self.inp.tiles[inputs], self.wgt.tiles[weights])
                 self.counters["gemm_uops"] += targets.size
@@ -230,7 +230,7 @@ class Executor:
                 read += [sources + at for at in range(read_at_once)]
             if factor is not None:
                 read.append(np.array([factor]))
-            self._show_uops(index, targets, ACC=np.concatenate(read))
+            self._report_uops(index, targets, ACC=np.concatenate(read))
             if operation in isa.BASE_ALU_OPS:
                 alu(self.acc.tiles, operation, targets, sources, instruction.immediate)
                 continue
@@ -312,13 +312,13 @@ class Executor:
             outer, inner = np.divmod(np.arange(start, end), instruction.iter_in)
             yield _Offset(instruction, outer, inner)
 
-    def _show_uops(self, index: int, written: Indices, **read: Indices) -> None:
+    def _report_uops(self, index: int, written: Indices, **read: Indices) -> None:
         for observer in self.observers:
             for memory, elements in read.items():
                 observer.read(index, memory, elements)
             observer.write(index, "ACC", written)
 
-    def _show_part(self, index: int, instruction: isa.Instruction) -> None:
+    def _report_partial_writes(self, index: int, instruction: isa.Instruction) -> None:
         """Report the writes that a faulty instruction would have made: another device may have made
         any part of them before it detected the fault.
         """
@@ -340,7 +340,7 @@ class Executor:
             ):
                 memory, elements = "INP", np.arange(instruction.elements) + instruction.sram_base
             case isa.Store() if instruction.elements <= self.config.acc.depth:
-                memory, elements = "DRAM", self._touched(instruction, self.config.out)
+                memory, elements = "DRAM", self._transferred_bytes(instruction, self.config.out)
                 elements = elements[(elements >= 0) & (elements < self.memory.size)]
             case isa.Gemm() | isa.Alu() if instruction.uop_begin < self.config.uop.depth:
                 end = min(instruction.uop_end, self.config.uop.depth)
@@ -351,24 +351,24 @@ class Executor:
         for observer in self.observers:
             observer.write(index, memory, elements)
 
-    def _touched(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Indices:
+    def _transferred_bytes(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Indices:
         """Bytes of memory that a transfer reads or writes, in order."""
         size = geometry.element_bytes
         rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
         first = rows[:, np.newaxis] - self.origin
         return (first + np.arange(transfer.x_size * size)).reshape(-1)
 
-    def _show_transfer(
+    def _report_transfer(
         self, index: int, transfer: isa.Load | isa.Store, geometry: TileMemory
     ) -> None:
         if not self.observers:
             return
-        touched = self._touched(transfer, geometry)
+        transferred = self._transferred_bytes(transfer, geometry)
         for observer in self.observers:
             if isinstance(transfer, isa.Load):
-                observer.read(index, "DRAM", touched)
+                observer.read(index, "DRAM", transferred)
             else:
-                observer.write(index, "DRAM", touched)
+                observer.write(index, "DRAM", transferred)
 
 
 @dataclass(frozen=True)

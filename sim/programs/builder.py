@@ -7,27 +7,31 @@ a program with stores that dump the scratchpads to memory.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Alu, AluOp, Forward, Gemm, Instruction, Load, Memory, Store
+from amaranth_vta.hw.isa import Alu, AluOp, Finish, Forward, Gemm, Instruction, Load, Memory, Store
 from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.hw.timing import copied_sources
 from amaranth_vta.sim.model.observers.observer import Elements
 
-from .empty_instructions import X_PADS
 from .image import ProgramImage
 from .ordered_stream import LoadedKernel, MemoryAccess, OrderedStream, kernel_accesses
-from .random_data import REACH, random_data
+from .random_fields import X_PADS
 
 # Elements per window. Programs use only windows of each scratchpad: one at each end and, if there
 # is room, others across inner borders.
 WINDOW = 24
 _ROOM_FOR_BORDERS = 4 * WINDOW
+# Unit for the sizes of data and result areas, in elements: larger than a window.
+_REACH = 64
+# Sets of requantization parameters at the beginning of memory.
+PARAMETER_SETS = 30
 
 
 class ProgramBuilder:
@@ -41,10 +45,10 @@ class ProgramBuilder:
         self.config = config
         self.chance = chance
         self.origin = origin
-        self.data = random_data(config, chance)
+        self.data = _random_data(config, chance)
         out_bytes = config.out.element_bytes
-        self.results = range(self.data.size, self.data.size + 4 * REACH * out_bytes)
-        self._shown_at = self.results.stop // out_bytes
+        self.results = range(self.data.size, self.data.size + 4 * _REACH * out_bytes)
+        self._dumped_at = self.results.stop // out_bytes
         sets = len(self.windows(config.acc)) + self._products
         shown = sets * self._slices * WINDOW
         self._uops_at = -(-(self.results.stop + shown * out_bytes) // 64) * 64
@@ -131,8 +135,8 @@ class ProgramBuilder:
     def _bytes(self, transfer: Load | Store, geometry: TileMemory, writes: bool) -> MemoryAccess:
         size = geometry.element_bytes
         rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
-        touched = rows[:, np.newaxis] + np.arange(transfer.x_size * size)
-        return MemoryAccess("DRAM", touched.reshape(-1), writes)
+        addresses = rows[:, np.newaxis] + np.arange(transfer.x_size * size)
+        return MemoryAccess("DRAM", addresses.reshape(-1), writes)
 
     def _placed(self, transfer: Load | Store, geometry: TileMemory) -> Load | Store:
         first = self.origin // geometry.element_bytes
@@ -207,20 +211,20 @@ class ProgramBuilder:
 
     @property
     def _products(self) -> int:
-        """Number of window pairs that `show_products` multiplies."""
+        """Number of window pairs that `dump_products` multiplies."""
         return max(len(self.windows(memory)) for memory in (self.config.inp, self.config.wgt))
 
-    def show_low_bits(self) -> None:
+    def dump_low_bits(self) -> None:
         """Stores the low bits of the accumulators in all windows."""
         for window in self.windows(self.config.acc):
-            self._show(window)
+            self._dump(window)
 
-    def show_accumulators(self) -> None:
+    def dump_accumulators(self) -> None:
         """Store all bits of the accumulators in all windows; this shifts the values out."""
         for window in self.windows(self.config.acc):
-            self._show_all_bits(window)
+            self._dump_all_bits(window)
 
-    def show_products(self) -> None:
+    def dump_products(self) -> None:
         """Store products that depend on every input and every weight of all windows."""
         config = self.config
         windows = [self.windows(memory) for memory in (config.acc, config.inp, config.wgt)]
@@ -233,17 +237,17 @@ class ProgramBuilder:
             first = {"dst": dst[:1], "src": src[:1], "wgt": wgt[:1]}
             uop = {name: np.array(elements) for name, elements in first.items()}
             self.emit(product, kernel_accesses(config, product, uop))
-            self._show_all_bits(dst)
+            self._dump_all_bits(dst)
 
-    def _show_all_bits(self, window: range) -> None:
-        self._show(window)
+    def _dump_all_bits(self, window: range) -> None:
+        self._dump(window)
         for more in range(self._slices - 1):
             if more:
                 self.emit(self.kernels[-1].instruction, self.kernels[-1].accesses)
             else:
                 amount = self.config.out_width
                 self._line(Alu, window, alu_opcode=AluOp.SHR, use_immediate=1, immediate=amount)
-            self._show(window)
+            self._dump(window)
 
     def _line(
         self,
@@ -265,6 +269,64 @@ class ProgramBuilder:
             {name: np.array([elements.start]) for name, elements in operands.items()},
         )
 
-    def _show(self, elements: range) -> None:
-        at, self._shown_at = self._shown_at, self._shown_at + len(elements)
+    def _dump(self, elements: range) -> None:
+        at, self._dumped_at = self._dumped_at, self._dumped_at + len(elements)
         self.store(Store(sram_base=elements.start, dram_base=at, x_size=len(elements)))
+
+
+def probe(
+    config: Config, defined: Mapping[Memory, npt.NDArray[np.bool_]], seed: int, origin: int = 0
+) -> ProgramImage:
+    """A program that dumps the scratchpads after another program has run: stores values that
+    depend on every input, weight and accumulator in the windows of `ProgramBuilder`.
+
+    ``defined`` says, per element of INP, WGT and ACC, whether all devices must hold the same value;
+    the other elements are overwritten by loads first.
+    """
+    builder = ProgramBuilder(config, random.Random(f"probe:{seed}:{config}"), origin)
+    for memory, elements in defined.items():
+        for window in builder.windows(config.memory(memory)):
+            holes = np.flatnonzero(~elements[window.start : window.stop])
+            if holes.size:
+                first, last = window.start + int(holes[0]), window.start + int(holes[-1])
+                builder.fill(memory, range(first, last + 1))
+    builder.dump_accumulators()
+    builder.dump_products()
+    builder.emit(Finish(), [])
+    return builder.image()
+
+
+def _random_data(config: Config, chance: random.Random) -> npt.NDArray[np.uint8]:
+    """Random tiles. A quarter of them hold only the lowest scalar; the last ones are small
+    accumulators. With REQUANTIZE the first ones are `PARAMETER_SETS` sets of its parameters.
+    """
+    memories = (config.inp, config.wgt, config.acc)
+    size = max(1 << 16, 2 * _REACH * max(memory.element_bytes for memory in memories))
+    data = np.frombuffer(chance.randbytes(size), np.uint8).copy()
+    # Sums are largest where all factors are the lowest scalar.
+    data[size // 4 : size // 2] = 0x80 if config.inp_width == 8 else 0x88
+    # Small accumulators serve as shift amounts.
+    small = np.array([chance.randint(-40, 40) for _ in range(size // 16)], "<i4")
+    data[-4 * small.size :] = small.view(np.uint8)
+    if config.requantize:
+        lanes = config.acc.rows * config.acc.columns
+        sets = [_parameters(chance) for _ in range(PARAMETER_SETS * lanes)]
+        table = np.array(sets, "<u4").reshape(PARAMETER_SETS, lanes, -1).transpose(0, 2, 1)
+        data[: table.nbytes] = np.ascontiguousarray(table).view(np.uint8).reshape(-1)
+    return data
+
+
+def _parameters(chance: random.Random) -> tuple[int, ...]:
+    """Bias, scale in two parts, and bounds of one lane's requantization, as bits."""
+    bias = chance.choice((0, chance.randint(-3000, 3000), chance.randrange(1 << 32)))
+    # Mostly from 2^-24 to 2^0, so that few results are all zero or out of bounds.
+    mantissa = chance.choice((0, 0, 1, (1 << 23) - 1, *[chance.randrange(1 << 23)] * 4))
+    mantissa |= 1 << 23
+    scale = chance.choice((0, mantissa << 25, *[mantissa << 20 >> chance.randrange(24)] * 8))
+    low, high = sorted(chance.choice((-128, 127, chance.randint(-128, 127))) for _ in range(2))
+    zero_point = chance.choice((0, -128, 127, chance.randint(-128, 127)))
+    # The top byte has the flag of wide sums and ignored bits, all random.
+    bounds = sum(byte % 256 << 8 * at for at, byte in enumerate((zero_point, low, high)))
+    bounds |= chance.randrange(256) << isa.WIDE_BIT
+    upper = scale >> 32 | chance.randrange(1 << 15) << 17
+    return bias % (1 << 32), scale % (1 << 32), upper, bounds

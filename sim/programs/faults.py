@@ -27,9 +27,8 @@ from amaranth_vta.hw.isa import (
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.runtime.device import Fault, Limits, end_in_dram, limit_of
 
-from .image import ProgramImage
+from .image import ProgramImage, limits_of
 from .random_programs import legal_program
-from .tight_limits import limits_of
 
 
 def random_faulty_program(

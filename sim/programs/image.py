@@ -27,7 +27,7 @@ from amaranth_vta.sw.runtime.array_file import (
     FileLimitError,
     write_arrays,
 )
-from amaranth_vta.sw.runtime.device import Limits, limit_of
+from amaranth_vta.sw.runtime.device import Limits, end_in_dram, limit_of
 
 _KEYS = ("config", "dram", "insn_addr", "insn_count")
 _OPTIONAL = ("expected", "origin", "limits", "bases")
@@ -161,6 +161,28 @@ class ProgramImage:
     def instruction_bits(self) -> list[int]:
         """The stream in ``dram``: 128 bits per instruction."""
         return instruction_words(self.dram, self.insn_addr - self.origin, self.insn_count)
+
+
+def limits_of(image: ProgramImage) -> Limits:
+    """The tightest DRAM limits with which a program still runs: per memory, the index after the
+    last element that its legal LOADs and STOREs access; 1 if there are none.
+    """
+    limits = dict.fromkeys(isa.LIMITED, 1)
+    for bits in set(image.instruction_bits()):
+        transfer = transfer_of(image.config, bits)
+        if transfer is not None:
+            memory = isa.limited_as(isa.Memory(transfer.memory))
+            limits[memory] = max(limits[memory], end_in_dram(transfer))
+    return limits
+
+
+def transfer_of(config: Config, bits: int) -> isa.Load | isa.Store | None:
+    """The instruction if it is a legal LOAD or STORE of at least one element, else None."""
+    instructions = isa.instruction_set(config)
+    transfer = instructions.decode(bits)
+    if not isinstance(transfer, isa.Load | isa.Store) or instructions.problem(bits):
+        return None
+    return transfer if transfer.x_size and transfer.y_size else None
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:

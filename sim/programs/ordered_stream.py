@@ -13,9 +13,9 @@ import numpy as np
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Alu, Depthwise, Gemm, Instruction, Load, Memory, Module, Store
-from amaranth_vta.sim.model.observers.false_claims import Claims, unit_of
+from amaranth_vta.sim.model.observers.false_claims import InFlightAccesses, unit_of
 from amaranth_vta.sim.model.observers.observer import Elements
-from amaranth_vta.sim.model.observers.races import Accesses, Clocks
+from amaranth_vta.sim.model.observers.races import Accesses, VectorClocks
 
 # Maximum tokens in a queue, below the hardware limit by the distance that one module may run ahead
 # of another.
@@ -42,11 +42,11 @@ class OrderedStream:
     """Instructions in program order, with the tokens that order their conflicts."""
 
     def __init__(self, config: Config, chance: random.Random) -> None:
-        self.clocks = Clocks()
+        self.clocks = VectorClocks()
         self._chance = chance
         self._entries: list[_Entry] = []
         self._accesses = Accesses(config, 1 << 22)
-        self._claims = Claims(config)
+        self._in_flight = InFlightAccesses(config)
         self._may_overlap = bool(config.overlap)
         self._latest: dict[Module, int] = {}
 
@@ -55,13 +55,13 @@ class OrderedStream:
         module = isa.module_of(instruction)
         after: dict[Module, int] = {}
         for access in accesses:
-            for other, last in self._accesses.met(
+            for other, last in self._accesses.conflicts(
                 module, access.memory, access.elements, access.writes
             ):
                 after[other] = max(after.get(other, -1), int(last.max(initial=-1)))
         pops: set[isa.TokenQueue] = set()
         for other, index in after.items():
-            self._follow(module, other, index, pops)
+            self._order_after(module, other, index, pops)
         for queue, tokens in self.clocks.tokens.items():
             if (
                 queue[1] is module
@@ -69,7 +69,7 @@ class OrderedStream:
                 and tokens
                 and (self._chance.random() < (0.5 if len(tokens) > 4 else 0.1))
             ):
-                self.clocks.take(queue)
+                self.clocks.pop(queue)
                 pops.add(queue)
         pushes = {
             queue
@@ -81,7 +81,7 @@ class OrderedStream:
         if self._may_overlap and isinstance(instruction, Gemm | Alu):
             assert unit is not None
             independent = not any(
-                (self._claims.met(unit, access.elements, access.writes) >= 0).any()
+                (self._in_flight.conflicts(unit, access.elements, access.writes) >= 0).any()
                 for access in claimed
             )
             if independent and self._chance.random() < 0.7:
@@ -89,13 +89,13 @@ class OrderedStream:
         self._append(instruction, pops, pushes)
         if unit is not None:
             for access in claimed:
-                self._claims.note(len(self._entries) - 1, unit, access.elements, access.writes)
+                self._in_flight.record(len(self._entries) - 1, unit, access.elements, access.writes)
         for access in accesses:
-            self._accesses.note(
+            self._accesses.record(
                 len(self._entries) - 1, module, access.memory, access.elements, access.writes
             )
 
-    def pass_on(
+    def forward_tokens(
         self,
         module: Module,
         pops: AbstractSet[isa.TokenQueue] = frozenset(),
@@ -109,12 +109,12 @@ class OrderedStream:
         }
         self._append(nothing[module], pops, pushes)
 
-    def pile_up(self) -> None:
+    def fill_queue(self) -> None:
         """Push hundreds of tokens to a queue, up to the room that it has."""
         queue = self._chance.choice(list(self.clocks.tokens))
         room = TOKENS - len(self.clocks.tokens[queue])
         for _ in range(min(self._chance.randint(200, 700), room)):
-            self.pass_on(queue[0], pushes={queue})
+            self.forward_tokens(queue[0], pushes={queue})
 
     def instructions(self) -> list[Instruction]:
         result = []
@@ -135,48 +135,50 @@ class OrderedStream:
         pops: AbstractSet[isa.TokenQueue],
         pushes: AbstractSet[isa.TokenQueue],
     ) -> None:
-        """Append an instruction whose pops have already been taken from the clocks."""
+        """Append an instruction whose pops have already been applied to the clocks."""
         module = isa.module_of(instruction)
         self._entries.append(_Entry(instruction, set(pops), set(pushes)))
         self._latest[module] = len(self._entries) - 1
-        self._claims.start(instruction)
+        self._in_flight.start(instruction)
         self.clocks.advance(module, len(self._entries) - 1)
         for queue in pushes:
-            self.clocks.give(queue)
+            self.clocks.push(queue)
 
-    def _follow(self, module: Module, other: Module, index: int, pops: set[isa.TokenQueue]) -> None:
+    def _order_after(
+        self, module: Module, other: Module, index: int, pops: set[isa.TokenQueue]
+    ) -> None:
         """Order the next instruction of ``module`` after instruction ``index`` of ``other``.
 
         ``pops`` collects the tokens that the next instruction pops. It pops at most one per queue;
         further tokens are popped by empty instructions before it.
         """
-        if self.clocks.known[module][other] >= index:
+        if self.clocks.retired[module][other] >= index:
             return
         # Load and store exchange no tokens directly, only through compute.
         via = other if Module.COMPUTE in (module, other) else Module.COMPUTE
         queue = (via, module)
-        if not any(known[other] >= index for known in self.clocks.tokens[queue]):
+        if not any(retired[other] >= index for retired in self.clocks.tokens[queue]):
             if via is not other:
                 passed: set[isa.TokenQueue] = set()
-                self._follow(via, other, index, passed)
+                self._order_after(via, other, index, passed)
                 if passed:
-                    self.pass_on(via, pops=passed)
+                    self.forward_tokens(via, pops=passed)
             self._push(queue)
-        while self.clocks.known[module][other] < index:
+        while self.clocks.retired[module][other] < index:
             if queue in pops:
-                self.pass_on(module, pops=pops)
+                self.forward_tokens(module, pops=pops)
                 pops.clear()
-            self.clocks.take(queue)
+            self.clocks.pop(queue)
             pops.add(queue)
 
     def _push(self, queue: isa.TokenQueue) -> None:
         """Push a token after all instructions of the producer so far."""
         latest = self._entries[self._latest[queue[0]]]
         if queue in latest.pushes:
-            self.pass_on(queue[0], pushes={queue})
+            self.forward_tokens(queue[0], pushes={queue})
         else:
             latest.pushes.add(queue)
-            self.clocks.give(queue)
+            self.clocks.push(queue)
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def kernel_accesses(
 ) -> list[MemoryAccess]:
     """Accesses of a GEMM or ALU instruction with these micro-op fields: writes, then reads."""
 
-    def touched(name: str) -> Elements:
+    def operands(name: str) -> Elements:
         outer, inner = np.divmod(
             np.arange(instruction.iter_out * instruction.iter_in), instruction.iter_in
         )
@@ -204,15 +206,15 @@ def kernel_accesses(
         )
         return (offset[:, np.newaxis] + uops[name]).reshape(-1)
 
-    accesses = [MemoryAccess("ACC", touched("dst"), writes=True)]
+    accesses = [MemoryAccess("ACC", operands("dst"), writes=True)]
     if isinstance(instruction, Alu) and not instruction.use_immediate:
-        accesses.append(MemoryAccess("ACC", touched("src"), writes=False))
+        accesses.append(MemoryAccess("ACC", operands("src"), writes=False))
         for at in range(1, config.alu_sources(isa.AluOp(instruction.alu_opcode))):
-            accesses.append(MemoryAccess("ACC", touched("src") + at, writes=False))
+            accesses.append(MemoryAccess("ACC", operands("src") + at, writes=False))
         if instruction.factor is not None:
             accesses.append(MemoryAccess("ACC", np.array([instruction.factor]), writes=False))
     if isinstance(instruction, Gemm) and not instruction.reset:
         for at in range(config.taps if isinstance(instruction, Depthwise) else 1):
-            accesses.append(MemoryAccess("INP", touched("src") + at, writes=False))
-        accesses.append(MemoryAccess("WGT", touched("wgt"), writes=False))
+            accesses.append(MemoryAccess("INP", operands("src") + at, writes=False))
+        accesses.append(MemoryAccess("WGT", operands("wgt"), writes=False))
     return accesses

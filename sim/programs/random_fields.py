@@ -1,4 +1,6 @@
-"""Random fields of instructions and micro-ops, limited to elements that a program may access."""
+"""Random fields of instructions and micro-ops, limited to elements that a program may access, and
+random instructions that access none.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,23 @@ import random
 import numpy as np
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.isa import Load, Memory
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import (
+    Alu,
+    Depthwise,
+    Forward,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Multiply,
+    Store,
+)
 from amaranth_vta.sim.model.observers.observer import Elements
 from amaranth_vta.sw.runtime.device import end_in_dram
+
+X_PADS = ("x_pad_0", "x_pad_1")
+_PADS = ("y_pad_0", "y_pad_1", *X_PADS)
 
 
 def random_rows(
@@ -18,7 +34,6 @@ def random_rows(
     """Sizes, stride and padding of a transfer of 1 to ``elements`` elements that spans at most
     ``available`` elements in memory.
     """
-    pads = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
     while True:
         fields = {
             "x_size": chance.choice((1, 1, 2, 3, 4, 5, 8, chance.randint(1, elements))),
@@ -33,7 +48,7 @@ def random_rows(
             )
         )
         if padded and chance.random() < 0.4:
-            fields |= {pad: chance.choice((0, 1, 2, chance.randrange(16))) for pad in pads}
+            fields |= {pad: chance.choice((0, 1, 2, chance.randrange(16))) for pad in _PADS}
             fields["y_size"] = chance.choice((0, fields["y_size"], fields["y_size"]))
         load = Load(memory=Memory.INP, **fields)
         if 0 < load.elements <= elements and end_in_dram(load) <= available:
@@ -118,3 +133,40 @@ def outside(window: range, table: range) -> range:
     """The longer of the parts of ``window`` before and after ``table``."""
     before = range(window.start, min(window.stop, table.start))
     return max(before, range(max(window.start, table.stop), window.stop), key=len)
+
+
+def empty_instruction(config: Config, chance: random.Random) -> Instruction:
+    """An instruction that accesses no memory and only passes on tokens; all other fields are
+    random.
+    """
+    anything = {
+        "sram_base": chance.randrange(1 << 16),
+        "dram_base": chance.randrange(1 << 32),
+        "x_stride": chance.randrange(1 << 16),
+    }
+    pads = {name: chance.randrange(16) for name in _PADS}
+    top = config.uop.depth
+    empty: dict[str, int] = chance.choice(
+        (
+            {"uop_begin": top - 1, "uop_end": 2 * top - 1, "iter_out": 0, "iter_in": 9},
+            {"uop_begin": 0, "uop_end": 2 * top - 1, "iter_out": (1 << 14) - 1, "iter_in": 0},
+            {"uop_begin": top - 1, "uop_end": top - 1},
+            {"uop_begin": top - 1, "uop_end": 1, "iter_in": (1 << 14) - 1},
+        )
+    )
+    memory = chance.choice((Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT))
+    rows = chance.randrange(1 << 16)
+    operations = [*isa.BASE_ALU_OPS, *isa.extended_alu_ops(config.extensions)]
+    return chance.choice(
+        (
+            Load(memory=memory, x_size=0, y_size=rows, **anything, **pads),
+            Load(memory=memory, x_size=rows, y_size=0, **anything),
+            Store(x_size=0, y_size=rows, **anything),
+            Store(x_size=rows, y_size=0, **anything),
+            Gemm(**empty),
+            Alu(alu_opcode=chance.choice(operations), **empty),
+            *([Multiply(**empty)] if config.overwrite else []),
+            *([Forward(x_size=0, y_size=rows, **anything)] if config.forward else []),
+            *([Depthwise(overwrite=1, **empty)] if config.depthwise else []),
+        )
+    )

@@ -1,8 +1,8 @@
 """Random programs for any configuration, each with its expected result.
 
 `random_program` builds legal programs whose result does not depend on the execution order: the
-generator tracks the happens-before knowledge of each module and adds a token, or an instruction
-that only forwards one, where needed. Loads, kernels and stores work at both ends of every
+generator keeps vector clocks of the modules and adds a token, or an instruction that only forwards
+one, where two instructions conflict. Loads, kernels and stores work at both ends of every
 scratchpad and around its inner borders; tokens accumulate. Corner cases are covered: empty ranges
 and rows, random values in ignored fields, overlapping rows, padding of every memory, shifts by any
 amount, dependent consecutive micro-ops, destinations half a scratchpad apart. Programs use all
@@ -35,13 +35,12 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.model.observers.observer import Elements
 from amaranth_vta.sw.runtime.device import end_in_dram
 
-from .builder import WINDOW, ProgramBuilder
-from .empty_instructions import empty_instruction
+from .builder import PARAMETER_SETS, WINDOW, ProgramBuilder
 from .image import ProgramImage
 from .ordered_stream import LoadedKernel
-from .random_data import PARAMETER_SETS
 from .random_fields import (
     chained_operand,
+    empty_instruction,
     many_rows,
     outside,
     random_immediate,
@@ -105,16 +104,16 @@ class _Generator(ProgramBuilder):
             for window in self.windows(self.config.memory(memory)):
                 self.fill(memory, window)
         makers = self._makers()
-        pile_up = sorted(self.chance.sample(range(length), min(length, 2))) if deep_tokens else []
+        fills = sorted(self.chance.sample(range(length), min(length, 2))) if deep_tokens else []
         for step in range(length):
-            if step in pile_up:
-                self.stream.pile_up()
+            if step in fills:
+                self.stream.fill_queue()
             self.chance.choices(*zip(*makers, strict=True))[0]()
         if self.chance.random() < 0.3:
-            self.show_accumulators()
-            self.show_products()
+            self.dump_accumulators()
+            self.dump_products()
         else:
-            self.show_low_bits()
+            self.dump_low_bits()
         self.emit(Finish(), [])
         return self.image()
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
-from .image import ProgramImage
-from .transfers import transfer_of
+from .image import ProgramImage, transfer_of
 
 # Bases are multiples of this, the widest bus word, or of a larger element.
 _ALIGNMENT = 64

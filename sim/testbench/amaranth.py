@@ -18,7 +18,7 @@ from amaranth.lib import data
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.levelized import simulator
+from amaranth_vta.sim.amaranth_internals.simulator import simulator
 
 Pauses = Callable[[], bool]
 """Says, once per cycle, whether to wait in that cycle."""

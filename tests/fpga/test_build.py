@@ -19,7 +19,7 @@ from amaranth_vta.cli import invoke
 from amaranth_vta.fpga import build as flow
 from amaranth_vta.fpga.tools import Call
 from amaranth_vta.sim.cache import ToolchainError
-from amaranth_vta.sw.boards import mapped
+from amaranth_vta.sw.board_drivers import mapped
 
 CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 50, "DP16KD": 3, "IB": 2}
 UTILIZATION = {"TRELLIS_COMB": 130, "TRELLIS_FF": 50, "DP16KD": 3, "MULT18X18D": 3, "DCCA": 1}

@@ -15,7 +15,7 @@ from amaranth_vta.hw.boards.sdram.chip import SdramChip
 from amaranth_vta.hw.boards.sdram.memory import SdramMemory
 from amaranth_vta.hw.boards.sdram.simulated import SimulatedSdram
 from amaranth_vta.hw.bus.axi import AXI4Signature
-from amaranth_vta.sim.levelized import simulator
+from amaranth_vta.sim.amaranth_internals.simulator import simulator
 
 ON_CHIP_BYTES = 8192
 CLOCK_HZ = 50_000_000

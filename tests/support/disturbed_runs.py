@@ -21,11 +21,9 @@ from amaranth_vta.sim.fuzz.reference import Reference, reference_of
 from amaranth_vta.sim.machine.dram import MemoryTiming, ProtocolError, memory_timing
 from amaranth_vta.sim.machine.host import StuckError
 from amaranth_vta.sim.memory import instruction_words
-from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.image import ProgramImage, limits_of, transfer_of
 from amaranth_vta.sim.programs.random_programs import legal_program
 from amaranth_vta.sim.programs.relocation import random_relocation, relocated
-from amaranth_vta.sim.programs.tight_limits import limits_of
-from amaranth_vta.sim.programs.transfers import transfer_of
 from amaranth_vta.sw.runtime.device import end_in_dram, limit_of
 
 from .register_bench import RegisterBench

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kept.hpp"
+#include "cache.hpp"
 #include "parameters.hpp"
 
 namespace estimate {
@@ -84,13 +84,13 @@ class Walk {
         Time read = from;
         loops.ends_slowly = false;
         if (reads_ahead(src)) {
-            if (src != kept && !is_read_early(src)) {
+            if (src != held && !is_read_early(src)) {
                 // In a cycle of its own.
                 loops.ends_slowly = true;
                 read = std::max(at + 1, readable(src));
                 from = std::max(from, read + 1);
             }
-            kept = src == dst ? NONE : src;
+            held = src == dst ? NONE : src;
             loops.sources |= upper(src) ? 2 : 1;
         }
         at = from;
@@ -181,7 +181,7 @@ class Walk {
     const LoopCommand& command;
     Loops& loops;
     Time at = -1;
-    std::int64_t parameters_of = -1, kept = NONE, last_dst = NONE;
+    std::int64_t parameters_of = -1, held = NONE, last_dst = NONE;
     std::array<std::int32_t, RECENT> dsts, srcs;  // half as wide, for vectors of the compiler
     std::array<Time, RECENT> taken;
     std::size_t count = 0;
@@ -196,37 +196,37 @@ class Profiles {
     void reload() { generation++; }
 
     // A new stream begins: what `of` returned before is no longer used.
-    void restart() { kept.limit(); }
+    void restart() { cache.limit(); }
 
     // Of the instruction whose bits, as far as they matter here, are `key`; `command` decodes it.
     template <typename Decode>
     const Loops* of(const Key& key, std::span<const std::uint32_t> uops, Decode command) {
-        auto& place = kept.place(key);
-        const bool is_known = place.value && place.key == key;
-        if (is_known && place.value->generation == generation) return &place.value->loops;
-        return find(place, is_known, key, uops, command());
+        auto& entry = cache.entry(key);
+        const bool is_known = entry.value && entry.key == key;
+        if (is_known && entry.value->generation == generation) return &entry.value->loops;
+        return find(entry, is_known, key, uops, command());
     }
 
   private:
     // Loops, the micro-ops that they were evaluated with, and when these were last seen.
-    struct Known {
+    struct Profile {
         Loops loops;
         std::vector<std::uint32_t> uops;
         std::uint64_t generation;
     };
 
-    [[gnu::noinline]] const Loops* find(Kept<Known>::Place& place, bool is_known, const Key& key,
+    [[gnu::noinline]] const Loops* find(Cache<Profile>::Entry& entry, bool is_known, const Key& key,
                                         std::span<const std::uint32_t> uops, const LoopCommand& command) {
         const bool is_legal = command.uop_begin < command.uop_end && command.uop_end <= std::int64_t(uops.size());
         const auto used = is_legal ? uops.subspan(command.uop_begin, command.uop_end - command.uop_begin)
                                    : std::span<const std::uint32_t>();
-        if (!is_known || !std::ranges::equal(place.value->uops, used)) {
-            Known& known = kept.add(place, key);
-            known.uops.assign(used.begin(), used.end());
-            fill(known.loops, command, uops);
+        if (!is_known || !std::ranges::equal(entry.value->uops, used)) {
+            Profile& profile = cache.add(entry, key);
+            profile.uops.assign(used.begin(), used.end());
+            fill(profile.loops, command, uops);
         }
-        place.value->generation = generation;
-        return &place.value->loops;
+        entry.value->generation = generation;
+        return &entry.value->loops;
     }
 
     static std::int64_t get(std::uint64_t uop, const Field& field) { return field.of(&uop); }
@@ -293,7 +293,7 @@ class Profiles {
     const Parameters& parameters;
     const Fields& fields;
     std::uint64_t generation = 0;  // of micro-ops
-    Kept<Known> kept;
+    Cache<Profile> cache;
 };
 
 }  // namespace estimate

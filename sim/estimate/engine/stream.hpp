@@ -70,9 +70,9 @@ class Stream {
     void decode_transfer(Instruction& found) {
         found.unit = TRANSFER_UNIT;
         const Key key = this->key(shape_key);
-        auto& place = shapes.place(key);
-        if (!place.value || place.key != key) fill(shapes.add(place, key));
-        const Shape& shape = *place.value;
+        auto& entry = shapes.entry(key);
+        if (!entry.value || entry.key != key) fill(shapes.add(entry, key));
+        const Shape& shape = *entry.value;
         Transfer& transfer = found.transfer;
         transfer.shape = &shape;
         transfer.base = get(fields.memory.sram_base);
@@ -213,7 +213,7 @@ class Stream {
     const int log_bus;
     std::vector<std::uint32_t> uops;
     Profiles profiles;
-    Kept<Shape> shapes;
+    Cache<Shape> shapes;
     const Key gemm_key, alu_key, shape_key;
     const std::uint8_t *memory = nullptr, *next = nullptr, *end = nullptr;
     std::uint64_t bytes = 0;

@@ -222,11 +222,14 @@ def translate(verilog: str, harness: Harness, flags: tuple[str, ...], folder: Pa
     (folder / "vta.v").write_text(verilog, encoding="utf-8")
     top: Command = ("--top-module", "vta", folder / "vta.v")
     if harness.pins is not None:
-        bus = _BUS.search(verilog)
-        if bus is None:
+        # Imported here, since importing Amaranth takes seconds.
+        from amaranth_vta.sim.amaranth_internals.yosys import input_bits
+
+        bus_bits = input_bits(verilog, "m_axi_rdata")
+        if bus_bits is None:
             raise ToolchainError("the Verilog has no input m_axi_rdata, so it is not the machine's")
-        bits = f"-GBUS_BITS={int(bus[1]) + 1}"
-        top = ("--top-module", "pins", bits, harness.pins, folder / "vta.v")
+        parameter = f"-GBUS_BITS={bus_bits}"
+        top = ("--top-module", "pins", parameter, harness.pins, folder / "vta.v")
     command: Command = (root / "bin" / "verilator_bin", *flags, "--prefix", "Vtop", *top)
     environment = {"VERILATOR_ROOT": str(root)}
     run_tool((*command, "--Mdir", folder), "Verilator refuses the design", environment)
@@ -321,7 +324,6 @@ _UNOPTIMIZED = """\
 #pragma GCC optimize ("O0")
 #endif
 """
-_BUS = re.compile(r"input \[(\d+):0\] m_axi_rdata\b")
 _RUNTIME = ("verilated", "verilated_threads")
 
 
@@ -367,12 +369,16 @@ def _hardware_texts() -> tuple[str, ...]:
 
 def hardware_sources() -> list[Path]:
     """Files on which an elaborated design depends."""
-    machine = Path(__file__).resolve().parents[1]
-    hardware = machine.parents[1] / "hw"
+    simulators = Path(__file__).resolve().parents[2]
+    hardware = simulators.parent / "hw"
     return [
         *sorted(hardware.rglob("*.py")),
         *sorted(hardware.rglob("*.sv")),
-        machine / "elaborate.py",
+        simulators / "machine" / "elaborate.py",
+        *(
+            simulators / "amaranth_internals" / f"{name}.py"
+            for name in ("netlist", "port_names", "yosys")
+        ),
     ]
 
 

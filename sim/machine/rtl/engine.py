@@ -92,7 +92,7 @@ class CompiledMachine:
         origin: int = 0,
     ) -> None:
         self._machine: int | None = None
-        self._functions = functions = _load(library)
+        self._library = _load(library)
         self._memory = memory  # keeps it alive: the machine has its address
         parameters = _Timing(
             timing.latency,
@@ -107,98 +107,98 @@ class CompiledMachine:
         if waves is not None:
             Path(waves).open("wb").close()  # the library would not report an error
         path = str(waves).encode() if waves is not None else None
-        self._machine = functions.vta_open(
+        self._machine = self._library.vta_open(
             ctypes.byref(parameters), memory.ctypes.data, memory.nbytes, origin, path
         )
 
     def write_register(self, address: int, value: int) -> None:
-        self._functions.vta_write_register(self._machine, address, value)
+        self._library.vta_write_register(self._machine, address, value)
         self._check()
 
     def read_register(self, address: int) -> int:
         value = ctypes.c_uint32()
-        self._functions.vta_read_register(self._machine, address, ctypes.byref(value))
+        self._library.vta_read_register(self._machine, address, ctypes.byref(value))
         self._check()
         return value.value
 
     def advance(self, most: int) -> bool:
         """Run the clock until the interrupt line is high; returns False after ``most`` cycles."""
-        interrupted: bool = self._functions.vta_advance(self._machine, most)
+        interrupted: bool = self._library.vta_advance(self._machine, most)
         self._check()
         return interrupted
 
     def reset(self) -> None:
         """Assert reset for a few cycles and drop the accesses in flight."""
-        self._functions.vta_reset(self._machine)
+        self._library.vta_reset(self._machine)
 
     @property
     def cycle(self) -> int:
-        return int(self._functions.vta_cycle(self._machine))
+        return int(self._library.vta_cycle(self._machine))
 
     @property
     def run_cycles(self) -> int:
         """Cycles from the last register write to the rise of the interrupt line."""
-        rose: int = self._functions.vta_rose(self._machine)
+        rose: int = self._library.vta_rose(self._machine)
         return rose - self.run_start
 
     @property
     def run_start(self) -> int:
         """Cycle in which the last register write was accepted."""
-        return int(self._functions.vta_start(self._machine))
+        return int(self._library.vta_start(self._machine))
 
     @property
     def silent_cycles(self) -> int:
         """Cycles since the last transfer on the memory bus or the last register write."""
-        moved: int = self._functions.vta_last_moved(self._machine)
-        return self.cycle - max(moved, int(self._functions.vta_start(self._machine)))
+        moved: int = self._library.vta_last_moved(self._machine)
+        return self.cycle - max(moved, int(self._library.vta_start(self._machine)))
 
     @property
     def quiet(self) -> bool:
         """Whether no memory access is in flight."""
-        return bool(self._functions.vta_quiet(self._machine))
+        return bool(self._library.vta_quiet(self._machine))
 
     def take_moments(self) -> np.ndarray:
         """Events since the last call, as `MOMENT`; only if watched."""
         first = ctypes.c_void_p()
-        count = self._functions.vta_moments(self._machine, ctypes.byref(first))
+        count = self._library.vta_moments(self._machine, ctypes.byref(first))
         size = count * MOMENT.itemsize
         moments = np.frombuffer(ctypes.string_at(first, size) if size else b"", MOMENT)
-        self._functions.vta_forget_moments(self._machine)
+        self._library.vta_forget_moments(self._machine)
         return moments
 
     def await_writes(self, addresses: Sequence[int]) -> None:
         """Record from now on when the bytes at ``addresses`` are written, in this order."""
         array = (ctypes.c_uint64 * len(addresses))(*addresses)
-        self._functions.vta_await_writes(self._machine, array, len(addresses))
+        self._library.vta_await_writes(self._machine, array, len(addresses))
 
     def writes_reached(self) -> list[int]:
         """Cycles in which memory answered the awaited writes so far."""
         first = ctypes.POINTER(ctypes.c_uint64)()
-        count = self._functions.vta_writes_reached(self._machine, ctypes.byref(first))
+        count = self._library.vta_writes_reached(self._machine, ctypes.byref(first))
         return first[:count] if count else []
 
     def leave_out(self, addresses: range) -> None:
         """Make memory answer accesses to the bus words at ``addresses`` with errors; an empty range
         restores all.
         """
-        self._functions.vta_leave_out(self._machine, addresses.start, addresses.stop)
+        self._library.vta_leave_out(self._machine, addresses.start, addresses.stop)
 
     @property
     def errors(self) -> int:
         """Number of read words, and of writes, that memory has answered with an error."""
-        return int(self._functions.vta_errors(self._machine))
+        return int(self._library.vta_errors(self._machine))
 
     def close(self) -> None:
         """End the simulation and complete its wave file."""
         if self._machine is not None:
-            self._functions.vta_close(self._machine)
+            self._library.vta_close(self._machine)
             self._machine = None
 
     def __del__(self) -> None:
         self.close()
 
     def _check(self) -> None:
-        problem: bytes = self._functions.vta_problem(self._machine)
+        problem: bytes = self._library.vta_problem(self._machine)
         if problem:
             raise ProtocolError(problem.decode())
 
@@ -219,8 +219,8 @@ class _Timing(ctypes.Structure):
     ]
 
 
-def _load(library: Path) -> ctypes.CDLL:
-    functions = ctypes.CDLL(str(library))
+def _load(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
     machine, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
     for name, result, arguments in (
         ("open", machine, [ctypes.POINTER(_Timing), machine, u64, u64, ctypes.c_char_p]),
@@ -242,6 +242,6 @@ def _load(library: Path) -> ctypes.CDLL:
         ("errors", u64, [machine]),
         ("problem", ctypes.c_char_p, [machine]),
     ):
-        function = getattr(functions, f"vta_{name}")
+        function = getattr(library, f"vta_{name}")
         function.restype, function.argtypes = result, arguments
-    return functions
+    return library

@@ -48,12 +48,12 @@ class FalseClaims(Observer):
 
     def __init__(self, config: Config) -> None:
         self.found: list[FalseClaim] = []
-        self._claims = Claims(config)
+        self._in_flight = InFlightAccesses(config)
         self.begin()
 
     def begin(self) -> None:
         self.found = []
-        self._claims.wait()
+        self._in_flight.wait()
         self._unit: Unit | None = None
         # Elements kept and written by the current instruction.
         self._kept: list[Elements] = []
@@ -65,7 +65,7 @@ class FalseClaims(Observer):
     ) -> None:
         self._unit = unit_of(instruction)
         self._kept, self._written = [], []
-        self._claims.start(instruction)
+        self._in_flight.start(instruction)
 
     def read(self, index: int, memory: str, elements: Elements) -> None:
         self._see(index, memory, elements, writes=False)
@@ -91,11 +91,11 @@ class FalseClaims(Observer):
         # Tokens order loads and stores, and are pushed only when an instruction is done.
         if memory != "ACC" or self._unit is None:
             return
-        last = self._claims.met(self._unit, elements, writes)
+        last = self._in_flight.conflicts(self._unit, elements, writes)
         if (last >= 0).any():
             at = int(np.where(last >= 0, elements, elements.max() + 1).argmin())
             self._find(FalseClaim(int(last[at]), index, int(elements[at])))
-        self._claims.note(index, self._unit, elements, writes)
+        self._in_flight.record(index, self._unit, elements, writes)
 
     def _find(self, claim: FalseClaim) -> None:
         if claim not in self._seen:
@@ -120,7 +120,7 @@ def unit_of(instruction: isa.Instruction) -> Unit | None:
     return None
 
 
-class Claims:
+class InFlightAccesses:
     """For each unit of compute and each accumulator, the last instruction in flight that read it,
     and the last that wrote it; -1 for none.
     """
@@ -149,7 +149,7 @@ class Claims:
                 if other is not unit:
                     last[:] = -1
 
-    def met(self, unit: Unit, elements: Elements, writes: bool) -> Elements:
+    def conflicts(self, unit: Unit, elements: Elements, writes: bool) -> Elements:
         """For each of ``elements``, the last instruction of the other unit that conflicts with an
         access of ``unit``; -1 for none.
         """
@@ -159,5 +159,5 @@ class Claims:
                 last = np.maximum(last, instructions[elements])
         return last
 
-    def note(self, index: int, unit: Unit, elements: Elements, writes: bool) -> None:
+    def record(self, index: int, unit: Unit, elements: Elements, writes: bool) -> None:
         self._last[unit, writes][elements] = index

@@ -58,7 +58,7 @@ class Races(Observer):
 
     def begin(self) -> None:
         self.found = []
-        self._clocks = Clocks()
+        self._clocks = VectorClocks()
         self._accesses = Accesses(self._config, self._memory_bytes)
         self._module = isa.Module.FETCH
         self._stream = range(0)
@@ -71,12 +71,12 @@ class Races(Observer):
     ) -> None:
         self._module = isa.module_of(instruction)
         for queue in pops:
-            self._clocks.take(queue)
+            self._clocks.pop(queue)
 
     def finish(self, index: int, module: isa.Module, pushes: Sequence[isa.TokenQueue]) -> None:
         self._clocks.advance(module, index)
         for queue in pushes:
-            self._clocks.give(queue)
+            self._clocks.push(queue)
 
     def read(self, index: int, memory: str, elements: Elements) -> None:
         self._see(index, memory, elements, writes=False)
@@ -92,41 +92,41 @@ class Races(Observer):
                 self.found.append(Race(first, index, memory, at, over_stream=True))
 
     def _see(self, index: int, memory: str, elements: Elements, writes: bool) -> None:
-        known = self._clocks.known[self._module]
-        for other, last in self._accesses.met(self._module, memory, elements, writes):
-            unordered = last > known[other]
+        retired = self._clocks.retired[self._module]
+        for other, last in self._accesses.conflicts(self._module, memory, elements, writes):
+            unordered = last > retired[other]
             if unordered.any():
                 at = int(np.where(unordered, elements, elements.max() + 1).argmin())
                 first, second = sorted((int(last[at]), index))
                 self.found.append(Race(first, second, memory, int(elements[at])))
-        self._accesses.note(index, self._module, memory, elements, writes)
+        self._accesses.record(index, self._module, memory, elements, writes)
 
 
-class Clocks:
-    """Vector clocks: what each module knows about the progress of the others, from its tokens.
+class VectorClocks:
+    """A vector clock per module and per token.
 
-    ``known[a][b]`` is the last instruction of module ``b`` that is complete whenever ``a`` starts
-    its next one; -1 for none. ``tokens`` holds, per queue and oldest first, what the producer of
-    each token knew when it pushed it.
+    ``retired[a][b]`` is the last instruction of module ``b`` that has retired whenever module ``a``
+    starts its next one; -1 for none. ``tokens`` holds, per queue and oldest first, the clock of the
+    producer when it pushed each token.
     """
 
     def __init__(self) -> None:
-        self.known = {module: dict.fromkeys(isa.Module, -1) for module in isa.Module}
+        self.retired = {module: dict.fromkeys(isa.Module, -1) for module in isa.Module}
         self.tokens: dict[isa.TokenQueue, deque[dict[isa.Module, int]]] = {
             queue: deque() for queue in isa.TOKEN_QUEUES
         }
 
     def advance(self, module: isa.Module, index: int) -> None:
-        """``module`` has completed instruction ``index``."""
-        self.known[module][module] = index
+        """``module`` has retired instruction ``index``."""
+        self.retired[module][module] = index
 
-    def give(self, queue: isa.TokenQueue) -> None:
-        self.tokens[queue].append(dict(self.known[queue[0]]))
+    def push(self, queue: isa.TokenQueue) -> None:
+        self.tokens[queue].append(dict(self.retired[queue[0]]))
 
-    def take(self, queue: isa.TokenQueue) -> None:
-        known = self.known[queue[1]]
+    def pop(self, queue: isa.TokenQueue) -> None:
+        retired = self.retired[queue[1]]
         for other, last in self.tokens[queue].popleft().items():
-            known[other] = max(known[other], last)
+            retired[other] = max(retired[other], last)
 
 
 class Accesses:
@@ -137,10 +137,10 @@ class Accesses:
             memory.name: memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc)
         }
         self._sizes["DRAM"] = memory_bytes
-        # Indices are stored plus 1, so that zero pages of unaccessed memory are never touched.
+        # Indices are stored plus 1, so that zero pages of unaccessed memory are never allocated.
         self._last: dict[tuple[str, isa.Module, bool], Elements] = {}
 
-    def met(
+    def conflicts(
         self, module: isa.Module, memory: str, elements: Elements, writes: bool
     ) -> Iterator[tuple[isa.Module, Elements]]:
         """For each other module, its last instruction that conflicts with an access of ``module``,
@@ -150,7 +150,7 @@ class Accesses:
             if where == memory and other is not module and (writes or other_writes):
                 yield other, last[elements] - 1
 
-    def note(
+    def record(
         self, index: int, module: isa.Module, memory: str, elements: Elements, writes: bool
     ) -> None:
         key = (memory, module, writes)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amaranth_vta.hw.boards.link import Link
-from amaranth_vta.sim.levelized import simulator
+from amaranth_vta.sim.amaranth_internals.simulator import simulator
 
 GAP = 200
 READ, WRITE, FILL, IDENTIFY = 1, 2, 3, 0

@@ -8,7 +8,7 @@ import pytest
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.devices import PARTS, open_device
-from amaranth_vta.sim.machine.skipping import without
+from amaranth_vta.sim.machine.skipping import without_part
 from amaranth_vta.sim.programs.random_programs import random_program
 
 UNITS = {"gemm": isa.Gemm, "alu": isa.Alu}
@@ -24,7 +24,7 @@ def test_only_instructions_of_the_part_are_changed_and_they_keep_their_tokens(
     instructions = isa.instruction_set(config)
     before = image.instruction_bits()
     words = np.array([[bits & (1 << 64) - 1, bits >> 64] for bits in before], np.uint64)
-    after = [int(low) | int(high) << 64 for low, high in without(config, words, part)]
+    after = [int(low) | int(high) << 64 for low, high in without_part(config, words, part)]
     changed = 0
     for old_bits, new_bits in zip(before, after, strict=True):
         old, new = instructions.decode(old_bits), instructions.decode(new_bits)

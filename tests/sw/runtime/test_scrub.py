@@ -9,7 +9,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import Memory
 from amaranth_vta.sim.devices import open_device
-from amaranth_vta.sim.programs.probe import probe
+from amaranth_vta.sim.programs.builder import probe
 from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.runtime.device import Device
 from amaranth_vta.sw.runtime.scrub import scrub_stream

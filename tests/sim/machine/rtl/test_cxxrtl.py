@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.amaranth_internals.cxxrtl_output import split
 from amaranth_vta.sim.devices import DeviceError, open_device
-from amaranth_vta.sim.machine.rtl.cxxrtl import machine_cxx, split
+from amaranth_vta.sim.machine.rtl.cxxrtl import machine_cxx
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import RunResult

@@ -7,9 +7,14 @@ import os
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import Progress
-from amaranth_vta.sw.boards.device import BoardDevice
-from amaranth_vta.sw.boards.mapped import KINDS, open_mapped
-from amaranth_vta.sw.boards.transport import BoardError, SerialTransport, Transport, open_line
+from amaranth_vta.sw.board_drivers.device import BoardDevice
+from amaranth_vta.sw.board_drivers.mapped import KINDS, open_mapped
+from amaranth_vta.sw.board_drivers.transport import (
+    BoardError,
+    SerialTransport,
+    Transport,
+    open_line,
+)
 
 from .simulated import DEFAULT_BOARD, SimulatedBoard
 

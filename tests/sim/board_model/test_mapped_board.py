@@ -20,17 +20,17 @@ from amaranth_vta.cli import invoke
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.registers import IDENTITY, REGISTERS, VERSION, WORD_BYTES
-from amaranth_vta.sim.board.device import open_board
+from amaranth_vta.sim.board_model.device import open_board
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.machine.rtl.build import machine_library
 from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import random_program
-from amaranth_vta.sw.boards import mapped
-from amaranth_vta.sw.boards.device import BoardDevice
-from amaranth_vta.sw.boards.mapped import MappedTransport, map_words, open_mapped
-from amaranth_vta.sw.boards.transport import BoardError
+from amaranth_vta.sw.board_drivers import mapped
+from amaranth_vta.sw.board_drivers.device import BoardDevice
+from amaranth_vta.sw.board_drivers.mapped import MappedTransport, map_words, open_mapped
+from amaranth_vta.sw.board_drivers.transport import BoardError
 from amaranth_vta.sw.runtime.device import Fault
 from amaranth_vta.sw.runtime.driver import MismatchError
 

@@ -15,14 +15,14 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS
-from amaranth_vta.sim.board.simulated import SimulatedBoard
+from amaranth_vta.sim.board_model.simulated import SimulatedBoard
 from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.builder import probe
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.probe import probe
 from amaranth_vta.sim.programs.random_programs import random_program
-from amaranth_vta.sw.boards.device import BoardDevice
-from amaranth_vta.sw.boards.link import LinkError
-from amaranth_vta.sw.boards.transport import BoardError, SerialTransport, open_line
+from amaranth_vta.sw.board_drivers.device import BoardDevice
+from amaranth_vta.sw.board_drivers.link import LinkError
+from amaranth_vta.sw.board_drivers.transport import BoardError, SerialTransport, open_line
 from amaranth_vta.sw.runtime.device import Fault
 from amaranth_vta.sw.runtime.driver import MismatchError
 from amaranth_vta.sw.runtime.scrub import scrub_stream

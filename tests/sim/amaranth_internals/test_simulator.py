@@ -14,7 +14,7 @@ from amaranth.lib.memory import Memory
 from amaranth.sim import Simulator
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sim.levelized import simulator
+from amaranth_vta.sim.amaranth_internals.simulator import simulator
 from amaranth_vta.sim.machine import pysim
 from amaranth_vta.sim.programs.random_programs import random_program
 

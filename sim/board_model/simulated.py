@@ -13,7 +13,7 @@ from pathlib import Path
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import Harness, Progress, design_library, kept_design
-from amaranth_vta.sw.boards.transport import BoardError
+from amaranth_vta.sw.board_drivers.transport import BoardError
 
 HARNESS = Harness(Path(__file__).with_name("harness.cpp"))
 # The board simulated by default.
@@ -39,17 +39,16 @@ class SimulatedBoard:
         self, config: Config, progress: Progress | None = None, board: str = DEFAULT_BOARD
     ) -> None:
         self._board = None
-        functions = _load(board_library(config, progress, board))
-        self._functions = functions
+        self._library = _load(board_library(config, progress, board))
         self._stop = ctypes.c_int(0)
-        self._board = functions.board_open(DIVISOR)
+        self._board = self._library.board_open(DIVISOR)
         self._line, self._host_end = os.openpty()
         tty.setraw(self._host_end)
         os.set_blocking(self._line, False)
         self.port = os.ttyname(self._host_end)
         # The clock runs in C++, without holding Python's lock.
         self._clock = threading.Thread(
-            target=functions.board_serve,
+            target=self._library.board_serve,
             args=(self._board, self._line, ctypes.byref(self._stop)),
             daemon=True,
         )
@@ -57,7 +56,7 @@ class SimulatedBoard:
 
     @property
     def cycle(self) -> int:
-        return int(self._functions.board_cycle(self._board))
+        return int(self._library.board_cycle(self._board))
 
     def close(self) -> None:
         """End the simulation and close the port."""
@@ -66,7 +65,7 @@ class SimulatedBoard:
             self._clock.join()
             os.close(self._line)
             os.close(self._host_end)
-            self._functions.board_close(self._board)
+            self._library.board_close(self._board)
             self._board = None
 
     def __del__(self) -> None:
@@ -92,8 +91,8 @@ def board_library(
     return design_library(kept_design(key, elaborate, progress), HARNESS, progress=progress)
 
 
-def _load(library: Path) -> ctypes.CDLL:
-    functions = ctypes.CDLL(str(library))
+def _load(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
     board = ctypes.c_void_p
     for name, result, arguments in (
         ("open", board, [ctypes.c_uint]),
@@ -101,6 +100,6 @@ def _load(library: Path) -> ctypes.CDLL:
         ("serve", None, [board, ctypes.c_int, ctypes.POINTER(ctypes.c_int)]),
         ("cycle", ctypes.c_uint64, [board]),
     ):
-        function = getattr(functions, f"board_{name}")
+        function = getattr(library, f"board_{name}")
         function.restype, function.argtypes = result, arguments
-    return functions
+    return library

