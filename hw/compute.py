@@ -21,6 +21,7 @@ from .fabric.decode import Decoder
 from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
 from .fabric.structures import instruction_layout, is_for_load, is_illegal
+from .microarchitecture import Microarchitecture
 
 
 class Unit(enum.Enum, shape=2):
@@ -58,9 +59,15 @@ class Compute(wiring.Component):
     out_read : low bits of the accumulators for store, `depth` elements of OUT
     """
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = TOGETHER,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
@@ -88,14 +95,15 @@ class Compute(wiring.Component):
             config,
             isa.Module.COMPUTE,
             [isa.Cause.BUS_ERROR, isa.Cause.INDEX_OUT_OF_RANGE, isa.Cause.INDEX_OUT_OF_RANGE],
+            self._choices,
         )
-        m.submodules.decoder = decoder = Decoder(config, len(Unit) - 1)
-        loader = Loader(config, _MEMORIES)
+        m.submodules.decoder = decoder = Decoder(config, len(Unit) - 1, self._choices)
+        loader = Loader(config, _MEMORIES, self._choices)
         m.submodules.loader = self._groups.member("compute_dma", loader)
         self._groups.activate(m, "compute_dma", loader.active)
         m.submodules.loops = loops = Loops(config)
-        m.submodules.gemm = gemm = GemmUnit(config, self._groups)
-        m.submodules.alu = alu = AluUnit(config, self._groups)
+        m.submodules.gemm = gemm = GemmUnit(config, self._groups, self._choices)
+        m.submodules.alu = alu = AluUnit(config, self._groups, self._choices)
         order.connect(m, self, decoder)
         connect(m, loader.read, flipped(self.read))
         connect(m, loops.gemm, gemm.i)

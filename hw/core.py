@@ -20,6 +20,7 @@ from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH, Limits
 from .fetch import Fetch
 from .instructions import InstructionQueues
 from .load import Load
+from .microarchitecture import Microarchitecture
 from .registers import COUNTER_WIDTH, COUNTERS
 from .store import Store
 
@@ -79,9 +80,15 @@ class Core(wiring.Component):
     # then: two cycles would suffice.
     _QUIET_CYCLES = 3
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = TOGETHER,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         bus = 8 * config.bus_bytes
         super().__init__(
             {
@@ -184,12 +191,12 @@ class Core(wiring.Component):
         return m
 
     def _add_modules(self, machine: Module) -> "_Parts":
-        config = self._config
-        machine.submodules.fetch = fetch = Fetch(config)
-        machine.submodules.load = load = Load(config, self._groups)
-        machine.submodules.compute = compute = Compute(config, self._groups)
-        machine.submodules.store = store = Store(config, self._groups)
-        machine.submodules.queues = queues = InstructionQueues(config)
+        config, groups, choices = self._config, self._groups, self._choices
+        machine.submodules.fetch = fetch = Fetch(config, choices)
+        machine.submodules.load = load = Load(config, groups, choices)
+        machine.submodules.compute = compute = Compute(config, groups, choices)
+        machine.submodules.store = store = Store(config, groups, choices)
+        machine.submodules.queues = queues = InstructionQueues(config, choices)
         machine.submodules.arbiter = arbiter = ReadArbiter(8 * config.bus_bytes)
         connect(machine, fetch.read, arbiter.fetch)
         connect(machine, load.read, arbiter.load)

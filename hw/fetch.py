@@ -21,7 +21,8 @@ from .fabric.structures import (
     instruction_layout,
     is_for_load,
 )
-from .timing import FETCH_BURST_BYTES, is_small
+from .microarchitecture import Microarchitecture, Storage
+from .timing import FETCH_BURST_BYTES
 
 
 class Fetch(wiring.Component):
@@ -52,8 +53,9 @@ class Fetch(wiring.Component):
     activity : of `FetchActivity`
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, choices: Microarchitecture | None = None) -> None:
         self._config = config
+        self._choices = choices or Microarchitecture.of(config)
         self._address_width, self._index_width = address_width(config), index_width(config)
         entry = stream.Signature(QueueEntry)
         super().__init__(
@@ -81,9 +83,10 @@ class Fetch(wiring.Component):
         word_bytes = max(bus_bytes, isa.INSTRUCTION_BYTES)
         words = 2 * FETCH_BURST_BYTES // word_bytes
         word = data.StructLayout({"bits": unsigned(8 * word_bytes), "error": 1})
-        m.submodules.buffer = buffer = Queue(word, words, in_block_ram=is_small(self._config))
+        in_block_ram = self._choices.fetch_buffer is Storage.BLOCK_RAM
+        m.submodules.buffer = buffer = Queue(word, words, in_block_ram=in_block_ram)
         self._decisive = buffer.o.payload
-        if is_small(self._config):
+        if in_block_ram:
             self._decisive = self._keep_in_luts(m, buffer, words)
 
         # Streams longer than DRAM all end at the end of DRAM.

@@ -13,7 +13,7 @@ from .config import Config
 from .dma.extent import CheckedEntry, ExtentChecker
 from .fabric.counting import counted, stays_above
 from .fabric.structures import Limits, QueueEntry
-from .timing import is_small
+from .microarchitecture import Microarchitecture, Storage
 
 _NAMES = tuple(
     module.name.lower() for module in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
@@ -27,14 +27,15 @@ class InstructionQueues(wiring.Component):
     At most `isa.QUEUE_DEPTH` instructions per module are unretired.
 
     Timing: into an empty queue, an instruction is available four cycles after dispatch and its
-    successor a cycle later. In a small machine, with queues in block RAM, it is available after six
-    cycles and its successor three cycles later, or more when other modules are served first::
+    successor a cycle later. With `Microarchitecture.instruction_queues` in block RAM, it is
+    available after six cycles and its successor three cycles later, or more when other modules are
+    served first::
 
         compute              i   j
         compute_out                          i   j
         taken                                1   1
-        small:compute_out                            i           j
-        small:taken                                  1           1
+        block RAM:compute_out                        i           j
+        block RAM:taken                              1           1
 
     Ports
     -----
@@ -46,8 +47,9 @@ class InstructionQueues(wiring.Component):
     settled : nothing is in transit: each module is offered its next instruction, or has none
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, choices: Microarchitecture | None = None) -> None:
         self._config = config
+        self._choices = choices or Microarchitecture.of(config)
         super().__init__(
             {
                 "limits": In(Limits()),
@@ -72,7 +74,7 @@ class InstructionQueues(wiring.Component):
         passing = self._admit(m, checker)
         puts = Signal(len(_NAMES))
         m.d.comb += puts.eq(Mux(checker.o.valid, 1 << passing, 0))
-        if is_small(self._config):
+        if self._choices.instruction_queues is Storage.BLOCK_RAM:
             settled = self._queue_in_block_ram(m, checker, puts)
         else:
             self._queue_in_luts(m, checker, puts)

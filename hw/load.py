@@ -15,6 +15,7 @@ from .fabric.buffer import geometry
 from .fabric.decode import Decoder
 from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
+from .microarchitecture import Microarchitecture
 
 _MEMORIES = isa.LOADED_BY_LOAD
 
@@ -33,9 +34,15 @@ class Load(wiring.Component):
     moved : as in `Loader`
     """
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = TOGETHER,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         super().__init__(
             {
                 **ModuleSignature(isa.Module.LOAD).members,
@@ -49,9 +56,11 @@ class Load(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.order = order = InOrder(self._config, isa.Module.LOAD, [isa.Cause.BUS_ERROR])
-        m.submodules.decoder = decoder = Decoder(self._config, units=1)
-        loader = Loader(self._config, _MEMORIES)
+        m.submodules.order = order = InOrder(
+            self._config, isa.Module.LOAD, [isa.Cause.BUS_ERROR], self._choices
+        )
+        m.submodules.decoder = decoder = Decoder(self._config, units=1, choices=self._choices)
+        loader = Loader(self._config, _MEMORIES, self._choices)
         m.submodules.loader = self._groups.member("load_dma", loader)
         self._groups.activate(m, "load_dma", loader.active)
         order.connect(m, self, decoder)

@@ -17,6 +17,7 @@ from .fabric.decode import Decoder
 from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
 from .fabric.structures import ADDRESS_WIDTH, instruction_layout
+from .microarchitecture import Microarchitecture
 
 
 class Store(wiring.Component):
@@ -37,9 +38,15 @@ class Store(wiring.Component):
     inp, hold : as in `Forwarder`, with the extension FORWARD
     """
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = TOGETHER,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
@@ -62,9 +69,11 @@ class Store(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.order = order = InOrder(self._config, isa.Module.STORE, [isa.Cause.BUS_ERROR])
-        m.submodules.decoder = decoder = Decoder(self._config, units=1)
-        storer = Storer(self._config)
+        m.submodules.order = order = InOrder(
+            self._config, isa.Module.STORE, [isa.Cause.BUS_ERROR], self._choices
+        )
+        m.submodules.decoder = decoder = Decoder(self._config, units=1, choices=self._choices)
+        storer = Storer(self._config, self._choices)
         m.submodules.storer = self._groups.member("store_dma", storer)
         self._groups.activate(m, "store_dma", storer.active)
         order.connect(m, self, decoder)

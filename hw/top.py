@@ -14,6 +14,7 @@ from .core import Core
 from .fabric.activity import Activity
 from .fabric.groups import ClockGroups, GroupClocks
 from .fabric.structures import within_dram
+from .microarchitecture import Microarchitecture
 from .registers import ADDRESS_WIDTH, REGISTERS, WORD_BYTES
 
 _INCREMENTING = 0b01  # AXI burst type INCR
@@ -28,6 +29,8 @@ class Top(wiring.Component):
 
     Timing: the run starts in the cycle after the launch reaches the register file; CYCLES counts
     from then to the end of the run.
+
+    ``choices`` override the microarchitecture that is derived from the configuration.
 
     Ports
     -----
@@ -46,8 +49,10 @@ class Top(wiring.Component):
         watched: bool = False,
         grouped: bool = False,
         attributes: BusAttributes = DEFAULT_ATTRIBUTES,
+        choices: Microarchitecture | None = None,
     ) -> None:
         self._config = config
+        self._choices = choices or Microarchitecture.of(config)
         self._attributes = attributes
         self._groups = ClockGroups(apart=grouped)
         self._watched = watched
@@ -64,8 +69,8 @@ class Top(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.core = core = Core(self._config, self._groups)
-        registers = RegisterFile(self._config)
+        m.submodules.core = core = Core(self._config, self._groups, self._choices)
+        registers = RegisterFile(self._config, self._choices)
         m.submodules.registers = ResetInserter(self.rst)(registers)
         connect(m, flipped(self.s_axil), registers.bus)
         self._connect_memory(m, core)

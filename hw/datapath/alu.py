@@ -11,7 +11,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.isa import AluOp
-from amaranth_vta.hw.timing import alu_latency, early_end, has_long_alu, is_small
+from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.timing import alu_latency, early_end, has_long_alu
 
 from .alu_lane import AluLane
 from .dot_products import tile_layout
@@ -64,9 +65,15 @@ class AluUnit(wiring.Component):
     done, error : as in the GEMM unit
     """
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = TOGETHER,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         self.operands = alu_operands(config)
         super().__init__(
             {
@@ -101,7 +108,8 @@ class AluUnit(wiring.Component):
         # Control that accompanies a micro-op: one stage per register of the lanes; the last one
         # writes.
         entering = Signal(control)
-        stages = [Signal(control, name=f"stage_{n}") for n in range(alu_latency(config) + 1)]
+        latency = alu_latency(config, self._choices)
+        stages = [Signal(control, name=f"stage_{n}") for n in range(latency + 1)]
         computing, writing = stages[0], stages[-1]
         finished = Signal(control)
         ending = [*stages, finished][-1 - early_end(config)]
@@ -251,7 +259,7 @@ class AluUnit(wiring.Component):
                 lane: Any = (
                     RequantizingLane(looks_up, bool(config.multiply_add))
                     if config.requantize
-                    else AluLane(config.acc_width, looks_up, registered=is_small(config))
+                    else AluLane(config.acc_width, looks_up, self._choices.alu_lane_registers)
                 )
                 lanes.append(lane)
                 m.submodules[f"lane_{b}_{j}"] = self._groups.member("lanes", lane)

@@ -13,6 +13,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.buffer import Geometry, geometry
 from amaranth_vta.hw.fabric.counting import counted
 from amaranth_vta.hw.fabric.stream import Queue
+from amaranth_vta.hw.microarchitecture import Microarchitecture
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .beats import BeatWalker
@@ -54,10 +55,15 @@ class Loader(wiring.Component):
     memories : the scratchpads to fill, of UOP, INP, WGT and ACC; ACC includes ACC_8BIT
     """
 
-    def __init__(self, config: Config, memories: Sequence[isa.Memory]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        memories: Sequence[isa.Memory],
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._targets = {memory: geometry(config, memory) for memory in memories}
-        self._rows = rows_of(config, memories)
+        self._rows = rows_of(config, memories, choices)
         self._bus_bits = 8 * config.bus_bytes
         super().__init__(
             {

@@ -17,6 +17,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.buffer import geometry
 from amaranth_vta.hw.fabric.stream import Queue
 from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
+from amaranth_vta.hw.microarchitecture import Microarchitecture
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .beats import BeatWalker
@@ -52,8 +53,9 @@ class Storer(wiring.Component):
     elements when they are read from the scratchpad.
     """
 
-    def __init__(self, config: Config) -> None:
-        self._rows = rows_of(config, [isa.Memory.OUT])
+    def __init__(self, config: Config, choices: Microarchitecture | None = None) -> None:
+        self._choices = choices or Microarchitecture.of(config)
+        self._rows = rows_of(config, [isa.Memory.OUT], choices)
         self._bus_bits = 8 * config.bus_bytes
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
@@ -76,7 +78,9 @@ class Storer(wiring.Component):
             data.StructLayout({"length": 8}), BURSTS_IN_FLIGHT
         )
         m.submodules.unanswered = unanswered = Queue(
-            data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT, registered=self._rows.looks_ahead
+            data.StructLayout({"last": 1}),
+            BURSTS_IN_FLIGHT,
+            registered=self._choices.in_flight_register,
         )
         # No combinational path leads from a memory input to an output.
         m.submodules.requests = requests = Queue(BurstRequest, 2)
@@ -112,7 +116,9 @@ class Storer(wiring.Component):
         m.submodules.bursts = bursts = BurstWalker(rows)
         m.submodules.turns = turns = Queue(rows.beats(), TRANSFERS_AHEAD)
         m.submodules.order = order = Queue(
-            data.StructLayout({"has_data": 1}), TRANSFERS_AHEAD, registered=rows.looks_ahead
+            data.StructLayout({"has_data": 1}),
+            TRANSFERS_AHEAD,
+            registered=self._choices.in_flight_register,
         )
         connect(m, turns.o, beats.command)
         command = self.command.payload

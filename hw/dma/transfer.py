@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH, instruction_layout
+from amaranth_vta.hw.microarchitecture import Microarchitecture
 
 from .extent import CheckedEntry
 from .rows import Kind, Rows
@@ -111,10 +112,12 @@ def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.Struc
     )
 
 
-def rows_of(config: Config, memories: Sequence[isa.Memory]) -> Rows:
+def rows_of(
+    config: Config, memories: Sequence[isa.Memory], choices: Microarchitecture | None = None
+) -> Rows:
     """Rows of transfers of ``memories``; ACC includes ACC_8BIT."""
     both = [isa.Memory.ACC_8BIT] if isa.Memory.ACC in memories else []
-    return Rows(config, [Kind.of(config, memory) for memory in (*memories, *both)])
+    return Rows(config, [Kind.of(config, memory) for memory in (*memories, *both)], choices)
 
 
 def describe_rows(

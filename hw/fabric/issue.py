@@ -11,7 +11,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.dma.extent import CheckedEntry
 from amaranth_vta.hw.dma.transfer import transfer
-from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT, is_small
+from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
 from .activity import ModuleActivity
 from .counting import counted, stays_above
@@ -111,8 +112,10 @@ class InOrder(wiring.Component):
         config: Config,
         module: isa.Module,
         causes: Sequence[isa.Cause],
+        choices: Microarchitecture | None = None,
     ) -> None:
         self._config = config
+        self._choices = choices or Microarchitecture.of(config)
         self._module = module
         self._causes = causes
         units = len(causes)
@@ -177,7 +180,7 @@ class InOrder(wiring.Component):
         m.submodules.in_flight = in_flight = Queue(
             InFlight(self._config, len(self._causes)),
             INSTRUCTIONS_IN_FLIGHT,
-            registered=not is_small(self._config),
+            registered=self._choices.in_flight_register,
         )
         index = self.insn.payload.entry.index[: index_width(self._config)]
         # Clears the upper bits of an index: they are 0, but synthesis cannot see that through block
