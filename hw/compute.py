@@ -8,20 +8,21 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import ReadSignature
+from .clock_groups import TOGETHER, ClockGroups
 from .config import Config
+from .counters.events import Events, transfer_events, unit_events
 from .datapath.accumulators import Accumulators
 from .datapath.alu import AluUnit
 from .datapath.gemm import GemmUnit, inp_read_port
 from .datapath.loops import Loops
 from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements, transfer
-from .fabric.buffer import ReadPortSignature, geometry
-from .fabric.command_queue import COUNT_WIDTH
-from .fabric.decode import Decoder
-from .fabric.groups import TOGETHER, ClockGroups
-from .fabric.issue import InOrder, ModuleSignature
-from .fabric.structures import instruction_layout, is_for_load, is_illegal
+from .interfaces import instruction_layout, is_for_load, is_illegal
+from .issue.command_queue import COUNT_WIDTH
+from .issue.decode import Decoder
+from .issue.in_order import InOrder, ModuleSignature
 from .microarchitecture import Microarchitecture
+from .scratchpad import ReadPortSignature, geometry
 
 
 class Unit(enum.Enum, shape=2):
@@ -86,6 +87,20 @@ class Compute(wiring.Component):
                 ),
             }
         )
+
+    @property
+    def events(self) -> Events:
+        """Increments of the counters of compute."""
+        return {
+            "compute_waits_for_load": self.activity.lacks_prev,
+            "compute_waits_for_store": self.activity.lacks_next,
+            "gemm_uops": self.multiplies,
+            "alu_uops": self.alu_works,
+            **transfer_events("compute", self.status, self.read.beat, self.moved),
+            **unit_events("compute_load", self.activity, Unit.LOADER),
+            **unit_events("gemm", self.activity, Unit.GEMM),
+            **unit_events("alu", self.activity, Unit.ALU),
+        }
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()

@@ -8,20 +8,21 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import ReadArbiter, ReadSignature, WriteSignature
+from .clock_groups import TOGETHER, ClockGroups
 from .compute import Compute, Unit
 from .config import Config
+from .counters.activity import Activity
+from .counters.bank import CounterBank
+from .counters.events import burst_events
 from .dma.transfer import Bases
-from .fabric.activity import Activity
-from .fabric.buffer import geometry
-from .fabric.counters import CounterBank, events
-from .fabric.groups import TOGETHER, ClockGroups
-from .fabric.stream import TokenCounter
-from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH, Limits
 from .fetch import Fetch
 from .instructions import InstructionQueues
+from .interfaces import ADDRESS_WIDTH, INDEX_WIDTH, Limits
 from .load import Load
 from .microarchitecture import Microarchitecture
+from .queues.queue import TokenCounter
 from .registers import COUNTER_WIDTH, COUNTERS
+from .scratchpad import geometry
 from .store import Store
 
 TIMEOUT_WIDTH = 32
@@ -315,7 +316,14 @@ class Core(wiring.Component):
 
     def _count(self, m: Module, parts: "_Parts", running: Signal) -> None:
         fetch, load, compute, store = parts.fetch, parts.load, parts.compute, parts.store
-        counted = events(m, fetch, load, compute, store, self.read, self.write, self.held)
+        read, write = self.read, self.write
+        read_ends = read.beat.valid & read.beat.ready & read.beat.payload.last
+        write_ends = write.response.valid & write.response.ready
+        events = fetch.events | load.events | compute.events | store.events
+        events |= burst_events(m, "read", read.request, read_ends, self.held)
+        events |= burst_events(m, "write", write.request, write_ends, self.held)
+        events["load_and_gemm_busy"] = events["load_busy"] & events["gemm_busy"]
+        counted = {counter.name: events[counter.name] for counter in COUNTERS}
         m.submodules.counters = counters = CounterBank(
             {name: len(event) for name, event in counted.items()}
         )

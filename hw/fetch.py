@@ -9,9 +9,9 @@ from amaranth.lib.wiring import In, Out
 from . import isa
 from .bus.axi import BurstRequest, ReadSignature
 from .config import Config
-from .fabric.activity import FetchActivity
-from .fabric.stream import Queue
-from .fabric.structures import (
+from .counters.activity import FetchActivity
+from .counters.events import Events
+from .interfaces import (
     ADDRESS_WIDTH,
     INDEX_WIDTH,
     FaultPort,
@@ -22,6 +22,7 @@ from .fabric.structures import (
     is_for_load,
 )
 from .microarchitecture import Microarchitecture, Storage
+from .queues.queue import Queue
 from .timing import FETCH_BURST_BYTES
 
 
@@ -75,6 +76,14 @@ class Fetch(wiring.Component):
                 "activity": Out(FetchActivity()),
             }
         )
+
+    @property
+    def events(self) -> Events:
+        """Increments of the counters of fetch."""
+        return {
+            "fetch_waits_for_modules": self.activity.blocked,
+            "fetch_waits_for_memory": self.activity.starved,
+        }
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()

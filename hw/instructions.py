@@ -10,10 +10,10 @@ from amaranth.lib.wiring import In, Out
 
 from . import isa
 from .config import Config
-from .dma.extent import CheckedEntry, ExtentChecker
-from .fabric.counting import counted, stays_above
-from .fabric.structures import Limits, QueueEntry
+from .dma.extent import ExtentChecker
+from .interfaces import CheckedEntry, Limits, QueueEntry
 from .microarchitecture import Microarchitecture, Storage
+from .queues.levels import counted, stays_above
 
 _NAMES = tuple(
     module.name.lower() for module in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)

@@ -8,14 +8,15 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import ReadSignature
+from .clock_groups import TOGETHER, ClockGroups
 from .config import Config
+from .counters.events import Events, transfer_events, unit_events
 from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements
-from .fabric.buffer import geometry
-from .fabric.decode import Decoder
-from .fabric.groups import TOGETHER, ClockGroups
-from .fabric.issue import InOrder, ModuleSignature
+from .issue.decode import Decoder
+from .issue.in_order import InOrder, ModuleSignature
 from .microarchitecture import Microarchitecture
+from .scratchpad import geometry
 
 _MEMORIES = isa.LOADED_BY_LOAD
 
@@ -53,6 +54,15 @@ class Load(wiring.Component):
                 "moved": Out(moved_elements(config, _MEMORIES)),
             }
         )
+
+    @property
+    def events(self) -> Events:
+        """Increments of the counters of load."""
+        return {
+            "load_waits_for_compute": self.activity.lacks_next,
+            **transfer_events("load", self.status, self.read.beat, self.moved),
+            **unit_events("load", self.activity, 1),
+        }
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()

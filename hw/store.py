@@ -8,16 +8,17 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import WriteSignature
+from .clock_groups import TOGETHER, ClockGroups
 from .config import Config
+from .counters.events import Events, transfer_events, unit_events
 from .dma.forwarder import Forwarder
 from .dma.storer import Storer
 from .dma.transfer import moved_elements
-from .fabric.buffer import ReadPortSignature, geometry
-from .fabric.decode import Decoder
-from .fabric.groups import TOGETHER, ClockGroups
-from .fabric.issue import InOrder, ModuleSignature
-from .fabric.structures import ADDRESS_WIDTH, instruction_layout
+from .interfaces import ADDRESS_WIDTH, instruction_layout
+from .issue.decode import Decoder
+from .issue.in_order import InOrder, ModuleSignature
 from .microarchitecture import Microarchitecture
+from .scratchpad import ReadPortSignature, geometry
 
 
 class Store(wiring.Component):
@@ -66,6 +67,15 @@ class Store(wiring.Component):
                 ),
             }
         )
+
+    @property
+    def events(self) -> Events:
+        """Increments of the counters of store."""
+        return {
+            "store_waits_for_compute": self.activity.lacks_prev,
+            **transfer_events("store", self.status, self.write.beat, self.moved),
+            **unit_events("store", self.activity, 1),
+        }
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()

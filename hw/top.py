@@ -8,12 +8,12 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from .bus.axi import AXI4LiteSignature, AXI4Signature
 from .bus.csr import RegisterFile
+from .clock_groups import ClockGroups, GroupClocks
 from .compute import Unit
 from .config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from .core import Core
-from .fabric.activity import Activity
-from .fabric.groups import ClockGroups, GroupClocks
-from .fabric.structures import within_dram
+from .counters.activity import Activity
+from .interfaces import within_dram
 from .microarchitecture import Microarchitecture
 from .registers import ADDRESS_WIDTH, REGISTERS, WORD_BYTES
 

@@ -19,9 +19,9 @@ from amaranth.hdl import Shape
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.dma.extent import CheckedEntry
-from amaranth_vta.hw.fabric.buffer import geometry
+from amaranth_vta.hw.interfaces import CheckedEntry
 from amaranth_vta.hw.microarchitecture import Microarchitecture, Storage
+from amaranth_vta.hw.scratchpad import geometry
 from amaranth_vta.hw.timing import copied_sources
 
 MODEL = Path(__file__).with_name("area_model.json")
@@ -149,7 +149,7 @@ class _Memory:
 
 
 def _memories(config: Config) -> Iterator[_Memory]:
-    """The copies and banks of all scratchpads, as built by `hw.fabric.buffer.Scratchpad`, and the
+    """The copies and banks of all scratchpads, as built by `hw.scratchpad.Scratchpad`, and the
     instruction queues and other small memories if these are in block RAM.
     """
     for kind in (isa.Memory.UOP, isa.Memory.INP, isa.Memory.WGT):

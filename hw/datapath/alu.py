@@ -8,8 +8,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
+from amaranth_vta.hw.clock_groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.microarchitecture import Microarchitecture
 from amaranth_vta.hw.timing import alu_latency, early_end, has_long_alu

@@ -8,10 +8,10 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
+from amaranth_vta.hw.clock_groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import ReadPortSignature, WritePortSignature, geometry
-from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.scratchpad import ReadPortSignature, WritePortSignature, geometry
 from amaranth_vta.hw.timing import early_end
 
 from .dot_products import (

@@ -7,9 +7,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import ReadPortSignature
-from amaranth_vta.hw.fabric.command_queue import COUNT_WIDTH, CommandQueue, WaitingCommand
-from amaranth_vta.hw.fabric.counting import counted
+from amaranth_vta.hw.issue.command_queue import COUNT_WIDTH, CommandQueue, WaitingCommand
+from amaranth_vta.hw.queues.levels import counted
+from amaranth_vta.hw.scratchpad import ReadPortSignature
 from amaranth_vta.hw.timing import ALU_COMMANDS, GEMM_COMMANDS
 
 from .alu import AluContext, alu_operands

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import uop_layout
+from amaranth_vta.hw.interfaces import uop_layout
 
 Operands = dict[str, int]
 

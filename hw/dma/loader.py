@@ -10,10 +10,10 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.bus.axi import ReadSignature
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import Geometry, geometry
-from amaranth_vta.hw.fabric.counting import counted
-from amaranth_vta.hw.fabric.stream import Queue
 from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.queues.levels import counted
+from amaranth_vta.hw.queues.queue import Queue
+from amaranth_vta.hw.scratchpad import Geometry, geometry
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .beats import BeatWalker

@@ -16,7 +16,7 @@ from amaranth.utils import exact_log2
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import address_width
+from amaranth_vta.hw.interfaces import address_width
 from amaranth_vta.hw.microarchitecture import Microarchitecture
 
 

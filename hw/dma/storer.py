@@ -14,10 +14,10 @@ from amaranth_vta.hw.bus.axi import (
     WriteSignature,
 )
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import geometry
-from amaranth_vta.hw.fabric.stream import Queue
-from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
+from amaranth_vta.hw.interfaces import ADDRESS_WIDTH
 from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.queues.queue import Queue
+from amaranth_vta.hw.scratchpad import geometry
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .beats import BeatWalker
@@ -54,7 +54,7 @@ class Storer(wiring.Component):
     """
 
     def __init__(self, config: Config, choices: Microarchitecture | None = None) -> None:
-        self._choices = choices or Microarchitecture.of(config)
+        self._registered = (choices or Microarchitecture.of(config)).in_flight_register
         self._rows = rows_of(config, [isa.Memory.OUT], choices)
         self._bus_bits = 8 * config.bus_bytes
         out = geometry(config, isa.Memory.OUT)
@@ -78,9 +78,7 @@ class Storer(wiring.Component):
             data.StructLayout({"length": 8}), BURSTS_IN_FLIGHT
         )
         m.submodules.unanswered = unanswered = Queue(
-            data.StructLayout({"last": 1}),
-            BURSTS_IN_FLIGHT,
-            registered=self._choices.in_flight_register,
+            data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT, registered=self._registered
         )
         # No combinational path leads from a memory input to an output.
         m.submodules.requests = requests = Queue(BurstRequest, 2)
@@ -116,9 +114,7 @@ class Storer(wiring.Component):
         m.submodules.bursts = bursts = BurstWalker(rows)
         m.submodules.turns = turns = Queue(rows.beats(), TRANSFERS_AHEAD)
         m.submodules.order = order = Queue(
-            data.StructLayout({"has_data": 1}),
-            TRANSFERS_AHEAD,
-            registered=self._choices.in_flight_register,
+            data.StructLayout({"has_data": 1}), TRANSFERS_AHEAD, registered=self._registered
         )
         connect(m, turns.o, beats.command)
         command = self.command.payload

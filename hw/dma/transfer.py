@@ -9,10 +9,9 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH, instruction_layout
+from amaranth_vta.hw.interfaces import ADDRESS_WIDTH, CheckedEntry, instruction_layout
 from amaranth_vta.hw.microarchitecture import Microarchitecture
 
-from .extent import CheckedEntry
 from .rows import Kind, Rows
 
 # Transfers with requested bursts and pending data: enough to hide the memory latency behind

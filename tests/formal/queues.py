@@ -8,7 +8,7 @@ from amaranth.hdl import Assert, Assume, Cover, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from amaranth_vta.hw.fabric import stream
+from amaranth_vta.hw.queues import queue
 
 from .lists import List
 from .proving import Proof
@@ -110,7 +110,7 @@ PROOFS = (
     *(
         Proof(
             name=f"queue of {depth}{', ' * bool(form)}{form}",
-            modules=(stream,),
+            modules=(queue,),
             specify=lambda module, depth=depth, form=form: QueueProperty(module, depth, form),
             mode="bmc",
             depth=2 * depth + 4,  # to be filled and emptied
@@ -126,7 +126,7 @@ PROOFS = (
     ),
     Proof(
         name="token counter",
-        modules=(stream,),
+        modules=(queue,),
         specify=TokenProperty,
         mode="prove",
         depth=16,

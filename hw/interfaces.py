@@ -14,6 +14,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
 INDEX_WIDTH = 32
+# Width of a count of scratchpad elements.
+ELEMENTS_WIDTH = isa.SRAM_BASE_WIDTH + 1
 # Width of byte addresses on the bus.
 ADDRESS_WIDTH = 48
 
@@ -100,6 +102,21 @@ class QueueEntry(data.Struct):
 
     bits: isa.INSTRUCTION_WIDTH
     index: INDEX_WIDTH
+
+
+class CheckedEntry(data.Struct):
+    """An instruction and, if it is a LOAD or STORE: the number of scratchpad elements that it
+    touches, padding included (`isa.Load.elements`), the index of the first element that is not
+    padding, whether any element exceeds the depth, and whether any row exceeds the bounds in DRAM.
+
+    All but ``out_of_range`` are defined only if the instruction is in range.
+    """
+
+    entry: QueueEntry
+    elements: ELEMENTS_WIDTH
+    first: isa.SRAM_BASE_WIDTH
+    out_of_range: 1
+    out_of_bounds: 1
 
 
 class FaultPort(wiring.Signature):

@@ -8,10 +8,8 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.dma.extent import CheckedEntry
+from amaranth_vta.hw.interfaces import CheckedEntry, instruction_layout
 from amaranth_vta.hw.microarchitecture import Microarchitecture
-
-from .structures import instruction_layout
 
 
 class DecodedEntry(data.StructLayout):

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 
-from .counting import counted, stays_above
+from .levels import counted, stays_above
 
 
 class Queue(wiring.Component):

@@ -7,9 +7,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from amaranth_vta.hw.queues.levels import counted, stays_above
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
-
-from .counting import counted, stays_above
 
 # Bits of an instruction count modulo a power of two. Compared counts of one unit differ by less
 # than half: a command waits for the instructions in flight at its arrival, and as many younger ones

@@ -10,7 +10,7 @@ from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from amaranth_vta.hw.fabric.counting import counted, stays_above
+from amaranth_vta.hw.queues.levels import counted, stays_above
 from amaranth_vta.sim.testbench.amaranth import simulate
 from tests.support.clocked import Clocked
 

@@ -9,16 +9,10 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.dma.extent import CheckedEntry
+from amaranth_vta.hw.counters.activity import ModuleActivity
 from amaranth_vta.hw.dma.transfer import transfer
-from amaranth_vta.hw.microarchitecture import Microarchitecture
-from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
-
-from .activity import ModuleActivity
-from .counting import counted, stays_above
-from .decode import Decoder
-from .stream import Queue
-from .structures import (
+from amaranth_vta.hw.interfaces import (
+    CheckedEntry,
     FaultPort,
     GivePort,
     ModuleStatus,
@@ -27,6 +21,12 @@ from .structures import (
     instruction_layout,
     is_illegal,
 )
+from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.queues.levels import counted, stays_above
+from amaranth_vta.hw.queues.queue import Queue
+from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
+
+from .decode import Decoder
 
 
 class InFlight(data.StructLayout):
