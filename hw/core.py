@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import ReadArbiter, ReadSignature, WriteSignature
-from .clock_groups import TOGETHER, ClockGroups
+from .clock_groups import ONE_CLOCK, ClockGroups
 from .compute import Compute, Unit
 from .config import Config
 from .counters.activity import Activity
@@ -84,7 +84,7 @@ class Core(wiring.Component):
     def __init__(
         self,
         config: Config,
-        groups: ClockGroups = TOGETHER,
+        groups: ClockGroups = ONE_CLOCK,
         choices: Microarchitecture | None = None,
     ) -> None:
         self._config = config
@@ -181,12 +181,12 @@ class Core(wiring.Component):
             m.d.sync += [running.eq(0), stopping.eq(0), reported.eq(0)]
         with m.If(expired & ~self.clear):
             m.d.sync += [running.eq(1), stopping.eq(1), reported.eq(1)]
-        self._watch(m, self.busy & ~drained & ~expired, silent)
+        self._add_watchdog(m, self.busy & ~drained & ~expired, silent)
         self._report_fault(m, parts, finished, stop, stopped_before, silent, expired)
         for module in ("fetch", "load", "compute", "store"):
             connect(m, getattr(parts, module).activity, flipped(getattr(self.activity, module)))
         if self._config.counters:
-            self._count(m, parts, running)
+            self._add_counters(m, parts, running)
         else:
             m.d.comb += self.counters_ready.eq(1)
         return m
@@ -305,7 +305,7 @@ class Core(wiring.Component):
                 Mux(fault.valid, fault.cause, int(isa.Cause.TIMEOUT)),
             )
         )
-        lowest = _lowest(m, states)
+        lowest = _first_fault(m, states)
         place = Signal(FaultReport)
         with m.If(stopped_before):
             m.d.sync += [place.eq(lowest), place.cause.eq(0)]
@@ -314,7 +314,7 @@ class Core(wiring.Component):
         with m.Elif(expired | ~finished):
             m.d.comb += self.fault.eq(lowest)
 
-    def _count(self, m: Module, parts: "_Parts", running: Signal) -> None:
+    def _add_counters(self, m: Module, parts: "_Parts", running: Signal) -> None:
         fetch, load, compute, store = parts.fetch, parts.load, parts.compute, parts.store
         read, write = self.read, self.write
         read_ends = read.beat.valid & read.beat.ready & read.beat.payload.last
@@ -336,7 +336,7 @@ class Core(wiring.Component):
             self.counters_ready.eq(running | counters.settled),
         ]
 
-    def _watch(self, m: Module, awaited: Value, silent: Signal) -> None:
+    def _add_watchdog(self, m: Module, awaited: Value, silent: Signal) -> None:
         """Set ``silent`` when the bus has been idle for too long while an answer is ``awaited``."""
         silence = Signal(TIMEOUT_WIDTH)
         streams = (
@@ -382,7 +382,7 @@ class _State(NamedTuple):
     cause: Value
 
 
-def _lowest(m: Module, states: list[_State]) -> data.View:
+def _first_fault(m: Module, states: list[_State]) -> data.View:
     """Report of the previous cycle's states: the fault with the lowest index, else a deadlock at
     the lowest waiting instruction, else zeros.
     """

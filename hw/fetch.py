@@ -139,7 +139,7 @@ class Fetch(wiring.Component):
         )
 
         in_flight = self._receive(m, buffer, words)
-        good, taken = self._hand_over(m, buffer, active, freed, bad_start)
+        good, taken = self._dispatch(m, buffer, active, freed, bad_start)
         still = (in_flight == 0) & ~asking
         m.d.comb += [
             self.quiet.eq(~active & still),
@@ -269,7 +269,7 @@ class Fetch(wiring.Component):
         )
         return in_flight
 
-    def _hand_over(
+    def _dispatch(
         self, m: Module, buffer: Queue, active: Signal, freed: Signal, bad_start: Value
     ) -> tuple[Signal, Signal]:
         """Whether there is an error-free instruction, and whether its module accepts it."""

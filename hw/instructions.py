@@ -13,7 +13,7 @@ from .config import Config
 from .dma.extent import ExtentChecker
 from .interfaces import CheckedEntry, Limits, QueueEntry
 from .microarchitecture import Microarchitecture, Storage
-from .queues.levels import counted, stays_above
+from .queues.levels import next_count, next_exceeds
 
 _NAMES = tuple(
     module.name.lower() for module in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
@@ -100,7 +100,7 @@ class InstructionQueues(wiring.Component):
                 takes.eq(out.valid & out.ready),
             ]
             change = level, write.en, takes
-            m.d.sync += [level.eq(counted(*change)), out.valid.eq(stays_above(0, *change))]
+            m.d.sync += [level.eq(next_count(*change)), out.valid.eq(next_exceeds(0, *change))]
             for port, moves in ((write, write.en), (read, takes)):
                 place = Signal.like(port.addr, name=f"{name}_{'tail' if port is write else 'head'}")
                 m.d.comb += port.addr.eq(place)
@@ -148,7 +148,7 @@ class InstructionQueues(wiring.Component):
             with m.If(gets):
                 m.d.comb += [read.en.eq(1), read.addr.eq(Cat(head, Const(number, 2)))]
                 m.d.sync += [head.eq(head + 1), arrives[number].eq(1)]
-            m.d.sync += level.eq(counted(level, puts[number], gets))
+            m.d.sync += level.eq(next_count(level, puts[number], gets))
             with m.If(arrives[number]):
                 m.d.sync += [payload.eq(read.data), out.valid.eq(1)]
             with m.Elif(out.ready):
@@ -176,7 +176,7 @@ class InstructionQueues(wiring.Component):
             ]
             taken = incoming.valid & room
             change = count, taken, getattr(self, f"{name}_retire")
-            m.d.sync += [count.eq(counted(*change)), some.eq(stays_above(0, *change))]
+            m.d.sync += [count.eq(next_count(*change)), some.eq(next_exceeds(0, *change))]
             with m.If(taken):
                 m.d.comb += [checker.i.valid.eq(1), stages[0].eq(number)]
         return stages[-1]

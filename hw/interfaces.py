@@ -128,14 +128,14 @@ class FaultPort(wiring.Signature):
         super().__init__({"valid": Out(1), "index": Out(INDEX_WIDTH), "cause": Out(3)})
 
 
-class TakePort(wiring.Signature):
+class PopPort(wiring.Signature):
     """Tokens from a neighbour: pop (``take``) only while ``available``."""
 
     def __init__(self) -> None:
         super().__init__({"available": In(1), "take": Out(1)})
 
 
-class GivePort(wiring.Signature):
+class PushPort(wiring.Signature):
     """Tokens to a neighbour: push (``give``) only while not ``full``.
 
     The producer stalls while the queue is full. Whether the consumer makes room depends on the

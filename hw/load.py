@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import ReadSignature
-from .clock_groups import TOGETHER, ClockGroups
+from .clock_groups import ONE_CLOCK, ClockGroups
 from .config import Config
 from .counters.events import Events, transfer_events, unit_events
 from .dma.loader import Loader
@@ -38,7 +38,7 @@ class Load(wiring.Component):
     def __init__(
         self,
         config: Config,
-        groups: ClockGroups = TOGETHER,
+        groups: ClockGroups = ONE_CLOCK,
         choices: Microarchitecture | None = None,
     ) -> None:
         self._config = config

@@ -54,7 +54,7 @@ class Top(wiring.Component):
         self._config = config
         self._choices = choices or Microarchitecture.of(config)
         self._attributes = attributes
-        self._groups = ClockGroups(apart=grouped)
+        self._groups = ClockGroups(separate=grouped)
         self._watched = watched
         super().__init__(
             {
@@ -76,7 +76,7 @@ class Top(wiring.Component):
         self._connect_memory(m, core)
         if self._watched:
             connect(m, core.activity, flipped(self.activity))
-        if self._groups.apart:
+        if self._groups.separate:
             self._groups.connect(m, self.clock, core.held)
 
         control = REGISTERS["CONTROL"]
@@ -134,7 +134,7 @@ class Top(wiring.Component):
             "draining": core.draining,
             "refused": refused,
         }
-        self._show(m, registers, status_bits, fault, tokens)
+        self._connect_status(m, registers, status_bits, fault, tokens)
         m.d.comb += [
             registers.cycles.eq(cycles),
             core.counter_index.eq(registers.counter_index),
@@ -143,7 +143,7 @@ class Top(wiring.Component):
         ]
         return m
 
-    def _show(
+    def _connect_status(
         self,
         m: Module,
         registers: RegisterFile,

@@ -4,7 +4,7 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, Value
 
-from amaranth_vta.hw.queues.levels import counted
+from amaranth_vta.hw.queues.levels import next_count
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 # Per counter, its increment in this cycle.
@@ -39,5 +39,5 @@ def burst_events(m: Module, name: str, request: Any, ends: Value, held: Value) -
     """
     under_way = Signal(range(BURSTS_IN_FLIGHT + 1), name=f"{name}s_under_way")
     begins = request.valid & request.ready
-    m.d.sync += under_way.eq(Mux(held, 0, counted(under_way, begins, ends)))
+    m.d.sync += under_way.eq(Mux(held, 0, next_count(under_way, begins, ends)))
     return {f"{name}_bursts": begins, f"{name}_latency": under_way}

@@ -8,7 +8,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.clock_groups import TOGETHER, ClockGroups
+from amaranth_vta.hw.clock_groups import ONE_CLOCK, ClockGroups
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.microarchitecture import Microarchitecture
 from amaranth_vta.hw.scratchpad import ReadPortSignature, WritePortSignature, geometry
@@ -59,7 +59,7 @@ class GemmUnit(wiring.Component):
     def __init__(
         self,
         config: Config,
-        groups: ClockGroups = TOGETHER,
+        groups: ClockGroups = ONE_CLOCK,
         choices: Microarchitecture | None = None,
     ) -> None:
         self._config = config
@@ -164,7 +164,7 @@ class GemmUnit(wiring.Component):
         return m
 
     def _dot_products(self) -> DotProducts:
-        if self._groups.apart:
+        if self._groups.separate:
             kind: type[DotProducts] = LoopedDotProducts
         elif self._choices.products_per_multiplier == 1:
             kind = SingleDotProducts

@@ -100,7 +100,7 @@ class Rows:
         )
         self.stride = range((1 << isa.SIZE_WIDTH) * max(kind.element_bytes for kind in kinds))
 
-    def says(self, number: Value, of: Callable[[Kind], Value]) -> Value:
+    def of_kind(self, number: Value, of: Callable[[Kind], Value]) -> Value:
         """The one-bit property ``of`` the kind with this ``number``."""
         return Cat((number == place) & of(kind) for place, kind in enumerate(self.kinds)).any()
 

@@ -22,7 +22,7 @@ from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .beats import BeatWalker
 from .bursts import BurstWalker
-from .transfer import TRANSFERS_AHEAD, MoverSignature, describe_rows, rows_of
+from .transfer import TRANSFERS_AHEAD, DmaSignature, describe_rows, rows_of
 
 
 class Storer(wiring.Component):
@@ -40,7 +40,7 @@ class Storer(wiring.Component):
 
     Ports
     -----
-    (all of `MoverSignature`)
+    (all of `DmaSignature`)
     base : byte address of element 0 of OUT; stable while the storer is not idle
     scratchpad : read port
     write : the memory
@@ -60,7 +60,7 @@ class Storer(wiring.Component):
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
-                **MoverSignature(config, [isa.Memory.OUT]).members,
+                **DmaSignature(config, [isa.Memory.OUT]).members,
                 "base": In(ADDRESS_WIDTH),
                 "scratchpad": Out(out.read_port()),
                 "write": Out(WriteSignature(self._bus_bits)),

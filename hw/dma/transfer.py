@@ -71,7 +71,7 @@ def transfer(config: Config, decoded: data.View) -> Value:
     )
 
 
-class MoverSignature(wiring.Signature):
+class DmaSignature(wiring.Signature):
     """Common ports of `Loader` and `Storer`. `InOrder.connect_unit` connects all but ``moved``.
 
     ``command``

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from amaranth_vta.hw.queues.levels import counted, stays_above
+from amaranth_vta.hw.queues.levels import next_count, next_exceeds
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
 # Bits of an instruction count modulo a power of two. Compared counts of one unit differ by less
@@ -89,9 +89,9 @@ class CommandQueue(wiring.Component):
             m.d.sync += first.eq(Mux(first == self._depth - 1, 0, first + 1))
         change = self.level, puts, taken & holds
         m.d.sync += [
-            self.level.eq(counted(*change)),
-            holds.eq(stays_above(0, *change)),
-            full.eq(stays_above(self._depth - 1, *change)),
+            self.level.eq(next_count(*change)),
+            holds.eq(next_exceeds(0, *change)),
+            full.eq(next_exceeds(self._depth - 1, *change)),
         ]
         return m
 
