@@ -8,19 +8,21 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import ReadSignature
+from .clock_groups import ONE_CLOCK, ClockGroups
 from .config import Config
+from .counters.events import Events, transfer_events, unit_events
 from .datapath.accumulators import Accumulators
 from .datapath.alu import AluUnit
 from .datapath.gemm import GemmUnit, inp_read_port
 from .datapath.loops import Loops
 from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements, transfer
-from .fabric.buffer import ReadPortSignature, geometry
-from .fabric.command_queue import COUNT_WIDTH
-from .fabric.decode import Decoder
-from .fabric.groups import TOGETHER, ClockGroups
-from .fabric.issue import InOrder, ModuleSignature
-from .fabric.structures import instruction_layout, is_for_load, is_illegal
+from .interfaces import instruction_layout, is_for_load, is_illegal
+from .issue.command_queue import COUNT_WIDTH
+from .issue.decode import Decoder
+from .issue.in_order import InOrder, ModuleSignature
+from .microarchitecture import Microarchitecture
+from .scratchpad import ReadPortSignature, geometry
 
 
 class Unit(enum.Enum, shape=2):
@@ -58,9 +60,15 @@ class Compute(wiring.Component):
     out_read : low bits of the accumulators for store, `depth` elements of OUT
     """
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = ONE_CLOCK,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
@@ -80,6 +88,20 @@ class Compute(wiring.Component):
             }
         )
 
+    @property
+    def events(self) -> Events:
+        """Increments of the counters of compute."""
+        return {
+            "compute_waits_for_load": self.activity.lacks_prev,
+            "compute_waits_for_store": self.activity.lacks_next,
+            "gemm_uops": self.multiplies,
+            "alu_uops": self.alu_works,
+            **transfer_events("compute", self.status, self.read.beat, self.moved),
+            **unit_events("compute_load", self.activity, Unit.LOADER),
+            **unit_events("gemm", self.activity, Unit.GEMM),
+            **unit_events("alu", self.activity, Unit.ALU),
+        }
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         config = self._config
@@ -88,14 +110,15 @@ class Compute(wiring.Component):
             config,
             isa.Module.COMPUTE,
             [isa.Cause.BUS_ERROR, isa.Cause.INDEX_OUT_OF_RANGE, isa.Cause.INDEX_OUT_OF_RANGE],
+            self._choices,
         )
-        m.submodules.decoder = decoder = Decoder(config, len(Unit) - 1)
-        loader = Loader(config, _MEMORIES)
+        m.submodules.decoder = decoder = Decoder(config, len(Unit) - 1, self._choices)
+        loader = Loader(config, _MEMORIES, self._choices)
         m.submodules.loader = self._groups.member("compute_dma", loader)
         self._groups.activate(m, "compute_dma", loader.active)
         m.submodules.loops = loops = Loops(config)
-        m.submodules.gemm = gemm = GemmUnit(config, self._groups)
-        m.submodules.alu = alu = AluUnit(config, self._groups)
+        m.submodules.gemm = gemm = GemmUnit(config, self._groups, self._choices)
+        m.submodules.alu = alu = AluUnit(config, self._groups, self._choices)
         order.connect(m, self, decoder)
         connect(m, loader.read, flipped(self.read))
         connect(m, loops.gemm, gemm.i)
@@ -111,9 +134,9 @@ class Compute(wiring.Component):
 
         self._decode(m, decoder)
         is_finish = order.unit == Unit.NONE
-        self._start(m, order, is_finish)
-        self._hand_out(m, decoder, order, loader, loops)
-        self._wait_for_one_another(m, order, loops)
+        self._wait_for_older(m, order, is_finish)
+        self._issue(m, decoder, order, loader, loops)
+        self._order_units(m, order, loops)
 
         # Retire.
         finishing = Signal()
@@ -163,7 +186,7 @@ class Compute(wiring.Component):
             with m.Default():
                 m.d.comb += decoder.illegal.eq(1)
 
-    def _start(self, m: Module, order: InOrder, is_finish: Value) -> None:
+    def _wait_for_older(self, m: Module, order: InOrder, is_finish: Value) -> None:
         """Hold an instruction until older ones of all other units have retired. GEMM and ALU
         instructions wait for each other in their command queues instead.
         """
@@ -178,7 +201,7 @@ class Compute(wiring.Component):
                     m.d.comb += waits.eq(Cat(*others).any())
         m.d.comb += order.may_start.eq((~is_finish | self.others_retired) & ~waits)
 
-    def _hand_out(
+    def _issue(
         self, m: Module, decoder: Decoder, order: InOrder, loader: Loader, loops: Loops
     ) -> None:
         """Pass the next instruction to its unit, or to the loops, when it issues."""
@@ -216,8 +239,8 @@ class Compute(wiring.Component):
             alu_command.context.immediate.eq(alu_fields.immediate),
             loops.for_alu.eq(order.unit == Unit.ALU),
             order.begins.eq(Cat(loader.command.valid, loops.gemm_begins, loops.alu_begins)),
-            order.queued[_place(isa.Opcode.GEMM)].eq(loops.gemm_level),
-            order.queued[_place(isa.Opcode.ALU)].eq(loops.alu_level),
+            order.queued[_unit_index(isa.Opcode.GEMM)].eq(loops.gemm_level),
+            order.queued[_unit_index(isa.Opcode.ALU)].eq(loops.alu_level),
         ]
         if self._config.depthwise:
             # DEPTHWISE has ``overwrite`` at the position of GEMM's ``reset``.
@@ -231,7 +254,7 @@ class Compute(wiring.Component):
         _connect_loops(m, gemm_command, gemm_fields)
         _connect_loops(m, alu_command, alu_fields)
 
-    def _wait_for_one_another(self, m: Module, order: InOrder, loops: Loops) -> None:
+    def _order_units(self, m: Module, order: InOrder, loops: Loops) -> None:
         """Make commands wait for older commands of the other unit, unless they are independent."""
         commands = {
             isa.Opcode.GEMM: (loops.gemm_command, loops.gemm_done, loops.gemm_ends),
@@ -244,7 +267,7 @@ class Compute(wiring.Component):
         }
         done = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_done") for code in commands}
         for unit, other in (commands, reversed(commands)):
-            (command, done_before, ends), place = commands[unit], _place(unit)
+            (command, done_before, ends), place = commands[unit], _unit_index(unit)
             m.d.sync += [
                 issued[unit].eq(issued[unit] + command.valid),
                 done[unit].eq(done[unit] + ends),
@@ -287,10 +310,10 @@ class Compute(wiring.Component):
                 alu.written[0].index.eq(gemm.acc_write.index),
             ]
         if self._config.overlap:
-            take_turns(m, gemm, alu, self.fault.valid)
+            arbitrate_banks(m, gemm, alu, self.fault.valid)
 
 
-def take_turns(m: Module, gemm: GemmUnit, alu: AluUnit, failed: Value) -> None:
+def arbitrate_banks(m: Module, gemm: GemmUnit, alu: AluUnit, failed: Value) -> None:
     """Admit each unit to an accumulator bank once the other unit has left it; GEMM has priority.
 
     After a fault (``failed``) neither unit continues, although later independent instructions
@@ -308,7 +331,7 @@ def take_turns(m: Module, gemm: GemmUnit, alu: AluUnit, failed: Value) -> None:
     ]
 
 
-def _place(opcode: isa.Opcode) -> int:
+def _unit_index(opcode: isa.Opcode) -> int:
     """Index of the compute unit that executes ``opcode``."""
     return Unit.__members__[opcode.name].value - 1
 

@@ -59,20 +59,6 @@ _TILES = {
 _SCRATCHPADS = ("uop", "inp", "wgt", "acc")
 
 
-def _power_of_two(name: str) -> cached_property[int]:
-    """A property: 2 to the power of field ``name``."""
-    return cached_property(lambda config: 1 << getattr(config, name))
-
-
-def _tile_memory(name: str) -> cached_property[TileMemory]:
-    def of(config: Config) -> TileMemory:
-        rows, columns, width = (1 << log for log in config._log_tile(name))
-        depth = 1 << config._index_widths()["acc" if name == "out" else name]
-        return TileMemory(name.upper(), rows, columns, width, depth)
-
-    return cached_property(of)
-
-
 @dataclass(frozen=True)
 class Config:
     """Parameters of one machine. Sizes and widths are base-2 logarithms, as in the JSON file.
@@ -154,6 +140,11 @@ class Config:
             return 0, 0, (isa.UOP_WIDTH - 1).bit_length()
         rows, columns, width = (getattr(self, f"log_{part}") for part in _TILES[name])
         return rows, columns, width
+
+    def _tile_memory(self, name: str) -> TileMemory:
+        rows, columns, width = (1 << log for log in self._log_tile(name))
+        depth = 1 << self._index_widths()["acc" if name == "out" else name]
+        return TileMemory(name.upper(), rows, columns, width, depth)
 
     def _log_element_bytes(self, name: str) -> int:
         return sum(self._log_tile(name)) - 3
@@ -252,21 +243,70 @@ class Config:
             if item.metadata.get("extension") and getattr(self, item.name)
         )
 
-    batch = _power_of_two("log_batch")
-    block_in = _power_of_two("log_block_in")
-    block_out = _power_of_two("log_block_out")
-    inp_width = _power_of_two("log_inp_width")
-    wgt_width = _power_of_two("log_wgt_width")
-    acc_width = _power_of_two("log_acc_width")
-    out_width = _power_of_two("log_out_width")
-    dram_bytes = _power_of_two("log_dram_size")
+    @cached_property
+    def batch(self) -> int:
+        """Rows of the GEMM intrinsic: of INP, ACC and OUT tiles."""
+        return 1 << self.log_batch
 
-    uop = _tile_memory("uop")
-    inp = _tile_memory("inp")
-    wgt = _tile_memory("wgt")
-    acc = _tile_memory("acc")
-    # Store writes the low bits of each accumulator.
-    out = _tile_memory("out")
+    @cached_property
+    def block_in(self) -> int:
+        """Columns that the GEMM intrinsic reduces: of INP and WGT tiles."""
+        return 1 << self.log_block_in
+
+    @cached_property
+    def block_out(self) -> int:
+        """Columns that the GEMM intrinsic produces: of ACC and OUT tiles, rows of WGT tiles."""
+        return 1 << self.log_block_out
+
+    @cached_property
+    def inp_width(self) -> int:
+        """Bits of an input scalar."""
+        return 1 << self.log_inp_width
+
+    @cached_property
+    def wgt_width(self) -> int:
+        """Bits of a weight scalar."""
+        return 1 << self.log_wgt_width
+
+    @cached_property
+    def acc_width(self) -> int:
+        """Bits of an accumulator scalar."""
+        return 1 << self.log_acc_width
+
+    @cached_property
+    def out_width(self) -> int:
+        """Bits of a stored scalar."""
+        return 1 << self.log_out_width
+
+    @cached_property
+    def dram_bytes(self) -> int:
+        """Bytes of DRAM that the machine can address."""
+        return 1 << self.log_dram_size
+
+    @cached_property
+    def uop(self) -> TileMemory:
+        """Shape of the micro-op buffer."""
+        return self._tile_memory("uop")
+
+    @cached_property
+    def inp(self) -> TileMemory:
+        """Shape of the input scratchpad."""
+        return self._tile_memory("inp")
+
+    @cached_property
+    def wgt(self) -> TileMemory:
+        """Shape of the weight scratchpad."""
+        return self._tile_memory("wgt")
+
+    @cached_property
+    def acc(self) -> TileMemory:
+        """Shape of the accumulator scratchpad."""
+        return self._tile_memory("acc")
+
+    @cached_property
+    def out(self) -> TileMemory:
+        """Shape of the stored low bits of the accumulators."""
+        return self._tile_memory("out")
 
     @property
     def bus_bytes(self) -> int:

@@ -8,19 +8,21 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import ReadArbiter, ReadSignature, WriteSignature
+from .clock_groups import ONE_CLOCK, ClockGroups
 from .compute import Compute, Unit
 from .config import Config
+from .counters.activity import Activity
+from .counters.bank import CounterBank
+from .counters.events import burst_events
 from .dma.transfer import Bases
-from .fabric.activity import Activity
-from .fabric.buffer import geometry
-from .fabric.counters import CounterBank, events
-from .fabric.groups import TOGETHER, ClockGroups
-from .fabric.stream import TokenCounter
-from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH, Limits
 from .fetch import Fetch
 from .instructions import InstructionQueues
+from .interfaces import ADDRESS_WIDTH, INDEX_WIDTH, Limits
 from .load import Load
+from .microarchitecture import Microarchitecture
+from .queues.queue import TokenCounter
 from .registers import COUNTER_WIDTH, COUNTERS
+from .scratchpad import geometry
 from .store import Store
 
 TIMEOUT_WIDTH = 32
@@ -79,9 +81,15 @@ class Core(wiring.Component):
     # then: two cycles would suffice.
     _QUIET_CYCLES = 3
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = ONE_CLOCK,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         bus = 8 * config.bus_bytes
         super().__init__(
             {
@@ -173,23 +181,23 @@ class Core(wiring.Component):
             m.d.sync += [running.eq(0), stopping.eq(0), reported.eq(0)]
         with m.If(expired & ~self.clear):
             m.d.sync += [running.eq(1), stopping.eq(1), reported.eq(1)]
-        self._watch(m, self.busy & ~drained & ~expired, silent)
+        self._add_watchdog(m, self.busy & ~drained & ~expired, silent)
         self._report_fault(m, parts, finished, stop, stopped_before, silent, expired)
         for module in ("fetch", "load", "compute", "store"):
             connect(m, getattr(parts, module).activity, flipped(getattr(self.activity, module)))
         if self._config.counters:
-            self._count(m, parts, running)
+            self._add_counters(m, parts, running)
         else:
             m.d.comb += self.counters_ready.eq(1)
         return m
 
     def _add_modules(self, machine: Module) -> "_Parts":
-        config = self._config
-        machine.submodules.fetch = fetch = Fetch(config)
-        machine.submodules.load = load = Load(config, self._groups)
-        machine.submodules.compute = compute = Compute(config, self._groups)
-        machine.submodules.store = store = Store(config, self._groups)
-        machine.submodules.queues = queues = InstructionQueues(config)
+        config, groups, choices = self._config, self._groups, self._choices
+        machine.submodules.fetch = fetch = Fetch(config, choices)
+        machine.submodules.load = load = Load(config, groups, choices)
+        machine.submodules.compute = compute = Compute(config, groups, choices)
+        machine.submodules.store = store = Store(config, groups, choices)
+        machine.submodules.queues = queues = InstructionQueues(config, choices)
         machine.submodules.arbiter = arbiter = ReadArbiter(8 * config.bus_bytes)
         connect(machine, fetch.read, arbiter.fetch)
         connect(machine, load.read, arbiter.load)
@@ -297,7 +305,7 @@ class Core(wiring.Component):
                 Mux(fault.valid, fault.cause, int(isa.Cause.TIMEOUT)),
             )
         )
-        lowest = _lowest(m, states)
+        lowest = _first_fault(m, states)
         place = Signal(FaultReport)
         with m.If(stopped_before):
             m.d.sync += [place.eq(lowest), place.cause.eq(0)]
@@ -306,9 +314,16 @@ class Core(wiring.Component):
         with m.Elif(expired | ~finished):
             m.d.comb += self.fault.eq(lowest)
 
-    def _count(self, m: Module, parts: "_Parts", running: Signal) -> None:
+    def _add_counters(self, m: Module, parts: "_Parts", running: Signal) -> None:
         fetch, load, compute, store = parts.fetch, parts.load, parts.compute, parts.store
-        counted = events(m, fetch, load, compute, store, self.read, self.write, self.held)
+        read, write = self.read, self.write
+        read_ends = read.beat.valid & read.beat.ready & read.beat.payload.last
+        write_ends = write.response.valid & write.response.ready
+        events = fetch.events | load.events | compute.events | store.events
+        events |= burst_events(m, "read", read.request, read_ends, self.held)
+        events |= burst_events(m, "write", write.request, write_ends, self.held)
+        events["load_and_gemm_busy"] = events["load_busy"] & events["gemm_busy"]
+        counted = {counter.name: events[counter.name] for counter in COUNTERS}
         m.submodules.counters = counters = CounterBank(
             {name: len(event) for name, event in counted.items()}
         )
@@ -321,7 +336,7 @@ class Core(wiring.Component):
             self.counters_ready.eq(running | counters.settled),
         ]
 
-    def _watch(self, m: Module, awaited: Value, silent: Signal) -> None:
+    def _add_watchdog(self, m: Module, awaited: Value, silent: Signal) -> None:
         """Set ``silent`` when the bus has been idle for too long while an answer is ``awaited``."""
         silence = Signal(TIMEOUT_WIDTH)
         streams = (
@@ -367,7 +382,7 @@ class _State(NamedTuple):
     cause: Value
 
 
-def _lowest(m: Module, states: list[_State]) -> data.View:
+def _first_fault(m: Module, states: list[_State]) -> data.View:
     """Report of the previous cycle's states: the fault with the lowest index, else a deadlock at
     the lowest waiting instruction, else zeros.
     """

@@ -9,9 +9,9 @@ from amaranth.lib.wiring import In, Out
 from . import isa
 from .bus.axi import BurstRequest, ReadSignature
 from .config import Config
-from .fabric.activity import FetchActivity
-from .fabric.stream import Queue
-from .fabric.structures import (
+from .counters.activity import FetchActivity
+from .counters.events import Events
+from .interfaces import (
     ADDRESS_WIDTH,
     INDEX_WIDTH,
     FaultPort,
@@ -21,7 +21,9 @@ from .fabric.structures import (
     instruction_layout,
     is_for_load,
 )
-from .timing import FETCH_BURST_BYTES, is_small
+from .microarchitecture import Microarchitecture, Storage
+from .queues.queue import Queue
+from .timing import FETCH_BURST_BYTES
 
 
 class Fetch(wiring.Component):
@@ -52,8 +54,9 @@ class Fetch(wiring.Component):
     activity : of `FetchActivity`
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, choices: Microarchitecture | None = None) -> None:
         self._config = config
+        self._choices = choices or Microarchitecture.of(config)
         self._address_width, self._index_width = address_width(config), index_width(config)
         entry = stream.Signature(QueueEntry)
         super().__init__(
@@ -74,6 +77,14 @@ class Fetch(wiring.Component):
             }
         )
 
+    @property
+    def events(self) -> Events:
+        """Increments of the counters of fetch."""
+        return {
+            "fetch_waits_for_modules": self.activity.blocked,
+            "fetch_waits_for_memory": self.activity.starved,
+        }
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         bus_bytes = self._config.bus_bytes
@@ -81,9 +92,10 @@ class Fetch(wiring.Component):
         word_bytes = max(bus_bytes, isa.INSTRUCTION_BYTES)
         words = 2 * FETCH_BURST_BYTES // word_bytes
         word = data.StructLayout({"bits": unsigned(8 * word_bytes), "error": 1})
-        m.submodules.buffer = buffer = Queue(word, words, in_block_ram=is_small(self._config))
+        in_block_ram = self._choices.fetch_buffer is Storage.BLOCK_RAM
+        m.submodules.buffer = buffer = Queue(word, words, in_block_ram=in_block_ram)
         self._decisive = buffer.o.payload
-        if is_small(self._config):
+        if in_block_ram:
             self._decisive = self._keep_in_luts(m, buffer, words)
 
         # Streams longer than DRAM all end at the end of DRAM.
@@ -127,7 +139,7 @@ class Fetch(wiring.Component):
         )
 
         in_flight = self._receive(m, buffer, words)
-        good, taken = self._hand_over(m, buffer, active, freed, bad_start)
+        good, taken = self._dispatch(m, buffer, active, freed, bad_start)
         still = (in_flight == 0) & ~asking
         m.d.comb += [
             self.quiet.eq(~active & still),
@@ -257,7 +269,7 @@ class Fetch(wiring.Component):
         )
         return in_flight
 
-    def _hand_over(
+    def _dispatch(
         self, m: Module, buffer: Queue, active: Signal, freed: Signal, bad_start: Value
     ) -> tuple[Signal, Signal]:
         """Whether there is an error-free instruction, and whether its module accepts it."""

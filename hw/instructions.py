@@ -10,10 +10,10 @@ from amaranth.lib.wiring import In, Out
 
 from . import isa
 from .config import Config
-from .dma.extent import CheckedEntry, ExtentChecker
-from .fabric.counting import counted, stays_above
-from .fabric.structures import Limits, QueueEntry
-from .timing import is_small
+from .dma.extent import ExtentChecker
+from .interfaces import CheckedEntry, Limits, QueueEntry
+from .microarchitecture import Microarchitecture, Storage
+from .queues.levels import next_count, next_exceeds
 
 _NAMES = tuple(
     module.name.lower() for module in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
@@ -27,14 +27,15 @@ class InstructionQueues(wiring.Component):
     At most `isa.QUEUE_DEPTH` instructions per module are unretired.
 
     Timing: into an empty queue, an instruction is available four cycles after dispatch and its
-    successor a cycle later. In a small machine, with queues in block RAM, it is available after six
-    cycles and its successor three cycles later, or more when other modules are served first::
+    successor a cycle later. With `Microarchitecture.instruction_queues` in block RAM, it is
+    available after six cycles and its successor three cycles later, or more when other modules are
+    served first::
 
         compute              i   j
         compute_out                          i   j
         taken                                1   1
-        small:compute_out                            i           j
-        small:taken                                  1           1
+        block RAM:compute_out                        i           j
+        block RAM:taken                              1           1
 
     Ports
     -----
@@ -46,8 +47,9 @@ class InstructionQueues(wiring.Component):
     settled : nothing is in transit: each module is offered its next instruction, or has none
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, choices: Microarchitecture | None = None) -> None:
         self._config = config
+        self._choices = choices or Microarchitecture.of(config)
         super().__init__(
             {
                 "limits": In(Limits()),
@@ -72,7 +74,7 @@ class InstructionQueues(wiring.Component):
         passing = self._admit(m, checker)
         puts = Signal(len(_NAMES))
         m.d.comb += puts.eq(Mux(checker.o.valid, 1 << passing, 0))
-        if is_small(self._config):
+        if self._choices.instruction_queues is Storage.BLOCK_RAM:
             settled = self._queue_in_block_ram(m, checker, puts)
         else:
             self._queue_in_luts(m, checker, puts)
@@ -98,7 +100,7 @@ class InstructionQueues(wiring.Component):
                 takes.eq(out.valid & out.ready),
             ]
             change = level, write.en, takes
-            m.d.sync += [level.eq(counted(*change)), out.valid.eq(stays_above(0, *change))]
+            m.d.sync += [level.eq(next_count(*change)), out.valid.eq(next_exceeds(0, *change))]
             for port, moves in ((write, write.en), (read, takes)):
                 place = Signal.like(port.addr, name=f"{name}_{'tail' if port is write else 'head'}")
                 m.d.comb += port.addr.eq(place)
@@ -146,7 +148,7 @@ class InstructionQueues(wiring.Component):
             with m.If(gets):
                 m.d.comb += [read.en.eq(1), read.addr.eq(Cat(head, Const(number, 2)))]
                 m.d.sync += [head.eq(head + 1), arrives[number].eq(1)]
-            m.d.sync += level.eq(counted(level, puts[number], gets))
+            m.d.sync += level.eq(next_count(level, puts[number], gets))
             with m.If(arrives[number]):
                 m.d.sync += [payload.eq(read.data), out.valid.eq(1)]
             with m.Elif(out.ready):
@@ -174,7 +176,7 @@ class InstructionQueues(wiring.Component):
             ]
             taken = incoming.valid & room
             change = count, taken, getattr(self, f"{name}_retire")
-            m.d.sync += [count.eq(counted(*change)), some.eq(stays_above(0, *change))]
+            m.d.sync += [count.eq(next_count(*change)), some.eq(next_exceeds(0, *change))]
             with m.If(taken):
                 m.d.comb += [checker.i.valid.eq(1), stages[0].eq(number)]
         return stages[-1]

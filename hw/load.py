@@ -8,13 +8,15 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import ReadSignature
+from .clock_groups import ONE_CLOCK, ClockGroups
 from .config import Config
+from .counters.events import Events, transfer_events, unit_events
 from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements
-from .fabric.buffer import geometry
-from .fabric.decode import Decoder
-from .fabric.groups import TOGETHER, ClockGroups
-from .fabric.issue import InOrder, ModuleSignature
+from .issue.decode import Decoder
+from .issue.in_order import InOrder, ModuleSignature
+from .microarchitecture import Microarchitecture
+from .scratchpad import geometry
 
 _MEMORIES = isa.LOADED_BY_LOAD
 
@@ -33,9 +35,15 @@ class Load(wiring.Component):
     moved : as in `Loader`
     """
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = ONE_CLOCK,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         super().__init__(
             {
                 **ModuleSignature(isa.Module.LOAD).members,
@@ -47,11 +55,22 @@ class Load(wiring.Component):
             }
         )
 
+    @property
+    def events(self) -> Events:
+        """Increments of the counters of load."""
+        return {
+            "load_waits_for_compute": self.activity.lacks_next,
+            **transfer_events("load", self.status, self.read.beat, self.moved),
+            **unit_events("load", self.activity, 1),
+        }
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.order = order = InOrder(self._config, isa.Module.LOAD, [isa.Cause.BUS_ERROR])
-        m.submodules.decoder = decoder = Decoder(self._config, units=1)
-        loader = Loader(self._config, _MEMORIES)
+        m.submodules.order = order = InOrder(
+            self._config, isa.Module.LOAD, [isa.Cause.BUS_ERROR], self._choices
+        )
+        m.submodules.decoder = decoder = Decoder(self._config, units=1, choices=self._choices)
+        loader = Loader(self._config, _MEMORIES, self._choices)
         m.submodules.loader = self._groups.member("load_dma", loader)
         self._groups.activate(m, "load_dma", loader.active)
         order.connect(m, self, decoder)

@@ -8,15 +8,17 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import WriteSignature
+from .clock_groups import ONE_CLOCK, ClockGroups
 from .config import Config
+from .counters.events import Events, transfer_events, unit_events
 from .dma.forwarder import Forwarder
 from .dma.storer import Storer
 from .dma.transfer import moved_elements
-from .fabric.buffer import ReadPortSignature, geometry
-from .fabric.decode import Decoder
-from .fabric.groups import TOGETHER, ClockGroups
-from .fabric.issue import InOrder, ModuleSignature
-from .fabric.structures import ADDRESS_WIDTH, instruction_layout
+from .interfaces import ADDRESS_WIDTH, instruction_layout
+from .issue.decode import Decoder
+from .issue.in_order import InOrder, ModuleSignature
+from .microarchitecture import Microarchitecture
+from .scratchpad import ReadPortSignature, geometry
 
 
 class Store(wiring.Component):
@@ -37,9 +39,15 @@ class Store(wiring.Component):
     inp, hold : as in `Forwarder`, with the extension FORWARD
     """
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = ONE_CLOCK,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
@@ -60,11 +68,22 @@ class Store(wiring.Component):
             }
         )
 
+    @property
+    def events(self) -> Events:
+        """Increments of the counters of store."""
+        return {
+            "store_waits_for_compute": self.activity.lacks_prev,
+            **transfer_events("store", self.status, self.write.beat, self.moved),
+            **unit_events("store", self.activity, 1),
+        }
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.order = order = InOrder(self._config, isa.Module.STORE, [isa.Cause.BUS_ERROR])
-        m.submodules.decoder = decoder = Decoder(self._config, units=1)
-        storer = Storer(self._config)
+        m.submodules.order = order = InOrder(
+            self._config, isa.Module.STORE, [isa.Cause.BUS_ERROR], self._choices
+        )
+        m.submodules.decoder = decoder = Decoder(self._config, units=1, choices=self._choices)
+        storer = Storer(self._config, self._choices)
         m.submodules.storer = self._groups.member("store_dma", storer)
         self._groups.activate(m, "store_dma", storer.active)
         order.connect(m, self, decoder)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .config import Config
+from .microarchitecture import Microarchitecture, Storage
 
 # Maximum bursts in flight, for reads and for writes each.
 BURSTS_IN_FLIGHT = 8
@@ -30,42 +31,34 @@ FETCH_BURST_BYTES = 256
 # 5 of 261 bits of block RAM, one of 2 beats 7 of 135.
 MAX_LANE_BEATS = 4
 # Latency in cycles of dot products, and of ALU lanes without and with REQUANTIZE, without the
-# additional registers of small machines.
+# registers that `Microarchitecture` adds.
 DOT_PRODUCT_LATENCY = 3
 ALU_LATENCY = 1
 REQUANTIZING_ALU_LATENCY = 6
-# Additional registers of small machines: after the ALU operands, and after its products.
-SMALL_ALU_REGISTERS = 2
+# `Microarchitecture.alu_lane_registers`: after the operands, and after the products.
+ALU_LANE_REGISTERS = 2
 # Cycles in which REQUANTIZE changes its parameters: the ALU's pipeline is drained, then parameters
 # are read, one accumulator per cycle.
 PARAMETER_CYCLES = REQUANTIZING_ALU_LATENCY + 2 + 4
 # Words in which a LOOKUP table is copied into the lanes, one per cycle.
 TABLE_WORDS = 64
-# Cycles from accepting a GEMM micro-op to its completion, without the additional register of small
-# machines: tiles are read before the dot products, accumulators written after them.
+# Cycles from accepting a GEMM micro-op to its completion, without tile registers: tiles are read
+# before the dot products, accumulators written after them.
 GEMM_LATENCY = DOT_PRODUCT_LATENCY + 2
-# Machines with at most this many multiply-accumulates per cycle target small FPGAs.
-SMALL_MACS = 128
 
 
-def is_small(config: Config) -> bool:
-    """Whether the machine targets a small FPGA, where block RAM is slow and multipliers are far
-    away: tiles, ALU operands and products have an additional register, which costs a cycle each.
-    Instruction queues use block RAM, since scratchpads leave some free.
-    """
-    return config.macs_per_cycle <= SMALL_MACS
-
-
-def gemm_latency(config: Config) -> int:
+def gemm_latency(config: Config, choices: Microarchitecture | None = None) -> int:
     """Cycles from accepting a GEMM micro-op to its completion."""
-    return GEMM_LATENCY + is_small(config)
+    choices = choices or Microarchitecture.of(config)
+    return GEMM_LATENCY + choices.tile_registers
 
 
-def alu_latency(config: Config) -> int:
+def alu_latency(config: Config, choices: Microarchitecture | None = None) -> int:
     """Cycles from the operands of the ALU to its result."""
     if config.requantize:
         return REQUANTIZING_ALU_LATENCY
-    return ALU_LATENCY + (SMALL_ALU_REGISTERS if is_small(config) else 0)
+    choices = choices or Microarchitecture.of(config)
+    return ALU_LATENCY + (ALU_LANE_REGISTERS if choices.alu_lane_registers else 0)
 
 
 def has_long_alu(config: Config) -> bool:
@@ -92,7 +85,9 @@ def copied_sources(config: Config) -> int:
 
 @dataclass(frozen=True)
 class Latencies:
-    """Cycles between consecutive events of a small machine, without stalls."""
+    """Cycles between consecutive events, without stalls, of a machine whose instruction queues are
+    in block RAM and whose decoders have no register.
+    """
 
     # From launch to the first request of fetch.
     launch_to_fetch: int = 6
@@ -127,11 +122,16 @@ class Latencies:
 LATENCIES = Latencies()
 
 
-def latencies(config: Config) -> Latencies:
-    """Latencies of a machine. Large machines have their queues in LUTs, which deliver instructions
-    earlier, although decoding takes a separate cycle.
+def latencies(config: Config, choices: Microarchitecture | None = None) -> Latencies:
+    """Latencies of a machine. Queues in LUTs deliver instructions earlier than block RAM, also in
+    succession.
     """
-    known = replace(LATENCIES, item_to_alu=int(has_long_alu(config)))
-    if is_small(config):
+    choices = choices or Microarchitecture.of(config)
+    known = replace(
+        LATENCIES,
+        hand_over_to_issue=LATENCIES.hand_over_to_issue + choices.decode_register,
+        item_to_alu=int(has_long_alu(config)),
+    )
+    if choices.instruction_queues is Storage.BLOCK_RAM:
         return known
-    return replace(known, hand_over_to_issue=5, issue_to_issue=1)
+    return replace(known, hand_over_to_issue=known.hand_over_to_issue - 2, issue_to_issue=1)

@@ -8,12 +8,13 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from .bus.axi import AXI4LiteSignature, AXI4Signature
 from .bus.csr import RegisterFile
+from .clock_groups import ClockGroups, GroupClocks
 from .compute import Unit
 from .config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from .core import Core
-from .fabric.activity import Activity
-from .fabric.groups import ClockGroups, GroupClocks
-from .fabric.structures import within_dram
+from .counters.activity import Activity
+from .interfaces import within_dram
+from .microarchitecture import Microarchitecture
 from .registers import ADDRESS_WIDTH, REGISTERS, WORD_BYTES
 
 _INCREMENTING = 0b01  # AXI burst type INCR
@@ -28,6 +29,8 @@ class Top(wiring.Component):
 
     Timing: the run starts in the cycle after the launch reaches the register file; CYCLES counts
     from then to the end of the run.
+
+    ``choices`` override the microarchitecture that is derived from the configuration.
 
     Ports
     -----
@@ -46,10 +49,12 @@ class Top(wiring.Component):
         watched: bool = False,
         grouped: bool = False,
         attributes: BusAttributes = DEFAULT_ATTRIBUTES,
+        choices: Microarchitecture | None = None,
     ) -> None:
         self._config = config
+        self._choices = choices or Microarchitecture.of(config)
         self._attributes = attributes
-        self._groups = ClockGroups(apart=grouped)
+        self._groups = ClockGroups(separate=grouped)
         self._watched = watched
         super().__init__(
             {
@@ -64,14 +69,14 @@ class Top(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.core = core = Core(self._config, self._groups)
-        registers = RegisterFile(self._config)
+        m.submodules.core = core = Core(self._config, self._groups, self._choices)
+        registers = RegisterFile(self._config, self._choices)
         m.submodules.registers = ResetInserter(self.rst)(registers)
         connect(m, flipped(self.s_axil), registers.bus)
         self._connect_memory(m, core)
         if self._watched:
             connect(m, core.activity, flipped(self.activity))
-        if self._groups.apart:
+        if self._groups.separate:
             self._groups.connect(m, self.clock, core.held)
 
         control = REGISTERS["CONTROL"]
@@ -129,7 +134,7 @@ class Top(wiring.Component):
             "draining": core.draining,
             "refused": refused,
         }
-        self._show(m, registers, status_bits, fault, tokens)
+        self._connect_status(m, registers, status_bits, fault, tokens)
         m.d.comb += [
             registers.cycles.eq(cycles),
             core.counter_index.eq(registers.counter_index),
@@ -138,7 +143,7 @@ class Top(wiring.Component):
         ]
         return m
 
-    def _show(
+    def _connect_status(
         self,
         m: Module,
         registers: RegisterFile,

@@ -19,10 +19,10 @@ from amaranth.hdl import Shape
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.datapath.dot_products import multiplies_singly
-from amaranth_vta.hw.dma.extent import CheckedEntry
-from amaranth_vta.hw.fabric.buffer import geometry
-from amaranth_vta.hw.timing import copied_sources, is_small
+from amaranth_vta.hw.interfaces import CheckedEntry
+from amaranth_vta.hw.microarchitecture import Microarchitecture, Storage
+from amaranth_vta.hw.scratchpad import geometry
+from amaranth_vta.hw.timing import copied_sources
 
 MODEL = Path(__file__).with_name("area_model.json")
 FAMILIES = ("xc7", "ecp5")
@@ -76,13 +76,14 @@ def fitted_model() -> dict[str, Any]:
 def features(config: Config) -> dict[str, float]:
     """The features of the linear model for LUTs and flip-flops; the first is the constant 1."""
     lanes = config.batch * config.block_out
+    queues = Microarchitecture.of(config).instruction_queues
     return {
         "machine": 1.0,
         "lanes": lanes * config.acc_width / 32,
         "lanes, requantize": lanes * config.requantize,
         "lanes, lookup": lanes * config.lookup,
         "products": config.macs_per_cycle * config.inp_width * config.wgt_width / 64,
-        "queues in LUTs": float(not is_small(config)),
+        "queues in LUTs": float(queues is Storage.LUTS),
         "counters": config.counters,
         "overlap": config.overlap,
         "lanes, overlap": lanes * config.acc_width / 32 * config.overlap,
@@ -102,15 +103,15 @@ def features(config: Config) -> dict[str, float]:
 
 
 def multipliers(config: Config, family: str) -> int:
-    """Number of multipliers: of GEMM, on xc7 two products in each unless the machine
-    `multiplies_singly`; of the ALU's lanes; and, for deep scratchpads, of the extent and bounds
+    """Number of multipliers: of GEMM, on xc7 with `products_per_multiplier` products
+    in each; of the ALU's lanes; and, for deep scratchpads, of the extent and bounds
     checks.
     """
     lanes, products = config.batch * config.block_out, config.macs_per_cycle
     deepest = max(memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc))
     checks = 2 * (deepest > DEEPEST_IN_LOGIC)
     if family == "xc7":
-        return products // (1 if multiplies_singly(config) else 2) + 3 * lanes + checks
+        return products // Microarchitecture.of(config).products_per_multiplier + 3 * lanes + checks
     return products + (6 if config.requantize else 3) * lanes + checks
 
 
@@ -118,7 +119,7 @@ def products_in_luts(config: Config, family: str, most: int) -> int:
     """The number of GEMM products in LUTs on a chip of ``family`` with ``most`` multipliers: the
     shortfall of multipliers on an ECP5 with one product per multiplier, otherwise 0.
     """
-    if family != "ecp5" or not multiplies_singly(config):
+    if family != "ecp5" or Microarchitecture.of(config).products_per_multiplier != 1:
         return 0
     return min(max(0, multipliers(config, family) - most), config.macs_per_cycle)
 
@@ -148,7 +149,7 @@ class _Memory:
 
 
 def _memories(config: Config) -> Iterator[_Memory]:
-    """The copies and banks of all scratchpads, as built by `hw.fabric.buffer.Scratchpad`, and the
+    """The copies and banks of all scratchpads, as built by `hw.scratchpad.Scratchpad`, and the
     instruction queues and other small memories if these are in block RAM.
     """
     for kind in (isa.Memory.UOP, isa.Memory.INP, isa.Memory.WGT):
@@ -167,12 +168,15 @@ def _memories(config: Config) -> Iterator[_Memory]:
     read = max(shape.elements, geometry(config, isa.Memory.OUT).elements)
     lane_bits = config.out.element_bits // shape.lanes
     yield _Memory(rows // read, lane_bits, shape.lanes, banks * read)
-    if is_small(config):
+    choices = Microarchitecture.of(config)
+    if choices.instruction_queues is Storage.BLOCK_RAM:
         # The queues of all three modules share one memory with room for four: hw/instructions.py.
         yield _Memory(4 * isa.QUEUE_DEPTH, Shape.cast(CheckedEntry).width, 1, 1)
-        # Shallow memories in block RAM: register readback, and the read-ahead of fetch, a bus word
-        # or an instruction plus a bus error flag.
+    # Shallow memories.
+    if choices.register_readback is Storage.BLOCK_RAM:
         yield _Memory(512, 36, 1, 1)
+    if choices.fetch_buffer is Storage.BLOCK_RAM:
+        # A bus word or an instruction, plus a bus error flag.
         yield _Memory(512, 8 * max(config.bus_bytes, isa.INSTRUCTION_BYTES) + 1, 1, 1)
 
 

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.bus.axi import AXI4Signature, Response
-from amaranth_vta.hw.fabric.stream import Queue
+from amaranth_vta.hw.queues.queue import Queue
 
 
 class BeatRead(data.StructLayout):

@@ -11,8 +11,8 @@ from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from amaranth_vta.hw.fabric.stream import Queue
-from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
+from amaranth_vta.hw.interfaces import ADDRESS_WIDTH
+from amaranth_vta.hw.queues.queue import Queue
 from amaranth_vta.hw.timing import BEATS_AHEAD, BURSTS_IN_FLIGHT
 
 

@@ -10,6 +10,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.microarchitecture import Microarchitecture, Storage
 from amaranth_vta.hw.registers import (
     ADDRESS_WIDTH,
     COUNTER_WIDTH,
@@ -23,7 +24,6 @@ from amaranth_vta.hw.registers import (
     Access,
     Register,
 )
-from amaranth_vta.hw.timing import is_small
 
 from .axi import AXI4LiteSignature
 
@@ -58,12 +58,13 @@ class RegisterFile(wiring.Component):
     counters_ready : a read of a counter waits for it
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, choices: Microarchitecture | None = None) -> None:
         constants = config.to_dict()
         # Unmapped words read as 0.
         self._left_out = {item.name.upper() for item in fields(config)} - constants.keys()
-        # Small machines have spare block RAM and few LUTs.
-        self._ram_style = "block" if is_small(config) else "distributed"
+        choices = choices or Microarchitecture.of(config)
+        in_block_ram = choices.register_readback is Storage.BLOCK_RAM
+        self._ram_style = "block" if in_block_ram else "distributed"
         self._constants = {**constants, "IDENTITY": IDENTITY, "VERSION": VERSION}
         super().__init__(
             {

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import ReadPortSignature, Scratchpad, geometry
+from amaranth_vta.hw.scratchpad import ReadPortSignature, Scratchpad, geometry
 from amaranth_vta.hw.timing import copied_sources
 
 from .gemm import acc_read_port, acc_write_port

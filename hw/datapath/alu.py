@@ -8,10 +8,11 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
+from amaranth_vta.hw.clock_groups import ONE_CLOCK, ClockGroups
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.isa import AluOp
-from amaranth_vta.hw.timing import alu_latency, early_end, has_long_alu, is_small
+from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.timing import alu_latency, early_end, has_long_alu
 
 from .alu_lane import AluLane
 from .dot_products import tile_layout
@@ -64,9 +65,15 @@ class AluUnit(wiring.Component):
     done, error : as in the GEMM unit
     """
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = ONE_CLOCK,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         self.operands = alu_operands(config)
         super().__init__(
             {
@@ -76,7 +83,7 @@ class AluUnit(wiring.Component):
                 "src_read_clear": Out(1),
                 "write": Out(acc_write_port(config)),
                 **({"written": In(written_elements(config))} if config.lookup else {}),
-                **(_ahead_ports(config) if config.overlap else {}),
+                **(_prefetch_ports(config) if config.overlap else {}),
                 "bank": Out(1),
                 "denied": In(1),
                 "busy_banks": Out(2),
@@ -101,7 +108,8 @@ class AluUnit(wiring.Component):
         # Control that accompanies a micro-op: one stage per register of the lanes; the last one
         # writes.
         entering = Signal(control)
-        stages = [Signal(control, name=f"stage_{n}") for n in range(alu_latency(config) + 1)]
+        latency = alu_latency(config, self._choices)
+        stages = [Signal(control, name=f"stage_{n}") for n in range(latency + 1)]
         computing, writing = stages[0], stages[-1]
         finished = Signal(control)
         ending = [*stages, finished][-1 - early_end(config)]
@@ -125,7 +133,7 @@ class AluUnit(wiring.Component):
             reader = self._add_reader(m, hazards, works)
             m.d.comb += ready.eq(~reader.ahead & reader.ready)
         else:
-            self._read_together(m, item, taken & works)
+            self._read_operands(m, item, taken & works)
         m.d.comb += [
             entering.write.eq(taken & works),
             entering.dst.eq(item.indices.dst),
@@ -145,7 +153,7 @@ class AluUnit(wiring.Component):
         lanes = self._add_lanes(m, computing)
         if reader:
             waiting = _Waiting(hazards, reader, works, works & ~busy, taken)
-            active |= self._read_ahead(m, waiting, lanes, stages)
+            active |= self._prefetch(m, waiting, lanes, stages)
         m.d.comb += [
             self.write.enable.eq(writing.write),
             self.write.lanes.eq(~0),
@@ -158,7 +166,7 @@ class AluUnit(wiring.Component):
         self._groups.activate(m, "lanes", active)
         return m
 
-    def _read_together(self, m: Module, item: Any, enters: Value) -> None:
+    def _read_operands(self, m: Module, item: Any, enters: Value) -> None:
         """Read both operands of a micro-op when it enters the pipeline."""
         m.d.comb += [
             self.bank.eq(item.indices.dst[-1]),
@@ -208,7 +216,7 @@ class AluUnit(wiring.Component):
             m.d.comb += [write.write.eq(stage.write), write.dst.eq(stage.dst)]
         return hazards
 
-    def _comes(self, operation: AluOp) -> Value:
+    def _arriving_is(self, operation: AluOp) -> Value:
         """Whether the arriving micro-op has this operation."""
         item = self.i.payload
         return item.enable & (item.context.operation == operation)
@@ -251,7 +259,7 @@ class AluUnit(wiring.Component):
                 lane: Any = (
                     RequantizingLane(looks_up, bool(config.multiply_add))
                     if config.requantize
-                    else AluLane(config.acc_width, looks_up, registered=is_small(config))
+                    else AluLane(config.acc_width, looks_up, self._choices.alu_lane_registers)
                 )
                 lanes.append(lane)
                 m.submodules[f"lane_{b}_{j}"] = self._groups.member("lanes", lane)
@@ -266,7 +274,7 @@ class AluUnit(wiring.Component):
                 ]
         return lanes
 
-    def _read_ahead(
+    def _prefetch(
         self, m: Module, waiting: "_Waiting", lanes: list[Any], stages: list[Any]
     ) -> Value:
         """Load the parameters, factor or table of the waiting micro-op into ``lanes``. Returns
@@ -275,16 +283,16 @@ class AluUnit(wiring.Component):
         config, reader = self._config, waiting.reader
         reads = []
         if config.requantize:
-            reads.append(self._read_parameters(m, waiting, lanes))
+            reads.append(self._prefetch_parameters(m, waiting, lanes))
         if config.lookup:
-            reads.append(self._look_up(m, waiting, lanes, stages[lanes[0].to_index]))
+            reads.append(self._prefetch_table(m, waiting, lanes, stages[lanes[0].to_index]))
         if not reads:
             return Const(0)
         wanted, asks, moves_on, arrives = (Cat(values).any() for values in zip(*reads, strict=True))
         m.d.comb += [reader.ahead.eq(wanted), reader.asks.eq(asks), reader.moves_on.eq(moves_on)]
         return arrives
 
-    def _read_parameters(self, m: Module, waiting: "_Waiting", lanes: list[Any]) -> "_Ahead":
+    def _prefetch_parameters(self, m: Module, waiting: "_Waiting", lanes: list[Any]) -> "_Prefetch":
         """Load REQUANTIZE parameters into ``lanes`` when the next micro-op names others, and the
         factor of MULTIPLY_ADD at its first micro-op.
         """
@@ -297,12 +305,12 @@ class AluUnit(wiring.Component):
         comes_to_add: Value = Const(0, 1)
         if self._config.multiply_add:
             adds = item.context.operation == AluOp.MULTIPLY_ADD
-            comes_to_add = self._comes(AluOp.MULTIPLY_ADD)
+            comes_to_add = self._arriving_is(AluOp.MULTIPLY_ADD)
         count = Mux(adds, 1, isa.REQUANTIZE_PARAMETERS)
         # Determined when the micro-op arrives, since the result has a high fan-out.
         with m.If(comes):
             m.d.sync += [
-                wanted.eq(self._comes(AluOp.REQUANTIZE) | comes_to_add),
+                wanted.eq(self._arriving_is(AluOp.REQUANTIZE) | comes_to_add),
                 hit.eq(known & ((index == self.i.payload.indices.src) | comes_to_add)),
             ]
         asks = waiting.may_read & wanted & ~hit & (step != count)
@@ -315,14 +323,16 @@ class AluUnit(wiring.Component):
             m.d.sync += [known.eq(0), hit.eq(0)]
         # The lanes keep a factor in their scale registers.
         number = Mux(adds, 0b0110, Const(1) << step)
-        arrives, arrived = _arrival(m, asks & reader.granted, number, reader.late)
+        arrives, arrived = _delayed(m, asks & reader.granted, number, reader.late)
         with m.If(arrives):
             m.d.comb += arriving.eq(arrived)
         for lane in lanes:
             m.d.comb += lane.parameter.eq(arriving)
-        return _Ahead(wanted & ~hit, asks, asks, arrives)
+        return _Prefetch(wanted & ~hit, asks, asks, arrives)
 
-    def _look_up(self, m: Module, waiting: "_Waiting", lanes: list[Any], looking: Any) -> "_Ahead":
+    def _prefetch_table(
+        self, m: Module, waiting: "_Waiting", lanes: list[Any], looking: Any
+    ) -> "_Prefetch":
         """Copy the table that the next micro-op names into ``lanes``, and look up its entries in
         stage ``looking``.
         """
@@ -332,7 +342,7 @@ class AluUnit(wiring.Component):
         m.submodules.table_words = self._groups.member("lanes", words)
         wanted, looks_up = Signal(), Signal()
         with m.If(hazards.i.ready):
-            m.d.sync += wanted.eq(self._comes(AluOp.LOOKUP))
+            m.d.sync += wanted.eq(self._arriving_is(AluOp.LOOKUP))
         enters = waiting.taken & waiting.works
         m.d.comb += [
             reader.comes.eq(hazards.i.ready),
@@ -344,7 +354,7 @@ class AluUnit(wiring.Component):
             # immediate.
             words.element.eq(Cat(lane.b for lane in lanes)),
             Cat(words.take, words.taken_place).eq(
-                Cat(_arrival(m, reader.take, reader.place, waiting.reader.late))
+                Cat(_delayed(m, reader.take, reader.place, waiting.reader.late))
             ),
             Value.cast(reader.written).eq(Cat(self.written, enters, item.indices.dst)),
             looks_up.eq(looking.write & (looking.context.operation == AluOp.LOOKUP)),
@@ -362,7 +372,9 @@ class AluUnit(wiring.Component):
             ]
         # A short pipeline would look up an entry before the last word is written.
         incomplete = ~reader.known | (0 if lanes[0].to_index else words.take)
-        return _Ahead(wanted & incomplete, reader.asks, reader.moves_on, words.take | words.write)
+        return _Prefetch(
+            wanted & incomplete, reader.asks, reader.moves_on, words.take | words.write
+        )
 
 
 class _Waiting(NamedTuple):
@@ -377,7 +389,7 @@ class _Waiting(NamedTuple):
     taken: Signal
 
 
-class _Ahead(NamedTuple):
+class _Prefetch(NamedTuple):
     """Elements needed before the operands: whether any is ``wanted``, whether one is requested and
     the reader then advances, and whether data arrive in the lanes.
     """
@@ -388,7 +400,7 @@ class _Ahead(NamedTuple):
     arrives: Value
 
 
-def _arrival(m: Module, read: Value, number: Value, late: Signal) -> tuple[Value, Value]:
+def _delayed(m: Module, read: Value, number: Value, late: Signal) -> tuple[Value, Value]:
     """Delay ``read`` and ``number`` until the data arrive: by one cycle or, if ``late``, by two."""
     reads, numbers = [read], [number]
     for _ in range(2):
@@ -401,7 +413,7 @@ def _arrival(m: Module, read: Value, number: Value, late: Signal) -> tuple[Value
     return Mux(late, reads[2], reads[1]), Mux(late, numbers[2], numbers[1])
 
 
-def _ahead_ports(config: Config) -> dict[str, Any]:
+def _prefetch_ports(config: Config) -> dict[str, Any]:
     """Ports for reading ahead."""
     return {
         "busy_ports": In(2),

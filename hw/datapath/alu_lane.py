@@ -9,7 +9,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.isa import AluOp
-from amaranth_vta.hw.timing import ALU_LATENCY, SMALL_ALU_REGISTERS
+from amaranth_vta.hw.timing import ALU_LANE_REGISTERS, ALU_LATENCY
 
 from .operation import compares
 from .table import LOOKUP_PORTS
@@ -28,7 +28,7 @@ class AluLane(wiring.Component):
         self._width = width
         self._looks_up = looks_up
         self._registered = registered
-        self.latency = ALU_LATENCY + (SMALL_ALU_REGISTERS if registered else 0)
+        self.latency = ALU_LATENCY + (ALU_LANE_REGISTERS if registered else 0)
         self.to_index = self.latency - 1
         super().__init__(
             {

@@ -19,13 +19,12 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.microarchitecture import Microarchitecture, paired_weights_width
 from amaranth_vta.hw.tiles import TileMemory
-from amaranth_vta.hw.timing import DOT_PRODUCT_LATENCY, is_small
+from amaranth_vta.hw.timing import DOT_PRODUCT_LATENCY
 
 # Products added in one chain of DSP slices per cycle.
 _CHAINED = 4
-# Factor width of an ECP5 multiplier.
-SMALL_FACTOR_WIDTH = 18
 
 
 def tile_layout(memory: TileMemory) -> data.ArrayLayout:
@@ -79,8 +78,9 @@ class DotProducts(wiring.Component):
     cycle.
 
     Timing: tiles presented in one cycle produce their sums `latency` cycles later. Products are
-    registered, then sums of four products, then the sums themselves; in a machine for a small FPGA
-    (`is_small`) also the tiles. In the cycle after ``clear`` all sums and carries add up to 0.
+    registered, then sums of four products, then the sums themselves; with
+    `Microarchitecture.tile_registers` also the tiles. In the cycle after ``clear`` all sums and
+    carries add up to 0.
 
     One multiplication computes the products of one input x with the weights v and w of two outputs,
     where n is the width of a product::
@@ -103,9 +103,10 @@ class DotProducts(wiring.Component):
     pair of outputs are its own two channels of tile t (`_input`).
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, choices: Microarchitecture | None = None) -> None:
         self._config = config
-        self.latency = DOT_PRODUCT_LATENCY + is_small(config)
+        self._tile_registers = (choices or Microarchitecture.of(config)).tile_registers
+        self.latency = DOT_PRODUCT_LATENCY + self._tile_registers
         # Only the sum of products of the lowest scalars needs the topmost bit.
         width = config.inp_width + config.wgt_width + config.log_block_in
         outputs = config.block_out
@@ -153,7 +154,7 @@ class DotProducts(wiring.Component):
             inp = self._input(m, factors, (b, j, number))
             lower, upper = factors.wgt[j][number], factors.wgt[j + 1][number]
             weights = Signal(
-                signed(_factor_width(self._config)), name=f"weights_b{b}_o{j}_i{number}"
+                signed(paired_weights_width(self._config)), name=f"weights_b{b}_o{j}_i{number}"
             )
             both = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{number}", reset_less=True)
             m.d.comb += weights.eq((upper << half) + lower)
@@ -184,11 +185,11 @@ class DotProducts(wiring.Component):
             m.d.sync += [self.sums[b][j].eq(signed_total), self.carries[b][j].eq(carries[-1])]
 
     def _factors(self, m: Module) -> Factors:
-        """The tiles; registered in machines for small FPGAs."""
+        """The tiles, or their registers."""
         has_taps = bool(self._config.depthwise)
         further, tapped = (self.further, self.tapped) if has_taps else (None, None)
         factors = Factors(self.inp, self.wgt, further, tapped)
-        if not is_small(self._config):
+        if not self._tile_registers:
             return factors
         names = ("inp_tile", "wgt_tile", "further_tiles", "tapped_tile")
         kept = [
@@ -294,18 +295,6 @@ def product_name(b: int, j: int, k: int) -> str:
     selects products by name.
     """
     return f"product_b{b}_o{j}_i{k}"
-
-
-def multiplies_singly(config: Config) -> bool:
-    """Whether each product of GEMM takes its own multiplication: in small machines, unless the
-    factors of two products fit the multipliers of a small FPGA.
-    """
-    return is_small(config) and _factor_width(config) > SMALL_FACTOR_WIDTH
-
-
-def _factor_width(config: Config) -> int:
-    """Bits of two outputs' weights in one factor."""
-    return config.inp_width + 2 * config.wgt_width + 1
 
 
 def _further_ports(config: Config) -> dict[str, Any]:

@@ -8,16 +8,16 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
+from amaranth_vta.hw.clock_groups import ONE_CLOCK, ClockGroups
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import ReadPortSignature, WritePortSignature, geometry
-from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
+from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.scratchpad import ReadPortSignature, WritePortSignature, geometry
 from amaranth_vta.hw.timing import early_end
 
 from .dot_products import (
     DotProducts,
     LoopedDotProducts,
     SingleDotProducts,
-    multiplies_singly,
     tile_layout,
 )
 from .sequencer import IndexedUop
@@ -56,9 +56,15 @@ class GemmUnit(wiring.Component):
         ones write nothing
     """
 
-    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        groups: ClockGroups = ONE_CLOCK,
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._choices = choices or Microarchitecture.of(config)
         self.operands = gemm_operands(config)
         super().__init__(
             {
@@ -158,9 +164,13 @@ class GemmUnit(wiring.Component):
         return m
 
     def _dot_products(self) -> DotProducts:
-        if self._groups.apart:
-            return LoopedDotProducts(self._config)
-        return (SingleDotProducts if multiplies_singly(self._config) else DotProducts)(self._config)
+        if self._groups.separate:
+            kind: type[DotProducts] = LoopedDotProducts
+        elif self._choices.products_per_multiplier == 1:
+            kind = SingleDotProducts
+        else:
+            kind = DotProducts
+        return kind(self._config, self._choices)
 
 
 class GemmStage(data.StructLayout):

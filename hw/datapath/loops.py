@@ -7,9 +7,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import ReadPortSignature
-from amaranth_vta.hw.fabric.command_queue import COUNT_WIDTH, CommandQueue, WaitingCommand
-from amaranth_vta.hw.fabric.counting import counted
+from amaranth_vta.hw.issue.command_queue import COUNT_WIDTH, CommandQueue, WaitingCommand
+from amaranth_vta.hw.queues.levels import next_count
+from amaranth_vta.hw.scratchpad import ReadPortSignature
 from amaranth_vta.hw.timing import ALU_COMMANDS, GEMM_COMMANDS
 
 from .alu import AluContext, alu_operands
@@ -73,12 +73,12 @@ class Loops(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         if self._config.overlap:
-            self._unroll_apart(m)
+            self._add_sequencers(m)
         else:
-            self._unroll_in_turn(m)
+            self._share_sequencer(m)
         return m
 
-    def _unroll_apart(self, m: Module) -> None:
+    def _add_sequencers(self, m: Module) -> None:
         """Give each unit its own queue and sequencer."""
         others = {
             "gemm": (self.alu_done, self.alu_ends),
@@ -116,7 +116,7 @@ class Loops(wiring.Component):
             alu.uop_denied.eq(for_gemm),
         ]
 
-    def _unroll_in_turn(self, m: Module) -> None:
+    def _share_sequencer(self, m: Module) -> None:
         """Share one queue and one sequencer, with two kinds of commands."""
         m.submodules.sequencer = sequencer = Sequencer(
             self._config,
@@ -153,7 +153,7 @@ class Loops(wiring.Component):
                 micro_ops.payload.context.eq(item.context[name]),
             ]
             issues = command.valid & command.ready
-            m.d.sync += level.eq(counted(level, issues, begins))
+            m.d.sync += level.eq(next_count(level, issues, begins))
             with m.If(issues):
                 m.d.comb += queue.i.valid.eq(1)
             with m.If(self.for_alu == kind):

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import uop_layout
+from amaranth_vta.hw.interfaces import uop_layout
 
 Operands = dict[str, int]
 
@@ -122,7 +122,7 @@ class Sequencer(wiring.Component):
         moves, advance = Signal(), Signal()
         m.d.comb += moves.eq(~self.o.valid | self.o.ready)
         at = self._count_loops(m, moves, advance)
-        word = self._receive_micro_op(m)
+        word = self._receive_uop(m)
 
         arrived = Signal()
         arrived_item = Signal(self.o.payload.shape())
@@ -234,10 +234,10 @@ class Sequencer(wiring.Component):
                 offset.eq(0),
             ]
         alone = last_uop & (command.uop_begin == final_uop)
-        self._ask_for_micro_op(m, uop, active & ~empty, moves, advance, alone & ~last)
+        self._read_uop(m, uop, active & ~empty, moves, advance, alone & ~last)
         return _Counters(command, active, empty, uop, last, offset)
 
-    def _ask_for_micro_op(
+    def _read_uop(
         self,
         m: Module,
         uop: Signal,
@@ -258,7 +258,7 @@ class Sequencer(wiring.Component):
         with m.If(needed & advance):
             m.d.sync += known.eq(repeats)
 
-    def _receive_micro_op(self, m: Module) -> Signal:
+    def _receive_uop(self, m: Module) -> Signal:
         """The micro-op that arrives in this cycle, or else the previous one, which is kept."""
         fresh, kept = Signal(), Signal(isa.UOP_WIDTH)
         word = Signal(isa.UOP_WIDTH)

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import geometry
+from amaranth_vta.hw.scratchpad import geometry
 from amaranth_vta.hw.timing import TABLE_WORDS
 
 # Entries written at once. A LUT can serve as a memory of 64 words of one bit.

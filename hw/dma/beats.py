@@ -169,7 +169,7 @@ class BeatWalker(wiring.Component):
         """Whether ``steps`` steps end a row with ``left`` elements of kind ``number`` from ``lane``
         on. Fewer steps must not end it.
         """
-        return self._rows.says(number, lambda kind: _takes_all(kind, left, lane, steps))
+        return self._rows.of_kind(number, lambda kind: _takes_all(kind, left, lane, steps))
 
     def _lane(self, number: Value, lane: Value) -> Value:
         """Lane of a row of elements of kind ``number``, truncated to the existing lanes."""

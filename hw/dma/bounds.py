@@ -9,7 +9,7 @@ from amaranth.utils import exact_log2
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import Limits, instruction_layout, is_forward
+from amaranth_vta.hw.interfaces import Limits, instruction_layout, is_forward
 
 from .product import product_of
 

@@ -8,27 +8,16 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import Limits, QueueEntry, instruction_layout, is_forward
+from amaranth_vta.hw.interfaces import (
+    CheckedEntry,
+    Limits,
+    QueueEntry,
+    instruction_layout,
+    is_forward,
+)
 
 from .bounds import BoundsChecker
 from .product import product_of, sum_of_shifted
-
-ELEMENTS_WIDTH = isa.SRAM_BASE_WIDTH + 1
-
-
-class CheckedEntry(data.Struct):
-    """An instruction and, if it is a LOAD or STORE: the number of scratchpad elements that it
-    touches, padding included (`isa.Load.elements`), the index of the first element that is not
-    padding, whether any element exceeds the depth, and whether any row exceeds the bounds in DRAM.
-
-    All but ``out_of_range`` are defined only if the instruction is in range.
-    """
-
-    entry: QueueEntry
-    elements: ELEMENTS_WIDTH
-    first: isa.SRAM_BASE_WIDTH
-    out_of_range: 1
-    out_of_bounds: 1
 
 
 class ExtentChecker(wiring.Component):

@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import geometry
+from amaranth_vta.hw.scratchpad import geometry
 
 from .transfer import transfer_layout
 

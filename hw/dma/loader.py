@@ -10,16 +10,17 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.bus.axi import ReadSignature
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import Geometry, geometry
-from amaranth_vta.hw.fabric.counting import counted
-from amaranth_vta.hw.fabric.stream import Queue
+from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.queues.levels import next_count
+from amaranth_vta.hw.queues.queue import Queue
+from amaranth_vta.hw.scratchpad import Geometry, geometry
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .beats import BeatWalker
 from .bursts import BurstWalker
 from .padding import PaddingWalker
 from .rows import Kind, Rows, widens
-from .transfer import TRANSFERS_AHEAD, Bases, MoverSignature, describe_rows, rows_of
+from .transfer import TRANSFERS_AHEAD, Bases, DmaSignature, describe_rows, rows_of
 
 _ALWAYS = Const(1, 1)
 
@@ -40,7 +41,7 @@ class Loader(wiring.Component):
 
     Ports
     -----
-    (all of `MoverSignature`)
+    (all of `DmaSignature`)
     bases : stable while the loader is not idle
     read : the memory
     uop, inp, wgt, acc : write ports of the scratchpads in ``memories``
@@ -54,14 +55,19 @@ class Loader(wiring.Component):
     memories : the scratchpads to fill, of UOP, INP, WGT and ACC; ACC includes ACC_8BIT
     """
 
-    def __init__(self, config: Config, memories: Sequence[isa.Memory]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        memories: Sequence[isa.Memory],
+        choices: Microarchitecture | None = None,
+    ) -> None:
         self._config = config
         self._targets = {memory: geometry(config, memory) for memory in memories}
-        self._rows = rows_of(config, memories)
+        self._rows = rows_of(config, memories, choices)
         self._bus_bits = 8 * config.bus_bytes
         super().__init__(
             {
-                **MoverSignature(config, memories).members,
+                **DmaSignature(config, memories).members,
                 "bases": In(Bases),
                 "read": Out(ReadSignature(self._bus_bits)),
                 **{
@@ -118,7 +124,7 @@ class Loader(wiring.Component):
 
         # Padding, in cycles without data.
         m.d.comb += padding.step.eq(padding.write & free & ~put & ~failed)
-        working, ends = self._take_turns(m, turns, beats, padding, free & ~failed)
+        working, ends = self._start_transfers(m, turns, beats, padding, free & ~failed)
 
         with m.If(free):
             m.d.sync += [
@@ -143,7 +149,7 @@ class Loader(wiring.Component):
         in_flight = Signal(range(2 * BURSTS_IN_FLIGHT + 1))
         asked = self.read.request.valid & self.read.request.ready
         answered = beat.valid & beat.ready & beat.payload.last
-        m.d.sync += in_flight.eq(counted(in_flight, asked, answered))
+        m.d.sync += in_flight.eq(next_count(in_flight, asked, answered))
         m.d.comb += self.idle.eq(
             bursts.idle & (in_flight == 0) & ~write.valid & (failed | (~working & ~turns.o.valid))
         )
@@ -184,7 +190,7 @@ class Loader(wiring.Component):
             with m.If(accept & Cat(command.memory == padding for padding in isa.Padding).any()):
                 m.d.sync += value.eq(command.dram_base)
 
-    def _take_turns(
+    def _start_transfers(
         self, m: Module, turns: Queue, beats: BeatWalker, padding: PaddingWalker, moves: Value
     ) -> tuple[Signal, Signal]:
         """Start the walkers on the next transfer when both have finished its predecessor, padding

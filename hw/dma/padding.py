@@ -80,8 +80,8 @@ class PaddingWalker(wiring.Component):
             self.command.ready.eq(~self.active),
         ]
         m.d.comb += [self.mask[j].eq(taken > j) for j in range(rows.elements)]
-        self._begin(m, new, first)
-        self._follow(m, command, run, after, goes_on)
+        self._first_run(m, new, first)
+        self._next_run(m, command, run, after, goes_on)
 
         moves = self.step | (self.active & none)
         with m.If(moves):
@@ -112,7 +112,7 @@ class PaddingWalker(wiring.Component):
             ]
         return m
 
-    def _begin(self, m: Module, command: Any, first: Any) -> None:
+    def _first_run(self, m: Module, command: Any, first: Any) -> None:
         """Describe the ``first`` run of a command."""
         with m.If(command.y_pad_0 != 0):
             m.d.comb += [first.part.eq(_Part.ABOVE), first.rows.eq(command.y_pad_0)]
@@ -122,7 +122,7 @@ class PaddingWalker(wiring.Component):
             m.d.comb += [first.part.eq(_Part.BELOW), first.rows.eq(command.y_pad_1)]
         m.d.comb += first.length.eq(_of_part(first.part, *_lengths(command)))
 
-    def _follow(self, m: Module, command: Any, run: Any, after: Any, goes_on: Signal) -> None:
+    def _next_run(self, m: Module, command: Any, run: Any, after: Any, goes_on: Signal) -> None:
         """Describe the run ``after`` this one, and whether there is one (``goes_on``)."""
         last_row, below, beside = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -151,7 +151,7 @@ class PaddingWalker(wiring.Component):
 
     def _ends_run(self, number: Value, length: Value, steps: int = 1) -> Value:
         """Whether ``steps`` steps suffice for ``length`` elements of kind ``number``."""
-        return self._rows.says(number, lambda kind: length <= steps * kind.step)
+        return self._rows.of_kind(number, lambda kind: length <= steps * kind.step)
 
     def _ends_part(self, command: Any, part: Value) -> Value:
         """For a run of ``part``: whether one step ends it, and whether it is empty."""

@@ -16,8 +16,8 @@ from amaranth.utils import exact_log2
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import address_width
-from amaranth_vta.hw.timing import is_small
+from amaranth_vta.hw.interfaces import address_width
+from amaranth_vta.hw.microarchitecture import Microarchitecture
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,12 @@ class Rows:
     deepest memory.
     """
 
-    def __init__(self, config: Config, kinds: Sequence[Kind]) -> None:
+    def __init__(
+        self, config: Config, kinds: Sequence[Kind], choices: Microarchitecture | None = None
+    ) -> None:
         self.kinds = tuple(kinds)
-        # Whether the end of a row is computed one cycle ahead, which takes some flip-flops and
-        # comparators and shortens paths that limit only large machines.
-        self.looks_ahead = not is_small(config)
+        # Whether the end of a row is computed one cycle ahead.
+        self.looks_ahead = (choices or Microarchitecture.of(config)).row_end_lookahead
         self.depth = max(config.memory(kind.memory).depth for kind in kinds)
         self.bus_bytes = config.bus_bytes
         self.address = unsigned(address_width(config))
@@ -99,7 +100,7 @@ class Rows:
         )
         self.stride = range((1 << isa.SIZE_WIDTH) * max(kind.element_bytes for kind in kinds))
 
-    def says(self, number: Value, of: Callable[[Kind], Value]) -> Value:
+    def of_kind(self, number: Value, of: Callable[[Kind], Value]) -> Value:
         """The one-bit property ``of`` the kind with this ``number``."""
         return Cat((number == place) & of(kind) for place, kind in enumerate(self.kinds)).any()
 

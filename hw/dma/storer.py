@@ -14,14 +14,15 @@ from amaranth_vta.hw.bus.axi import (
     WriteSignature,
 )
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import geometry
-from amaranth_vta.hw.fabric.stream import Queue
-from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
+from amaranth_vta.hw.interfaces import ADDRESS_WIDTH
+from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.queues.queue import Queue
+from amaranth_vta.hw.scratchpad import geometry
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .beats import BeatWalker
 from .bursts import BurstWalker
-from .transfer import TRANSFERS_AHEAD, MoverSignature, describe_rows, rows_of
+from .transfer import TRANSFERS_AHEAD, DmaSignature, describe_rows, rows_of
 
 
 class Storer(wiring.Component):
@@ -39,7 +40,7 @@ class Storer(wiring.Component):
 
     Ports
     -----
-    (all of `MoverSignature`)
+    (all of `DmaSignature`)
     base : byte address of element 0 of OUT; stable while the storer is not idle
     scratchpad : read port
     write : the memory
@@ -52,13 +53,14 @@ class Storer(wiring.Component):
     elements when they are read from the scratchpad.
     """
 
-    def __init__(self, config: Config) -> None:
-        self._rows = rows_of(config, [isa.Memory.OUT])
+    def __init__(self, config: Config, choices: Microarchitecture | None = None) -> None:
+        self._registered = (choices or Microarchitecture.of(config)).in_flight_register
+        self._rows = rows_of(config, [isa.Memory.OUT], choices)
         self._bus_bits = 8 * config.bus_bytes
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
-                **MoverSignature(config, [isa.Memory.OUT]).members,
+                **DmaSignature(config, [isa.Memory.OUT]).members,
                 "base": In(ADDRESS_WIDTH),
                 "scratchpad": Out(out.read_port()),
                 "write": Out(WriteSignature(self._bus_bits)),
@@ -76,7 +78,7 @@ class Storer(wiring.Component):
             data.StructLayout({"length": 8}), BURSTS_IN_FLIGHT
         )
         m.submodules.unanswered = unanswered = Queue(
-            data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT, registered=self._rows.looks_ahead
+            data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT, registered=self._registered
         )
         # No combinational path leads from a memory input to an output.
         m.submodules.requests = requests = Queue(BurstRequest, 2)
@@ -112,7 +114,7 @@ class Storer(wiring.Component):
         m.submodules.bursts = bursts = BurstWalker(rows)
         m.submodules.turns = turns = Queue(rows.beats(), TRANSFERS_AHEAD)
         m.submodules.order = order = Queue(
-            data.StructLayout({"has_data": 1}), TRANSFERS_AHEAD, registered=rows.looks_ahead
+            data.StructLayout({"has_data": 1}), TRANSFERS_AHEAD, registered=self._registered
         )
         connect(m, turns.o, beats.command)
         command = self.command.payload

@@ -9,9 +9,9 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH, instruction_layout
+from amaranth_vta.hw.interfaces import ADDRESS_WIDTH, CheckedEntry, instruction_layout
+from amaranth_vta.hw.microarchitecture import Microarchitecture
 
-from .extent import CheckedEntry
 from .rows import Kind, Rows
 
 # Transfers with requested bursts and pending data: enough to hide the memory latency behind
@@ -71,7 +71,7 @@ def transfer(config: Config, decoded: data.View) -> Value:
     )
 
 
-class MoverSignature(wiring.Signature):
+class DmaSignature(wiring.Signature):
     """Common ports of `Loader` and `Storer`. `InOrder.connect_unit` connects all but ``moved``.
 
     ``command``
@@ -111,10 +111,12 @@ def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.Struc
     )
 
 
-def rows_of(config: Config, memories: Sequence[isa.Memory]) -> Rows:
+def rows_of(
+    config: Config, memories: Sequence[isa.Memory], choices: Microarchitecture | None = None
+) -> Rows:
     """Rows of transfers of ``memories``; ACC includes ACC_8BIT."""
     both = [isa.Memory.ACC_8BIT] if isa.Memory.ACC in memories else []
-    return Rows(config, [Kind.of(config, memory) for memory in (*memories, *both)])
+    return Rows(config, [Kind.of(config, memory) for memory in (*memories, *both)], choices)
 
 
 def describe_rows(

@@ -85,7 +85,7 @@ def _tokens(layout: Any) -> list[int]:
 
 
 def _kind(config: Config, memory: Memory) -> tuple[int, int, int, int]:
-    """How elements of ``memory`` cross the bus; as in hw/dma/rows.py and hw/fabric/buffer.py."""
+    """How elements of ``memory`` cross the bus; as in hw/dma/rows.py and hw/scratchpad.py."""
     tile = config.memory(memory)
     per_word = max(1, config.bus_bytes // tile.element_bytes)
     words = max(1, tile.element_bytes // config.bus_bytes)

@@ -102,6 +102,16 @@ def test_config_reads_a_preset_and_a_file(vta: Vta, tmp_path: Path) -> None:
     assert json.loads(printed) == TINY.to_dict()
 
 
+def test_config_prints_the_microarchitecture(vta: Vta) -> None:
+    small, large = (
+        json.loads(vta("config", *options, "--microarchitecture").out)
+        for options in (["tiny"], ["tiny", "--set", "LOG_BLOCK=4"])
+    )
+    assert (small["instruction_queues"], large["instruction_queues"]) == ("block RAM", "LUTs")
+    assert (small["tile_registers"], large["tile_registers"]) == (True, False)
+    assert small.keys() == large.keys()
+
+
 def test_config_refuses_what_does_not_fit_in_one_line(vta: Vta, tmp_path: Path) -> None:
     (tmp_path / "machine.json").write_text('{"LOG_UOP_BUFF_SIZE": 16}')
     line = vta.refused("config", tmp_path / "machine.json")

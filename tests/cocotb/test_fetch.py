@@ -10,7 +10,7 @@ import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.fabric.structures import QueueEntry
+from amaranth_vta.hw.interfaces import QueueEntry
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sim.testbench.amaranth import pauses
 from amaranth_vta.sim.testbench.cocotb import get, high, serve_reads, start, unpacked

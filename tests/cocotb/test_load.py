@@ -14,7 +14,7 @@ from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.dma.extent import CheckedEntry
+from amaranth_vta.hw.interfaces import CheckedEntry
 from amaranth_vta.sim.testbench.amaranth import checked_entry, pauses
 from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_reads, start
 from amaranth_vta.sim.testbench.cocotb_runner import simulate

@@ -38,7 +38,7 @@ class BankProperty(wiring.Component):
     def __init__(self, gemm_module: Any, alu_module: Any, module: Any, config: Config) -> None:
         self._config = config
         self._gemm, self._alu = gemm_module.GemmUnit(config), alu_module.AluUnit(config)
-        self._take_turns = module.take_turns
+        self._arbitrate_banks = module.arbitrate_banks
         super().__init__(
             {
                 "gemm_valid": In(1),
@@ -53,7 +53,7 @@ class BankProperty(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.gemm, m.submodules.alu = self._gemm, self._alu
-        self._take_turns(m, self._gemm, self._alu, self.failed)
+        self._arbitrate_banks(m, self._gemm, self._alu, self.failed)
         failed_before = Signal()
         m.d.sync += failed_before.eq(self.failed)
         m.d.comb += Assume(self.failed | ~failed_before)

@@ -87,7 +87,7 @@ class Proof:
 def narrow_addresses(bits: int) -> tuple[str, str]:
     """The replacement that narrows addresses to ``bits``."""
     return (
-        "from amaranth_vta.hw.fabric.structures import address_width",
+        "from amaranth_vta.hw.interfaces import address_width",
         f"address_width = lambda config: {bits}",
     )
 

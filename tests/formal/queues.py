@@ -8,7 +8,7 @@ from amaranth.hdl import Assert, Assume, Cover, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from amaranth_vta.hw.fabric import stream
+from amaranth_vta.hw.queues import queue
 
 from .lists import List
 from .proving import Proof
@@ -92,13 +92,13 @@ _BUGS_IN_REGISTERS = (
 )
 _BUGS_IN_MEMORY = (
     ("write.en.eq(self.i.valid & self.i.ready)", "write.en.eq(self.i.valid)"),
-    ("full.eq(stays_above(self._depth - 1, *change))", "full.eq(0)"),
+    ("full.eq(next_exceeds(self._depth - 1, *change))", "full.eq(0)"),
     ("takes.eq(self.o.valid & self.o.ready)", "takes.eq(self.o.ready)"),
     ("Mux(pointer == depth - 1, 0, pointer + 1)", "pointer + 1"),
 )
 _BUGS_BEHIND_MEMORY = (
     ("read.addr.eq(_next(head, self._depth))", "read.addr.eq(head)"),
-    ("alone.eq(~stays_above(1, *change))", "alone.eq(~stays_above(0, *change))"),
+    ("alone.eq(~next_exceeds(1, *change))", "alone.eq(~next_exceeds(0, *change))"),
     ("with m.If(~self.o.valid | self.o.ready):", "with m.If(self.o.ready):"),
 )
 _BUGS_IN_BLOCK_RAM = (
@@ -110,7 +110,7 @@ PROOFS = (
     *(
         Proof(
             name=f"queue of {depth}{', ' * bool(form)}{form}",
-            modules=(stream,),
+            modules=(queue,),
             specify=lambda module, depth=depth, form=form: QueueProperty(module, depth, form),
             mode="bmc",
             depth=2 * depth + 4,  # to be filled and emptied
@@ -126,13 +126,13 @@ PROOFS = (
     ),
     Proof(
         name="token counter",
-        modules=(stream,),
+        modules=(queue,),
         specify=TokenProperty,
         mode="prove",
         depth=16,
         bugs=(
-            ("self.count.eq(counted(*change))", "self.count.eq(self.count + self.give)"),
-            ("self.full.eq(stays_above(isa.TOKEN_LIMIT - 1, *change))", "self.full.eq(0)"),
+            ("self.count.eq(next_count(*change))", "self.count.eq(self.count + self.give)"),
+            ("self.full.eq(next_exceeds(isa.TOKEN_LIMIT - 1, *change))", "self.full.eq(0)"),
         ),
         smaller=(("isa.TOKEN_LIMIT", str(_LIMIT)),),
     ),

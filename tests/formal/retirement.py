@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.fabric import issue
+from amaranth_vta.hw.issue import in_order
 
 from .proving import Proof
 
@@ -192,7 +192,7 @@ class RetirementProperty(wiring.Component):
 PROOFS = (
     Proof(
         name="retirement",
-        modules=(issue,),
+        modules=(in_order,),
         specify=RetirementProperty,
         mode="bmc",
         depth=10,

@@ -28,7 +28,7 @@ from amaranth_vta.hw.isa import (
     instruction_set,
     set_padding,
 )
-from amaranth_vta.hw.timing import is_small
+from amaranth_vta.hw.microarchitecture import Microarchitecture
 from amaranth_vta.sim.testbench.amaranth import (
     BurstMemory,
     Pauses,
@@ -342,7 +342,8 @@ def test_what_waits_for_the_other_unit_does_not_stop_what_need_not() -> None:
     assert outcome.fault is None
     assert outcome.out == [2 * (n + 8) + 8 for n in range(32)]
     first, third = outcome.retired[2], outcome.retired[6]
-    assert third - first < 2 * 32 + 20 + is_small(EXTENDED)
+    tile_registers = Microarchitecture.of(EXTENDED).tile_registers
+    assert third - first < 2 * 32 + 20 + tile_registers
 
 
 def test_independent_instructions_in_one_bank_take_turns() -> None:

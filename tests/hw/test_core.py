@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from amaranth_vta.hw.isa import (
     Store,
     instruction_set,
 )
+from amaranth_vta.hw.microarchitecture import Microarchitecture, Storage
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
@@ -41,9 +43,11 @@ class Report:
         self.tokens: dict[str, int] = {}
 
 
-def run(images: list[ProgramImage], probability: float) -> list[tuple[Report, np.ndarray]]:
+def run(
+    images: list[ProgramImage], probability: float, choices: Microarchitecture | None = None
+) -> list[tuple[Report, np.ndarray]]:
     """Run the programs on one core in order, each with fresh memory."""
-    core = Core(TINY)
+    core = Core(TINY, choices=choices)
     size = max(image.dram.size for image in images)
     memory = BurstMemory(np.zeros(size, np.uint8), pause=pauses(probability, 1))
     reports: list[tuple[Report, np.ndarray]] = []
@@ -101,6 +105,41 @@ def test_random_programs_leave_what_the_model_leaves(probability: float) -> None
         assert report.fault is None
         assert image.expected is not None
         assert np.array_equal(contents, image.expected)
+
+
+@pytest.fixture(scope="module")
+def derived() -> tuple[ProgramImage, int]:
+    """A program, and its cycles on the machine with the derived choices."""
+    image = random_program(TINY, 1, length=12)
+    ((report, _),) = run([image], 0)
+    return image, report.cycles
+
+
+@pytest.mark.parametrize(
+    # Latencies of queues are hidden behind other work of this program.
+    ("name", "value", "costs_cycles"),
+    [
+        ("instruction_queues", Storage.LUTS, False),
+        ("fetch_buffer", Storage.LUTS, False),
+        ("decode_register", True, False),
+        ("in_flight_register", True, False),
+        ("row_end_lookahead", True, False),
+        ("tile_registers", False, True),
+        ("alu_lane_registers", False, True),
+        ("products_per_multiplier", 2, False),
+    ],
+)
+def test_a_choice_of_the_microarchitecture_can_be_overridden(
+    derived: tuple[ProgramImage, int], name: str, value: Any, costs_cycles: bool
+) -> None:
+    image, cycles = derived
+    choices = Microarchitecture.of(TINY)
+    assert getattr(choices, name) != value
+    ((report, contents),) = run([image], 0, replace(choices, **{name: value}))
+    assert report.fault is None
+    assert image.expected is not None
+    assert np.array_equal(contents, image.expected)
+    assert (report.cycles != cycles) == costs_cycles
 
 
 def test_each_fault_is_reported_and_the_next_program_runs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.instructions import InstructionQueues
 from amaranth_vta.hw.isa import Load, Memory, instruction_set
-from amaranth_vta.hw.timing import is_small, latencies
+from amaranth_vta.hw.microarchitecture import Microarchitecture, Storage
+from amaranth_vta.hw.timing import latencies
 from amaranth_vta.sim.testbench.amaranth import pauses, simulate
 
 NAMES = ("load", "compute", "store")
@@ -62,10 +64,12 @@ def test_each_module_gets_its_instructions_in_order(
     }
 
 
+@pytest.mark.parametrize("storage", Storage)
 @pytest.mark.parametrize("config", ["tiny", "pynq"])
-def test_instructions_can_be_taken_when_the_latencies_say(config: str) -> None:
-    dut = InstructionQueues(PRESETS[config])
-    known = latencies(PRESETS[config])
+def test_instructions_can_be_taken_when_the_latencies_say(config: str, storage: Storage) -> None:
+    choices = replace(Microarchitecture.of(PRESETS[config]), instruction_queues=storage)
+    dut = InstructionQueues(PRESETS[config], choices)
+    known = latencies(PRESETS[config], choices)
     taken: list[int] = []
 
     async def run(ctx: Any) -> None:
@@ -80,9 +84,9 @@ def test_instructions_can_be_taken_when_the_latencies_say(config: str) -> None:
             await ctx.tick()
 
     simulate(dut, run)
-    # The decoder of a large machine, behind its queue, has a register.
-    decoded = not is_small(PRESETS[config])
-    first, interval = known.hand_over_to_issue - decoded, known.issue_to_issue
+    # The decoder, which may have a register, follows the queue.
+    first = known.hand_over_to_issue - choices.decode_register
+    interval = known.issue_to_issue
     assert taken == [first + interval * number for number in range(3)]
 
 

@@ -38,8 +38,8 @@ _MAX_POLLS = 10
 
 NAMED = (
     # Issue goes on after a refused instruction, and after a unit's failure.
-    ("fabric/issue.py", "refused.eq(cause != 0)", "refused.eq(0)"),
-    ("fabric/issue.py", "refused.eq(1)", "refused.eq(0)"),
+    ("issue/in_order.py", "refused.eq(cause != 0)", "refused.eq(0)"),
+    ("issue/in_order.py", "refused.eq(1)", "refused.eq(0)"),
     # GEMM enters a bank in which the ALU still writes; forwarding ignores the bank.
     ("compute.py", "alu.busy_banks.bit_select(gemm_bank, 1)", "0"),
     ("compute.py", "gemm.busy_banks.bit_select(alu_bank, 1)", "0"),
@@ -85,9 +85,9 @@ NAMED = (
     ("dma/loader.py", "beat.payload.error", "(beat.payload.error & ~gathers)"),
     # The count of bursts wraps to 0 at the maximum in flight.
     (
-        "fabric/counters.py",
-        "counted(under_way, begins, ends)",
-        "counted(under_way, begins, ends)[:3]",
+        "counters/events.py",
+        "next_count(under_way, begins, ends)",
+        "next_count(under_way, begins, ends)[:3]",
     ),
     # Rules of extensions.
     (
@@ -95,10 +95,13 @@ NAMED = (
         "item.context.immediate[config.acc.index_width:]",
         "item.context.immediate[config.acc.index_width:-1]",
     ),
-    ("fabric/structures.py", "bits & uncovered != 0", "0"),
+    ("interfaces.py", "bits & uncovered != 0", "0"),
 )
 # Shared with the model, which would have the same bug.
-_SHARED = tuple(f"amaranth_vta.hw.{name}" for name in ("isa", "config", "registers", "timing"))
+_SHARED = tuple(
+    f"amaranth_vta.hw.{name}"
+    for name in ("isa", "config", "microarchitecture", "registers", "timing")
+)
 
 
 def _is_hardware(module: str) -> bool:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import click
 
 from amaranth_vta.cli.common.options import ConfigType
 from amaranth_vta.hw.config import DEFAULT, PRESETS, Config
+from amaranth_vta.hw.microarchitecture import Microarchitecture
 
 _HELP = f"""Print a complete configuration as JSON.
 
 NAME is a preset ({", ".join(PRESETS)}), FILE one in the form of vta_config.json; without either it
 is the default, {DEFAULT}. With --set, scratchpads that are not set themselves are scaled to what
-fits, and standard error says which.
+fits, and standard error says which. With --microarchitecture, prints instead how that machine is
+built: where its queues are stored and which pipeline registers it has.
 """
 
 
@@ -39,7 +44,12 @@ class Setting(click.ParamType):
     multiple=True,
     help="Another value for a parameter, such as LOG_BLOCK=3; may be given several times.",
 )
-def config(machine: Config, settings: tuple[tuple[str, int], ...]) -> None:
+@click.option(
+    "--microarchitecture",
+    is_flag=True,
+    help="Print the choices of its implementation, which are derived from the configuration.",
+)
+def config(machine: Config, settings: tuple[tuple[str, int], ...], microarchitecture: bool) -> None:
     values = dict(settings)
     if len(values) < len(settings):
         raise click.UsageError("--set gives a key two values")
@@ -48,4 +58,7 @@ def config(machine: Config, settings: tuple[tuple[str, int], ...]) -> None:
     for key in after:
         if key.endswith("_BUFF_SIZE") and key not in values and after[key] != before[key]:
             click.echo(f"{key} is {after[key]} and not {before[key]}, to fit", err=True)
-    click.echo(changed.to_json())
+    if microarchitecture:
+        click.echo(json.dumps(asdict(Microarchitecture.of(changed)), indent=2))
+    else:
+        click.echo(changed.to_json())

@@ -10,7 +10,7 @@ from amaranth_vta.hw.boards.bursts import ReadBursts, WriteBursts, connect_burst
 from amaranth_vta.hw.boards.link import HostAccess, HostAccessSignature, word_of_beat
 from amaranth_vta.hw.boards.protocol import WORD_BYTES
 from amaranth_vta.hw.bus.axi import AXI4Signature
-from amaranth_vta.hw.fabric.stream import Queue
+from amaranth_vta.hw.queues.queue import Queue
 
 from .chip import SdramChip
 from .controller import Access, SdramController

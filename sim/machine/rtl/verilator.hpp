@@ -15,7 +15,7 @@
 #endif
 
 #ifdef GROUPED
-// Groups of registers with separate clocks, as in amaranth_vta.hw.fabric.groups.
+// Groups of registers with separate clocks, as in amaranth_vta.hw.clock_groups.
 #define EACH_GROUP(DO) DO(lanes) DO(products) DO(load_dma) DO(compute_dma) DO(store_dma)
 #endif
 

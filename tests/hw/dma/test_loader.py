@@ -12,8 +12,8 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.dma.loader import Loader
-from amaranth_vta.hw.fabric.buffer import geometry
 from amaranth_vta.hw.isa import Load, Memory, Padding, SetPadding, padding_of, set_padding
+from amaranth_vta.hw.scratchpad import geometry
 from amaranth_vta.sim.testbench.amaranth import (
     BurstMemory,
     Pauses,

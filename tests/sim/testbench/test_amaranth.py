@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from amaranth_vta.hw.fabric.stream import Queue
+from amaranth_vta.hw.queues.queue import Queue
 from amaranth_vta.sim.testbench import amaranth
 from amaranth_vta.sim.testbench.amaranth import simulate
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from amaranth_vta.hw.fabric.stream import Queue, TokenCounter
-from amaranth_vta.hw.fabric.structures import QueueEntry
+from amaranth_vta.hw.interfaces import QueueEntry
 from amaranth_vta.hw.isa import TOKEN_LIMIT
+from amaranth_vta.hw.queues.queue import Queue, TokenCounter
 from amaranth_vta.sim.testbench.amaranth import get_all, pauses, put_all, simulate
 
 

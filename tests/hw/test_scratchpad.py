@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.fabric.buffer import Scratchpad, geometry
 from amaranth_vta.hw.isa import Memory
+from amaranth_vta.hw.scratchpad import Scratchpad, geometry
 from amaranth_vta.sim.testbench.amaranth import simulate
 
 

@@ -7,9 +7,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from amaranth_vta.hw.queues.levels import next_count, next_exceeds
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
-
-from .counting import counted, stays_above
 
 # Bits of an instruction count modulo a power of two. Compared counts of one unit differ by less
 # than half: a command waits for the instructions in flight at its arrival, and as many younger ones
@@ -90,9 +89,9 @@ class CommandQueue(wiring.Component):
             m.d.sync += first.eq(Mux(first == self._depth - 1, 0, first + 1))
         change = self.level, puts, taken & holds
         m.d.sync += [
-            self.level.eq(counted(*change)),
-            holds.eq(stays_above(0, *change)),
-            full.eq(stays_above(self._depth - 1, *change)),
+            self.level.eq(next_count(*change)),
+            holds.eq(next_exceeds(0, *change)),
+            full.eq(next_exceeds(self._depth - 1, *change)),
         ]
         return m
 

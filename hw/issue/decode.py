@@ -8,10 +8,8 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.dma.extent import CheckedEntry
-from amaranth_vta.hw.timing import is_small
-
-from .structures import instruction_layout
+from amaranth_vta.hw.interfaces import CheckedEntry, instruction_layout
+from amaranth_vta.hw.microarchitecture import Microarchitecture
 
 
 class DecodedEntry(data.StructLayout):
@@ -29,8 +27,8 @@ class Decoder(wiring.Component):
     """Holds the next instruction of a module together with its decoded properties.
 
     Timing: an instruction appears at ``decoded``, registered, in the cycle after it is accepted;
-    throughput is one per cycle. In a small machine, whose queues already have an output register,
-    it appears in the same cycle.
+    throughput is one per cycle. Without `Microarchitecture.decode_register` it appears in the same
+    cycle.
 
     Ports
     -----
@@ -38,8 +36,10 @@ class Decoder(wiring.Component):
     unit, illegal : properties of the instruction at ``insn``, decoded by the module
     """
 
-    def __init__(self, config: Config, units: int) -> None:
-        self._registered = not is_small(config)
+    def __init__(
+        self, config: Config, units: int, choices: Microarchitecture | None = None
+    ) -> None:
+        self._registered = (choices or Microarchitecture.of(config)).decode_register
         self._layout = instruction_layout(config, isa.Opcode.LOAD)
         self._entry = DecodedEntry(units)
         super().__init__(

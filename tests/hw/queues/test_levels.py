@@ -10,7 +10,7 @@ from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from amaranth_vta.hw.fabric.counting import counted, stays_above
+from amaranth_vta.hw.queues.levels import next_count, next_exceeds
 from amaranth_vta.sim.testbench.amaranth import simulate
 from tests.support.clocked import Clocked
 
@@ -26,8 +26,8 @@ class Counting(wiring.Component):
         m = Module()
         change = self.count, self.up, self.down
         m.d.comb += [
-            self.next.eq(counted(*change)),
-            self.above.eq(stays_above(self._least, *change)),
+            self.next.eq(next_count(*change)),
+            self.above.eq(next_exceeds(self._least, *change)),
         ]
         return m
 

@@ -6,7 +6,7 @@ from amaranth.hdl import Cat, Signal, Value
 _FEW = 6
 
 
-def counted(count: Signal, up: Value, down: Value) -> Value:
+def next_count(count: Signal, up: Value, down: Value) -> Value:
     """``count`` + ``up`` − ``down``, modulo its width, by one adder instead of two."""
     changes, less = up ^ down, down & ~up
     if len(count) <= _FEW:
@@ -17,9 +17,9 @@ def counted(count: Signal, up: Value, down: Value) -> Value:
     return (count + Cat(changes, less.replicate(len(count) - 1)))[: len(count)]
 
 
-def stays_above(least: int, count: Signal, up: Value, down: Value) -> Value:
-    """Whether the next value of `counted` exceeds ``least``, without waiting for the adder, since
-    ``up`` and ``down`` arrive late in the cycle. The count must not wrap around.
+def next_exceeds(least: int, count: Signal, up: Value, down: Value) -> Value:
+    """Whether `next_count` exceeds ``least``, without waiting for the adder, since ``up`` and
+    ``down`` arrive late in the cycle. The count must not wrap around.
     """
     return (
         (count > least + 1)

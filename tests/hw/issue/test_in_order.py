@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.fabric.issue import InOrder
 from amaranth_vta.hw.isa import Cause, Gemm, Module
+from amaranth_vta.hw.issue.in_order import InOrder
 from amaranth_vta.sim.testbench.amaranth import Pauses, checked_entry, pauses, put_all, simulate
 
 TINY = PRESETS["tiny"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amaranth_vta.hw.fabric.command_queue import COUNT_WIDTH, CommandQueue
+from amaranth_vta.hw.issue.command_queue import COUNT_WIDTH, CommandQueue
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
 

@@ -148,7 +148,7 @@ class Scratchpad(wiring.Component):
             outputs = []
             for bank in range(banks):
                 memory = Memory(
-                    shape=shape, depth=1 << row_width, init=[], attrs=_COLLISIONS_DO_NOT_MATTER
+                    shape=shape, depth=1 << row_width, init=[], attrs=_NO_COLLISION_CHECK
                 )
                 m.submodules[f"copy{number}_bank{bank}"] = memory
                 writer: WritePort = memory.write_port(granularity=1)
@@ -183,7 +183,7 @@ class Scratchpad(wiring.Component):
 
 # Programs order reads and writes, and units forward what they write, so Yosys need not emulate
 # read-old-value collisions of a block RAM.
-_COLLISIONS_DO_NOT_MATTER = {"no_rw_check": 1}
+_NO_COLLISION_CHECK = {"no_rw_check": 1}
 
 
 def _low_bits(index: Value, width: int) -> Value:

@@ -28,25 +28,25 @@ class GroupClocks(wiring.Signature):
 
 
 class ClockGroups:
-    """Clock groups of one machine: clocked ``apart``, or with everything else."""
+    """Clock groups of one machine: clocked ``separate``, or with everything else."""
 
-    def __init__(self, apart: bool = False) -> None:
-        self.apart = apart
+    def __init__(self, separate: bool = False) -> None:
+        self.separate = separate
         self._active = {name: Signal(name=f"{name}_active") for name in GROUPS}
 
     def member(self, name: str, component: Any) -> Any:
         """Put ``component``, a submodule of its parent, into the group ``name``."""
-        return DomainRenamer(name)(component) if self.apart else component
+        return DomainRenamer(name)(component) if self.separate else component
 
     def activate(self, m: Module, name: str, active: Value) -> None:
         """Define when registers of the group may change; ``m`` is the parent of its members."""
-        if self.apart:
+        if self.separate:
             m.d.comb += self._active[name].eq(active)
 
     @property
     def domains(self) -> tuple[str, ...]:
         """The clock domains of the machine."""
-        return ("sync", *GROUPS) if self.apart else ("sync",)
+        return ("sync", *GROUPS) if self.separate else ("sync",)
 
     def connect(self, m: Module, clocks: Any, held: Value) -> None:
         """Create the group clocks in the top module. While the core is ``held`` in reset all of
@@ -60,4 +60,4 @@ class ClockGroups:
             ]
 
 
-TOGETHER = ClockGroups()
+ONE_CLOCK = ClockGroups()

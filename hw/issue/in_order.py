@@ -9,23 +9,24 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.dma.extent import CheckedEntry
+from amaranth_vta.hw.counters.activity import ModuleActivity
 from amaranth_vta.hw.dma.transfer import transfer
-from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT, is_small
-
-from .activity import ModuleActivity
-from .counting import counted, stays_above
-from .decode import Decoder
-from .stream import Queue
-from .structures import (
+from amaranth_vta.hw.interfaces import (
+    CheckedEntry,
     FaultPort,
-    GivePort,
     ModuleStatus,
-    TakePort,
+    PopPort,
+    PushPort,
     index_width,
     instruction_layout,
     is_illegal,
 )
+from amaranth_vta.hw.microarchitecture import Microarchitecture
+from amaranth_vta.hw.queues.levels import next_count, next_exceeds
+from amaranth_vta.hw.queues.queue import Queue
+from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
+
+from .decode import Decoder
 
 
 class InFlight(data.StructLayout):
@@ -57,7 +58,7 @@ class ModuleSignature(wiring.Signature):
         tokens: dict[str, Any] = {}
         for neighbour in isa.neighbours(module).values():
             name = neighbour.name.lower()
-            tokens |= {f"from_{name}": Out(TakePort()), f"to_{name}": Out(GivePort())}
+            tokens |= {f"from_{name}": Out(PopPort()), f"to_{name}": Out(PushPort())}
         super().__init__(
             {
                 "insn": In(stream.Signature(CheckedEntry)),
@@ -111,8 +112,10 @@ class InOrder(wiring.Component):
         config: Config,
         module: isa.Module,
         causes: Sequence[isa.Cause],
+        choices: Microarchitecture | None = None,
     ) -> None:
         self._config = config
+        self._choices = choices or Microarchitecture.of(config)
         self._module = module
         self._causes = causes
         units = len(causes)
@@ -177,7 +180,7 @@ class InOrder(wiring.Component):
         m.submodules.in_flight = in_flight = Queue(
             InFlight(self._config, len(self._causes)),
             INSTRUCTIONS_IN_FLIGHT,
-            registered=not is_small(self._config),
+            registered=self._choices.in_flight_register,
         )
         index = self.insn.payload.entry.index[: index_width(self._config)]
         # Clears the upper bits of an index: they are 0, but synthesis cannot see that through block
@@ -189,7 +192,7 @@ class InOrder(wiring.Component):
 
         # Status: number of issued instructions, and units that work on them.
         issued = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1))
-        m.d.sync += issued.eq(counted(issued, issue, retire))
+        m.d.sync += issued.eq(next_count(issued, issue, retire))
         under_way = self._report_activity(m, in_flight, retire)
         starved, overflowing = Signal(), Signal()
         m.d.comb += [
@@ -323,13 +326,16 @@ class InOrder(wiring.Component):
         for unit in range(len(self._causes) + 1):
             count = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1), name=f"pending_{unit}")
             change = count, activity.starts[unit], retire & (oldest.unit == unit)
-            m.d.sync += [count.eq(counted(*change)), self.pending[unit].eq(stays_above(0, *change))]
+            m.d.sync += [
+                count.eq(next_count(*change)),
+                self.pending[unit].eq(next_exceeds(0, *change)),
+            ]
             m.d.comb += activity.busy[unit].eq(self.pending[unit])
             if unit:
                 given = Signal.like(count, name=f"given_{unit}")
                 works = Signal(name=f"works_{unit}")
                 change = given, activity.starts[unit], activity.ends[unit]
-                m.d.sync += [given.eq(counted(*change)), works.eq(stays_above(0, *change))]
+                m.d.sync += [given.eq(next_count(*change)), works.eq(next_exceeds(0, *change))]
                 under_way.append(works)
                 m.d.comb += activity.busy[unit].eq(given != self.queued[unit - 1])
         return Cat(under_way)
@@ -358,7 +364,7 @@ class InOrder(wiring.Component):
                 succeeds.eq(self.done[number] & ~self.error[number]),
             ]
             change = count, succeeds, mine & in_flight.o.valid & in_flight.o.ready
-            m.d.sync += [count.eq(counted(*change)), some.eq(stays_above(0, *change))]
+            m.d.sync += [count.eq(next_count(*change)), some.eq(next_exceeds(0, *change))]
             with m.If(self.done[number] & self.error[number]):
                 m.d.sync += error.eq(1)
             with m.If(mine):

@@ -11,9 +11,9 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.dma.extent import CheckedEntry
-from amaranth_vta.hw.fabric.decode import DecodedEntry, Decoder
+from amaranth_vta.hw.interfaces import CheckedEntry
 from amaranth_vta.hw.isa import Load, Memory
+from amaranth_vta.hw.issue.decode import DecodedEntry, Decoder
 from amaranth_vta.sim.testbench.amaranth import checked_entry, get_all, pauses, put_all, simulate
 from tests.support.clocked import Clocked
 

@@ -3,79 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from amaranth_vta.hw.compute import Compute, Unit
-from amaranth_vta.hw.fetch import Fetch
-from amaranth_vta.hw.load import Load
-from amaranth_vta.hw.registers import COUNTER_WIDTH, COUNTERS
-from amaranth_vta.hw.store import Store
-from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
-
-from .counting import counted
-
-
-def events(
-    m: Module,
-    fetch: Fetch,
-    load: Load,
-    compute: Compute,
-    store: Store,
-    read: Any,
-    write: Any,
-    held: Value,
-) -> dict[str, Value]:
-    """Increments of each of `COUNTERS`, in their order.
-
-    ``read`` and ``write`` are the memory ports; ``held``: the machine is in reset and no burst is
-    in flight.
-    """
-    found = {
-        "fetch_waits_for_modules": fetch.activity.blocked,
-        "load_and_gemm_busy": _of(load.activity.busy, 1) & _of(compute.activity.busy, Unit.GEMM),
-        "load_waits_for_compute": load.activity.lacks_next,
-        "compute_waits_for_load": compute.activity.lacks_prev,
-        "compute_waits_for_store": compute.activity.lacks_next,
-        "store_waits_for_compute": store.activity.lacks_prev,
-        "gemm_uops": compute.multiplies,
-        "alu_uops": compute.alu_works,
-        "fetch_waits_for_memory": fetch.activity.starved,
-    }
-    for name, module, beat in (
-        ("load", load, load.read.beat),
-        ("compute", compute, compute.read.beat),
-        ("store", store, store.write.beat),
-    ):
-        moves = beat.valid & beat.ready
-        found[f"{name}_waits_for_memory"] = module.status.accessing & ~moves
-        for memory, _ in module.moved.shape():
-            found[f"{memory}_elements"] = Value.cast(module.moved[memory])
-    for name, module, unit in (
-        ("load", load, 1),
-        ("compute_load", compute, Unit.LOADER),
-        ("gemm", compute, Unit.GEMM),
-        ("alu", compute, Unit.ALU),
-        ("store", store, 1),
-    ):
-        found[f"{name}_instructions"] = _of(module.activity.starts, unit)
-        found[f"{name}_busy"] = _of(module.activity.busy, unit)
-    for name, request, ends in (
-        ("read", read.request, read.beat.valid & read.beat.ready & read.beat.payload.last),
-        ("write", write.request, write.response.valid & write.response.ready),
-    ):
-        under_way = Signal(range(BURSTS_IN_FLIGHT + 1), name=f"{name}s_under_way")
-        begins = request.valid & request.ready
-        m.d.sync += under_way.eq(Mux(held, 0, counted(under_way, begins, ends)))
-        found[f"{name}_bursts"] = begins
-        found[f"{name}_latency"] = under_way
-    return {counter.name: found[counter.name] for counter in COUNTERS}
-
-
-def _of(bits: Value, unit: Any) -> Value:
-    return bits.bit_select(unit, 1)
+from amaranth_vta.hw.registers import COUNTER_WIDTH
 
 
 class CounterBank(wiring.Component):

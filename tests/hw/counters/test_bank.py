@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from amaranth_vta.hw.fabric.counters import CounterBank
+from amaranth_vta.hw.counters.bank import CounterBank
 from amaranth_vta.sim.testbench.amaranth import simulate
 
 EVENTS = {"first": 1, "second": 4, "third": 1, "fourth": 2, "fifth": 3}

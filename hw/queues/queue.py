@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 
-from .counting import counted, stays_above
+from .levels import next_count, next_exceeds
 
 
 class Queue(wiring.Component):
@@ -97,9 +97,9 @@ class Queue(wiring.Component):
         ]
         change = level, write.en, takes
         m.d.sync += [
-            level.eq(counted(*change)),
-            full.eq(stays_above(self._depth - 1, *change)),
-            self.o.valid.eq(stays_above(0, *change)),
+            level.eq(next_count(*change)),
+            full.eq(next_exceeds(self._depth - 1, *change)),
+            self.o.valid.eq(next_exceeds(0, *change)),
         ]
         head, tail = Signal.like(read.addr), Signal.like(write.addr)
         head_next = Mux(takes, _next(head, self._depth), head)
@@ -114,7 +114,7 @@ class Queue(wiring.Component):
                 read.addr.eq(_next(head, self._depth)),
                 Value.cast(self.o.payload).eq(out),
             ]
-            m.d.sync += alone.eq(~stays_above(1, *change))
+            m.d.sync += alone.eq(~next_exceeds(1, *change))
             with m.If(~self.o.valid | self.o.ready):
                 m.d.sync += out.eq(Mux(alone, write.data, read.data))
             return
@@ -159,8 +159,8 @@ class TokenCounter(wiring.Component):
         change = self.count, self.give, self.take
         # Registered, since issue and retirement depend on them.
         m.d.sync += [
-            self.count.eq(counted(*change)),
-            self.available.eq(stays_above(0, *change)),
-            self.full.eq(stays_above(isa.TOKEN_LIMIT - 1, *change)),
+            self.count.eq(next_count(*change)),
+            self.available.eq(next_exceeds(0, *change)),
+            self.full.eq(next_exceeds(isa.TOKEN_LIMIT - 1, *change)),
         ]
         return m

@@ -3,7 +3,7 @@
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
-from .structures import INDEX_WIDTH
+from amaranth_vta.hw.interfaces import INDEX_WIDTH
 
 
 class ModuleActivity(wiring.Signature):

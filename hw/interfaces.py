@@ -14,6 +14,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
 INDEX_WIDTH = 32
+# Width of a count of scratchpad elements.
+ELEMENTS_WIDTH = isa.SRAM_BASE_WIDTH + 1
 # Width of byte addresses on the bus.
 ADDRESS_WIDTH = 48
 
@@ -102,6 +104,21 @@ class QueueEntry(data.Struct):
     index: INDEX_WIDTH
 
 
+class CheckedEntry(data.Struct):
+    """An instruction and, if it is a LOAD or STORE: the number of scratchpad elements that it
+    touches, padding included (`isa.Load.elements`), the index of the first element that is not
+    padding, whether any element exceeds the depth, and whether any row exceeds the bounds in DRAM.
+
+    All but ``out_of_range`` are defined only if the instruction is in range.
+    """
+
+    entry: QueueEntry
+    elements: ELEMENTS_WIDTH
+    first: isa.SRAM_BASE_WIDTH
+    out_of_range: 1
+    out_of_bounds: 1
+
+
 class FaultPort(wiring.Signature):
     """The fault at which a module stopped. ``valid`` stays high until the machine is cleared;
     ``index`` and ``cause`` are undefined before.
@@ -111,14 +128,14 @@ class FaultPort(wiring.Signature):
         super().__init__({"valid": Out(1), "index": Out(INDEX_WIDTH), "cause": Out(3)})
 
 
-class TakePort(wiring.Signature):
+class PopPort(wiring.Signature):
     """Tokens from a neighbour: pop (``take``) only while ``available``."""
 
     def __init__(self) -> None:
         super().__init__({"available": In(1), "take": Out(1)})
 
 
-class GivePort(wiring.Signature):
+class PushPort(wiring.Signature):
     """Tokens to a neighbour: push (``give``) only while not ``full``.
 
     The producer stalls while the queue is full. Whether the consumer makes room depends on the
