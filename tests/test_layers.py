@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 SHARED = (
     "amaranth_vta.hw.config",
     "amaranth_vta.hw.isa",
+    "amaranth_vta.hw.memory_timing",
     "amaranth_vta.hw.microarchitecture",
     "amaranth_vta.hw.registers",
     "amaranth_vta.hw.tiles",

@@ -6,7 +6,8 @@ Simulators know a memory only by its `MemoryTiming`. The memory model is impleme
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from amaranth_vta.hw.memory_timing import DDR, IDEAL
+from amaranth_vta.hw.memory_timing import MemoryTiming as MemoryTiming
 
 from amaranth_vta.errors import VtaError
 
@@ -19,47 +20,7 @@ class DramError(VtaError, ValueError):
     """An unknown memory model."""
 
 
-@dataclass(frozen=True)
-class MemoryTiming:
-    """Timing parameters in cycles; 0 disables a limit or a period.
-
-    ``latency`` is the minimum from the address handshake of a read to its first word, and from the
-    last data handshake of a write to its response. A ``shared`` memory transfers one word per
-    cycle, read or written; otherwise one of each. No word is transferred in the last
-    ``refresh_stall`` cycles of each ``refresh_period``, counted from the launch. With a ``seed``,
-    latencies, gaps and backpressure on each channel are random.
-    """
-
-    latency: int = 4
-    shared: bool = False
-    reads_outstanding: int = 0
-    writes_outstanding: int = 0
-    refresh_period: int = 0
-    refresh_stall: int = 0
-    seed: int | None = None
-
-    def least_cycles(self, read: int, written: int, runs: int = 1) -> int:
-        """Lower bound on the cycles in which ``runs`` runs transfer this many words in total."""
-        words = read + written if self.shared else max(read, written)
-        if not self.refresh_period or not words:
-            return words
-        # A run need not wait for a stall after its last word.
-        moved = self.refresh_period - self.refresh_stall
-        stalls = max(0, (words - runs) // moved - (runs - 1))
-        return words + stalls * self.refresh_stall
-
-
-TIMINGS = {
-    "ideal": MemoryTiming(),
-    "ddr": MemoryTiming(
-        latency=48,
-        shared=True,
-        reads_outstanding=8,
-        writes_outstanding=8,
-        refresh_period=780,
-        refresh_stall=30,
-    ),
-}
+TIMINGS = {"ideal": IDEAL, "ddr": DDR}
 
 
 def memory_timing(name: str) -> MemoryTiming:

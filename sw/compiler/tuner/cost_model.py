@@ -18,21 +18,22 @@ import numpy as np
 
 from amaranth_vta.hw import timing
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.memory_timing import DDR
 
-# The memory that schedules are optimized for, `ddr` of the simulators: cycles from a request to its
-# first word, maximum reads in flight, and the fraction of cycles in which a word is transferred.
-READ_LATENCY = 48
-READS_OUTSTANDING = timing.BURSTS_IN_FLIGHT
-BUS_SHARE = 1 - 30 / 780
+# The memory that schedules are optimized for: cycles from a request to its first word, reads in
+# flight at most, and the fraction of cycles in which a word is transferred.
+READ_LATENCY = DDR.latency
+READS_OUTSTANDING = min(DDR.reads_outstanding, timing.BURSTS_IN_FLIGHT)
+BUS_SHARE = 1 - DDR.refresh_stall / DDR.refresh_period
 # Cycles to fetch instructions before the first data request, and cycles after the last response.
 _LAUNCH_CYCLES = 60
 _FINISH_CYCLES = 30
 # Cycles from the end of a dependence to the first micro-op or request: for a dependence on the
 # other unit of compute, and for one on another module, through a token.
 _RESULT_CYCLES = timing.LATENCIES.issue_to_item + timing.GEMM_LATENCY
-_TOKEN_CYCLES = 15
+TOKEN_CYCLES = 15
 # Cycles from the last use of data in a scratchpad to the first use of the data that replaces it.
-ROUND_TRIP_CYCLES = READ_LATENCY + 2 * _TOKEN_CYCLES
+ROUND_TRIP_CYCLES = READ_LATENCY + 2 * TOKEN_CYCLES
 # ALU instructions that may be outstanding when GEMM issues: one executing, others in the queue.
 OVERLAPPING_PASSES = 1 + timing.ALU_COMMANDS
 # Granularity, in words, at which loads and stores take turns on the bus.
@@ -236,7 +237,7 @@ class _Module:
                 self.awaits = other
                 return
             own = self.in_compute and other.unit == "gemm"
-            handed = end + _RESULT_CYCLES if own else other.retired + _TOKEN_CYCLES
+            handed = end + _RESULT_CYCLES if own else other.retired + TOKEN_CYCLES
             if handed > at:
                 at = handed
         self.awaits = None

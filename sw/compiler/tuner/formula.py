@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from .cost_model import TOKEN_CYCLES
+
 # Overhead in cycles per row.
 ROW_CYCLES = 4
-# Overhead in cycles per tile, for instructions that wait for each other.
-TILE_CYCLES = 30
+# Overhead in cycles per tile: an instruction waits for another module and that one for it.
+TILE_CYCLES = 2 * TOKEN_CYCLES
 
 
 def overlapped(compute: float, loads: float, first: float, ahead: bool) -> float:

@@ -9,7 +9,6 @@ import pytest
 import amaranth_vta as vta
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.devices import open_device
-from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
@@ -24,12 +23,6 @@ from amaranth_vta.sw.runtime.runtime import Runtime
 
 TINY = PRESETS["tiny-extended"]
 SHIFT = RoundingShift(5, -128, 127)
-
-
-def test_the_memory_of_the_model_is_that_of_the_simulators() -> None:
-    ddr = memory_timing("ddr")
-    assert (ddr.latency, ddr.reads_outstanding) == (model.READ_LATENCY, model.READS_OUTSTANDING)
-    assert 1 - ddr.refresh_stall / ddr.refresh_period == model.BUS_SHARE
 
 
 def test_long_rows_take_the_whole_bus_and_short_ones_wait_for_the_memory() -> None:
