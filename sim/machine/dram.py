@@ -6,10 +6,9 @@ Simulators know a memory only by its `MemoryTiming`. The memory model is impleme
 
 from __future__ import annotations
 
+from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.memory_timing import DDR, IDEAL
 from amaranth_vta.hw.memory_timing import MemoryTiming as MemoryTiming
-
-from amaranth_vta.errors import VtaError
 
 
 class ProtocolError(RuntimeError):
