@@ -182,7 +182,14 @@ class Core(wiring.Component):
         with m.If(expired & ~self.clear):
             m.d.sync += [running.eq(1), stopping.eq(1), reported.eq(1)]
         self._add_watchdog(m, self.busy & ~drained & ~expired, silent)
-        self._report_fault(m, parts, finished, stop, stopped_before, silent, expired)
+        lowest = self._first_fault(m, parts, stop, silent)
+        place = Signal(FaultReport)
+        with m.If(stopped_before):
+            m.d.sync += [place.eq(lowest), place.cause.eq(0)]
+        with m.If(self.stopped):
+            m.d.comb += self.fault.eq(place)
+        with m.Elif(expired | ~finished):
+            m.d.comb += self.fault.eq(lowest)
         for module in ("fetch", "load", "compute", "store"):
             connect(m, getattr(parts, module).activity, flipped(getattr(self.activity, module)))
         if self._config.counters:
@@ -261,18 +268,9 @@ class Core(wiring.Component):
                 self.tokens[name].eq(counter.count),
             ]
 
-    def _report_fault(
-        self,
-        m: Module,
-        parts: "_Parts",
-        finished: Signal,
-        stop: Signal,
-        stopped_before: Signal,
-        silent: Signal,
-        expired: Signal,
-    ) -> None:
-        """Report the fault with the lowest instruction index, or else a deadlock. When a run ends
-        early, an instruction in execution counts like a fault.
+    def _first_fault(self, m: Module, parts: "_Parts", stop: Signal, silent: Signal) -> data.View:
+        """The fault with the lowest instruction index, or else a deadlock. When a run ends early,
+        an instruction in execution counts like a fault.
 
         The states of the modules are registered and compared one cycle later.
         """
@@ -305,14 +303,7 @@ class Core(wiring.Component):
                 Mux(fault.valid, fault.cause, int(isa.Cause.TIMEOUT)),
             )
         )
-        lowest = _first_fault(m, states)
-        place = Signal(FaultReport)
-        with m.If(stopped_before):
-            m.d.sync += [place.eq(lowest), place.cause.eq(0)]
-        with m.If(self.stopped):
-            m.d.comb += self.fault.eq(place)
-        with m.Elif(expired | ~finished):
-            m.d.comb += self.fault.eq(lowest)
+        return _lowest(m, states)
 
     def _add_counters(self, m: Module, parts: "_Parts", running: Signal) -> None:
         fetch, load, compute, store = parts.fetch, parts.load, parts.compute, parts.store
@@ -382,7 +373,7 @@ class _State(NamedTuple):
     cause: Value
 
 
-def _first_fault(m: Module, states: list[_State]) -> data.View:
+def _lowest(m: Module, states: list[_State]) -> data.View:
     """Report of the previous cycle's states: the fault with the lowest index, else a deadlock at
     the lowest waiting instruction, else zeros.
     """

@@ -34,8 +34,8 @@ class InstructionQueues(wiring.Component):
         compute              i   j
         compute_out                          i   j
         taken                                1   1
-        block RAM:compute_out                        i           j
-        block RAM:taken                              1           1
+        block_ram:compute_out                        i           j
+        block_ram:taken                              1           1
 
     Ports
     -----

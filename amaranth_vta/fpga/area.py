@@ -27,7 +27,7 @@ from amaranth_vta.hw.timing import copied_sources
 MODEL = Path(__file__).with_name("area_model.json")
 FAMILIES = ("xc7", "ecp5")
 FITTED = ("lut", "ff")
-# In scratchpads deeper than this, the products in extent checks use multipliers: hw/dma/extent.py.
+# In scratchpads deeper than this, the products in extent checks use multipliers: hw/dma/bounds.py.
 DEEPEST_IN_LOGIC = 1024
 # LUTs of an 8-by-8-bit product without a multiplier: an 8×8 array with 60 such products takes
 # 19,827 LUTs instead of 11,589.

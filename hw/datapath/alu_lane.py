@@ -11,7 +11,6 @@ from amaranth.lib.wiring import In, Out
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import ALU_LANE_REGISTERS, ALU_LATENCY
 
-from .operation import compares
 from .table import LOOKUP_PORTS
 
 
@@ -160,3 +159,8 @@ class _Factor(NamedTuple):
     to_left: Value
     lost: Value
     all_sign: Value
+
+
+def compares(operation: Value) -> Value:
+    """Whether ``operation`` is MIN or MAX."""
+    return (operation == AluOp.MIN) | (operation == AluOp.MAX)

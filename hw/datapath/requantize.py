@@ -12,8 +12,8 @@ definition is `amaranth_vta.sim.model.scalar.requantize`; the lane is checked ag
 model `amaranth_vta.sim.model.arithmetic.requantized`.
 
 t * M is exact: three DSP slices multiply by 15, 17 and 17 bits of M. The binary point is fixed, and
-`rounding` rounds without a normalizing shift. An integer part of more than 9 bits saturates for any
-zero point.
+`_is_rounded_up` rounds without a normalizing shift. An integer part of more than 9 bits saturates
+for any zero point.
 """
 
 from itertools import pairwise
@@ -27,15 +27,15 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import REQUANTIZING_ALU_LATENCY
 
-from .operation import compares
-from .rounding import ScaledSum, is_rounded_up
-from .shift import Shift, register, shift_of
+from .alu_lane import compares
 from .table import LOOKUP_PORTS
 
 _WIDTH = 32
 # Bits of t in a product, sign included, and of a scale's upper part: factor width of a DSP slice.
 _FACTOR = 25
 _UPPER = isa.SCALE_WIDTH - _WIDTH
+# Bits of the integer part of a scaled sum.
+_INTEGER = 9
 # Widths of the two lower factors of a scale. A DSP slice can add the result of another slice,
 # shifted right by the latter width.
 _LOW, _MIDDLE = 15, 17
@@ -97,8 +97,8 @@ class RequantizingLane(wiring.Component):
         # For a byte the other bits are 0: a register with set extends the byte's sign without a
         # LUT.
         makes_bytes = kinds[4].makes_bytes
-        low = register(m, Mux(makes_bytes, byte, results.done[:8].as_signed()), "result_low")
-        high = register(m, results.done[8:], "result_high")
+        low = _register(m, Mux(makes_bytes, byte, results.done[:8].as_signed()), "result_low")
+        high = _register(m, results.done[8:], "result_high")
         with m.If(makes_bytes & byte[-1]):
             m.d.sync += high.eq(-1)
         m.d.comb += self.result.eq(Cat(low, high))
@@ -110,7 +110,7 @@ class RequantizingLane(wiring.Component):
         operands bypass it.
         """
         operation, enable, a, b, parameter = (
-            register(m, value, name)
+            _register(m, value, name)
             for value, name in (
                 (self.operation, "operation_1"),
                 (self.enable, "enable_1"),
@@ -119,7 +119,7 @@ class RequantizingLane(wiring.Component):
                 (self.parameter, "parameter_1"),
             )
         )
-        shift = shift_of(m, operation == AluOp.SHR, self.b, b)
+        shift = _shift_of(m, operation == AluOp.SHR, self.b, b)
         adds, added = self._added(m, operation, b)
         _decode(m, kind, operation, shift, adds)
         bias = Signal(signed(_WIDTH), reset_less=True)
@@ -132,7 +132,7 @@ class RequantizingLane(wiring.Component):
         with m.Elif(operation == AluOp.ADD):
             m.d.comb += addend.eq(b)
         sum_ = _sum(a, addend, kind.compares)[:_WIDTH].as_signed()
-        total, first = register(m, sum_, "total"), register(m, a, "first")
+        total, first = _register(m, sum_, "total"), _register(m, a, "first")
         multiplied = _multiplied(m, kind, sum_, bounds)
 
         # The second operand, or the scale.
@@ -156,13 +156,13 @@ class RequantizingLane(wiring.Component):
         if not self._multiplies_and_adds:
             return Const(0, 1), None
         adds = operation == AluOp.MULTIPLY_ADD
-        added = register(m, b, "added")
+        added = _register(m, b, "added")
         with m.If(~adds):
             m.d.sync += added.eq(0)
         return adds, added
 
 
-def _decode(m: Module, kind: Any, operation: Value, shift: Shift, adds: Value) -> None:
+def _decode(m: Module, kind: Any, operation: Value, shift: "_Shift", adds: Value) -> None:
     product = (operation == AluOp.MUL) | shift.to_left | adds
     m.d.comb += [
         kind.requantizes.eq(operation == AluOp.REQUANTIZE),
@@ -187,8 +187,8 @@ class _Multiplied(NamedTuple):
 
 
 def _multiplied(m: Module, kind: Any, sum_: Value, bounds: Any) -> _Multiplied:
-    narrow = register(m, sum_[:_FACTOR].as_signed(), "narrow")
-    halved = register(m, sum_[_WIDTH - _FACTOR :].as_signed(), "halved")
+    narrow = _register(m, sum_[:_FACTOR].as_signed(), "narrow")
+    halved = _register(m, sum_[_WIDTH - _FACTOR :].as_signed(), "halved")
     with m.If(~kind.requantizes):
         # The lower bits, without a sign.
         m.d.sync += narrow[-1].eq(0)
@@ -198,7 +198,7 @@ def _multiplied(m: Module, kind: Any, sum_: Value, bounds: Any) -> _Multiplied:
     with m.Else():
         m.d.sync += halved.eq(0)
     rest, last = sum_[: _WIDTH - _FACTOR], sum_[_WIDTH - _FACTOR]
-    return _Multiplied(narrow, halved, register(m, wide & ~last & rest.any(), "lost"))
+    return _Multiplied(narrow, halved, _register(m, wide & ~last & rest.any(), "lost"))
 
 
 class _Gives(enum.Enum, shape=2):
@@ -278,7 +278,7 @@ def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
         # A DSP slice adds it.
         values[0] += operands.added
     low, middle, high = (
-        register(m, value, name)
+        _register(m, value, name)
         for value, name in zip(values, ("low", "middle", "high"), strict=True)
     )
     too_wide = ~operands.bounds.wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any()
@@ -286,9 +286,9 @@ def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
         low,
         middle,
         high,
-        passed=register(m, chosen, "passed_3"),
-        negative=register(m, total[-1], "negative_3"),
-        outside=register(m, too_wide, "outside_3"),
+        passed=_register(m, chosen, "passed_3"),
+        negative=_register(m, total[-1], "negative_3"),
+        outside=_register(m, too_wide, "outside_3"),
     )
 
 
@@ -325,15 +325,15 @@ def _sums(m: Module, products: _Products) -> _Sums:
         lower_sum.eq((low >> _LOW) + middle),
         sum_.eq((lower_sum >> _MIDDLE) + high),
     ]
-    fixed = Signal(ScaledSum, reset_less=True)
+    fixed = Signal(_ScaledSum, reset_less=True)
     m.d.sync += Value.cast(fixed).eq(Cat(low[:_LOW], lower_sum[:_MIDDLE], sum_))
     return _Sums(
         fixed,
         # The carry into the upper sum, which integer products must not have.
-        carried=register(m, lower_sum[_MIDDLE:][:8], "carried"),
-        passed=register(m, passed, "passed_4"),
-        negative=register(m, negative, "negative_4"),
-        outside=register(m, outside, "outside_4"),
+        carried=_register(m, lower_sum[_MIDDLE:][:8], "carried"),
+        passed=_register(m, passed, "passed_4"),
+        negative=_register(m, negative, "negative_4"),
+        outside=_register(m, outside, "outside_4"),
     )
 
 
@@ -353,15 +353,15 @@ def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
         with m.Case(_Gives.FAR):
             m.d.comb += done.eq(upper >> 16)
     above = fixed.rest ^ fixed.integer[-1].replicate(len(fixed.rest))
-    done = register(m, done, "done")
+    done = _register(m, done, "done")
     with m.If(kind.makes_bytes):
         m.d.sync += done.eq(0)
     return _Results(
         done=done,
-        whole=register(m, fixed.integer, "whole"),
-        up=register(m, is_rounded_up(m, fixed), "up"),
-        outside=register(m, outside | above.any(), "outside_5"),
-        negative=register(m, negative, "negative_5"),
+        whole=_register(m, fixed.integer, "whole"),
+        up=_register(m, _is_rounded_up(m, fixed), "up"),
+        outside=_register(m, outside | above.any(), "outside_5"),
+        negative=_register(m, negative, "negative_5"),
     )
 
 
@@ -395,3 +395,91 @@ class _Bounds(data.Struct):
 def _sum(a: Value, b: Value, carry: Value) -> Value:
     """a + b + carry in one adder: ``carry`` below both operands makes the carry-in."""
     return (Cat(carry, a).as_signed() + Cat(carry, b).as_signed())[1:].as_signed()
+
+
+class _Shift(NamedTuple):
+    """A shift as a product with ``power``; a right shift by more than 16 if ``far``."""
+
+    power: Value
+    to_left: Value
+    to_right: Value
+    far: Value
+
+
+def _shift_of(m: Module, shifts: Value, incoming: Value, b: Signal) -> _Shift:
+    """A right shift by the signed ``b``; ``incoming`` is ``b`` one cycle earlier. The product is
+    with 1 for a shift by 0, and with 0 below -31; a shift by more than 31 returns the sign, like
+    32.
+    """
+    none = _register(m, incoming[:5] == 0, "shifts_none")
+    # Bits that differ from the sign, grouped by five, since data from block RAM arrive late.
+    unlike = incoming[5:-1] ^ incoming[-1].replicate(len(incoming) - 6)
+    groups = Cat(unlike[place : place + 5].any() for place in range(0, len(unlike), 5))
+    beyond = _register(m, groups, "shifts_beyond").any()
+    to_right, exponent = Signal(name="shifts_to_right"), Signal(5, name="exponent")
+    # The low bits of -b, which equal those of 16 - b, 32 - b and 48 - b. An adder would take an
+    # inverter and a carry per bit.
+    opposite = Cat(b[place] ^ b[:place].any() for place in range(5))
+    m.d.comb += [
+        to_right.eq(shifts & ~b[-1] & (beyond | ~none)),
+        # Position of the power in the middle of three factors, whose lowest bit is 15.
+        exponent.eq(Cat(Mux(beyond, 0, opposite[:4]), to_right | opposite[4])),
+    ]
+    power = _power_of_two(m, exponent, to_right | (~beyond & (none ^ b[-1])))
+    return _Shift(
+        power,
+        to_left=shifts & ~to_right,
+        to_right=to_right,
+        far=beyond | (b[4] & b[:4].any()),
+    )
+
+
+def _power_of_two(m: Module, exponent: Value, enable: Value) -> Value:
+    """2 ** ``exponent`` if ``enable``, else 0; ``exponent`` has three bits or more."""
+    octets = Signal(1 << len(exponent) - 3, name="octets")
+    m.d.comb += octets.eq(Mux(enable, Const(1) << exponent[3:], 0))
+    return Cat(octet & (exponent[:3] == bit) for octet in octets for bit in range(8))
+
+
+def _register(m: Module, value: Any, name: str) -> Any:
+    """A register of ``value`` without reset."""
+    stage = Signal(value.shape(), name=name, reset_less=True)
+    m.d.sync += stage.eq(value)
+    return stage
+
+
+class _ScaledSum(data.Struct):
+    """A sum times a scale, in fixed point; ``rest`` are the bits above the range of results."""
+
+    fraction: isa.SCALE_FRACTION
+    integer: signed(_INTEGER)
+    rest: 23
+
+
+def _is_rounded_up(m: Module, value: data.View) -> Value:
+    """Whether the result for ``value`` is n + 1 instead of its integer part n: rounded twice, as by
+    float32 arithmetic, without normalization.
+
+    Let n be the integer part and f the fraction. Rounding to 24 bits first matters only if its
+    result is n + 1/2, since the even one of n and n + 1 is then chosen. It moves a number of
+    magnitude from 2^k to 2^(k + 1) by at most half a unit in the last place, 2^(k - 24). A move by
+    exactly this distance to n + 1/2 does occur, since ties are rounded to even and the last of the
+    24 bits of n + 1/2 is zero. So the even one is chosen where f is within 2^(k - 24) of 1/2,
+    inclusive; elsewhere f alone decides. With an integer part of 9 bits k is at most 7; below 1/4
+    nothing is rounded to 1/2, so k is at least -2.
+    """
+    n, f = value.integer, value.fraction
+    half = f[-1]
+    # Near a half, |value| < 2^j if and only if all bits of n from j on are equal.
+    small = {j: (n[j:] == n[-1].replicate(_INTEGER - j)) for j in range(_INTEGER - 1)}
+    # From this bit on, the bits of f must equal those of one half, or of the number just below it.
+    last = isa.SCALE_FRACTION - 24 - 2
+    counts = Signal(10)
+    m.d.comb += counts.eq(Cat(small[0] & (half == n[-1]), *small.values(), 1))
+    differs = Signal(isa.SCALE_FRACTION - 1 - last, name="differs")
+    m.d.comb += differs.eq(~(f[last:-1] ^ half.replicate(len(differs))))
+    within = ~(Cat(differs[:10] & counts, differs[10:])).any()
+    # Exactly at the limit of the window: only the lowest significant bit is set.
+    lowest = counts & ~(counts << 1)[:10]
+    at_end = (f[last:] == Cat(lowest, Const(0, 15), 1)) & (f[:last] == 0)
+    return Mux(within | at_end, n[0], half)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from amaranth.hdl import Cat, Module, Mux, ShapeLike, Signal, Value, unsigned
+from amaranth.hdl import Cat, Module, Mux, ShapeLike, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -177,7 +177,7 @@ class Sequencer(wiring.Component):
         return m
 
     def _count_loops(self, m: Module, moves: Signal, advance: Signal) -> "_Counters":
-        """The loop counters: they select the micro-op requested in this cycle.
+        """Add the loop counters, and read the micro-op that they select.
 
         An operand's offset is one bit wider than its index: once it exceeds the depth it remains
         there, since factors are never negative.
@@ -233,21 +233,8 @@ class Sequencer(wiring.Component):
                 outer_offset.eq(0),
                 offset.eq(0),
             ]
-        alone = last_uop & (command.uop_begin == final_uop)
-        self._read_uop(m, uop, active & ~empty, moves, advance, alone & ~last)
-        return _Counters(command, active, empty, uop, last, offset)
-
-    def _read_uop(
-        self,
-        m: Module,
-        uop: Signal,
-        needed: Value,
-        moves: Signal,
-        advance: Signal,
-        repeats: Value,
-    ) -> None:
-        """Read the micro-op, unless the previous item had the same one (``repeats``)."""
-        known = Signal()
+        # The micro-op is read unless the previous item had the same one.
+        needed, known = active & ~empty, Signal()
         wanted = self.uop_wanted
         m.d.comb += [
             wanted.eq(needed & ~known),
@@ -256,7 +243,8 @@ class Sequencer(wiring.Component):
             advance.eq(moves & ~(wanted & self.uop_denied)),
         ]
         with m.If(needed & advance):
-            m.d.sync += known.eq(repeats)
+            m.d.sync += known.eq(last_uop & (command.uop_begin == final_uop) & ~last)
+        return _Counters(command, active, empty, uop, last, offset)
 
     def _receive_uop(self, m: Module) -> Signal:
         """The micro-op that arrives in this cycle, or else the previous one, which is kept."""

@@ -2,7 +2,7 @@
 
 from functools import reduce
 from operator import or_
-from typing import Any, NamedTuple
+from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
@@ -62,14 +62,49 @@ class BeatWalker(wiring.Component):
         rows = self._rows
         command, new = Signal(rows.beats()), self.command.payload
         # Remaining elements of this row, and the destination of the next one.
-        left, index, lane = Signal(rows.count), Signal(rows.index), Signal(rows.lane)
+        # Amaranth does not find the name of a variable that a generator captures.
+        left, index, lane = Signal(rows.count), Signal(rows.index), Signal(rows.lane, name="lane")
         # A step ends this row; this row is the last one.
         ends, last_row = Signal(), Signal()
         # Start of this row, start of the next, and distance between rows.
         row, next_row = Signal(rows.index), Signal(rows.index)
         pitch = Signal(range(rows.depth + (2 << isa.PAD_WIDTH)))
 
-        step = self._describe(m, command.kind, left, index, lane, ends)
+        # Elements that a step takes if it does not end the row, and the lane of the next one.
+        elements, next_lane = Signal(range(rows.elements + 1)), Signal(rows.lane)
+        m.d.comb += [
+            self.kind.eq(command.kind),
+            self.index.eq(index),
+            self.lane.eq(lane),
+            self.mask.eq(1),
+            self.release.eq(1),
+            self.taken.eq(elements),
+        ]
+        with m.Switch(command.kind):
+            for place, kind in enumerate(rows.kinds):
+                with m.Case(place):
+                    if kind.serial:
+                        m.d.comb += [
+                            elements.eq(1),
+                            self.release.eq((lane == kind.elements - 1) | ends),
+                            next_lane.eq(Mux(self.release, 0, lane + 1)),
+                        ]
+                    elif kind.elements > 1:
+                        end = Signal(range(rows.depth + kind.elements), name=f"end_{place}")
+                        m.d.comb += [
+                            elements.eq(kind.elements - lane),
+                            self.taken.eq(Mux(ends, left, elements)),
+                            self.index.eq(index - lane),
+                            end.eq(lane + left),
+                        ]
+                        m.d.comb += [
+                            self.mask[j].eq((lane <= j) & (end > j)) for j in range(kind.elements)
+                        ]
+                    else:
+                        m.d.comb += [
+                            elements.eq(lane == kind.beats - 1),
+                            next_lane.eq(Mux(elements[0], 0, lane + 1)),
+                        ]
         m.d.comb += [
             next_row.eq(row + pitch),
             self.last.eq(ends & last_row),
@@ -77,9 +112,9 @@ class BeatWalker(wiring.Component):
         ]
         with m.If(self.step):
             m.d.sync += [
-                left.eq(left - step.elements),
-                index.eq(index + step.elements),
-                lane.eq(step.lane),
+                left.eq(left - elements),
+                index.eq(index + elements),
+                lane.eq(next_lane),
             ]
             with m.If(ends):
                 m.d.sync += [
@@ -122,49 +157,6 @@ class BeatWalker(wiring.Component):
             ]
         return m
 
-    def _describe(
-        self, m: Module, number: Value, left: Signal, index: Signal, lane: Signal, ends: Signal
-    ) -> "_Step":
-        """Describe a beat with elements of kind ``number``. Returns the number of elements that a
-        step takes if it does not end the row (``ends``), and the lane of the next element.
-        """
-        rows = self._rows
-        elements, next_lane = Signal(range(rows.elements + 1)), Signal(rows.lane)
-        m.d.comb += [
-            self.kind.eq(number),
-            self.index.eq(index),
-            self.lane.eq(lane),
-            self.mask.eq(1),
-            self.release.eq(1),
-            self.taken.eq(elements),
-        ]
-        with m.Switch(number):
-            for place, kind in enumerate(rows.kinds):
-                with m.Case(place):
-                    if kind.serial:
-                        m.d.comb += [
-                            elements.eq(1),
-                            self.release.eq((lane == kind.elements - 1) | ends),
-                            next_lane.eq(Mux(self.release, 0, lane + 1)),
-                        ]
-                    elif kind.elements > 1:
-                        end = Signal(range(rows.depth + kind.elements), name=f"end_{place}")
-                        m.d.comb += [
-                            elements.eq(kind.elements - lane),
-                            self.taken.eq(Mux(ends, left, elements)),
-                            self.index.eq(index - lane),
-                            end.eq(lane + left),
-                        ]
-                        m.d.comb += [
-                            self.mask[j].eq((lane <= j) & (end > j)) for j in range(kind.elements)
-                        ]
-                    else:
-                        m.d.comb += [
-                            elements.eq(lane == kind.beats - 1),
-                            next_lane.eq(Mux(elements[0], 0, lane + 1)),
-                        ]
-        return _Step(elements, next_lane)
-
     def _ends_row(self, number: Value, left: Value, lane: Value, steps: int = 1) -> Value:
         """Whether ``steps`` steps end a row with ``left`` elements of kind ``number`` from ``lane``
         on. Fewer steps must not end it.
@@ -178,13 +170,6 @@ class BeatWalker(wiring.Component):
             for place, kind in enumerate(self._rows.kinds)
         )
         return lane & reduce(or_, masks)
-
-
-class _Step(NamedTuple):
-    """Elements that a step takes, and the lane of the next one."""
-
-    elements: Signal
-    lane: Signal
 
 
 def _takes_all(kind: Kind, left: Value, lane: Value, steps: int) -> Value:

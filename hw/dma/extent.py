@@ -16,8 +16,7 @@ from amaranth_vta.hw.interfaces import (
     is_forward,
 )
 
-from .bounds import BoundsChecker
-from .product import product_of, sum_of_shifted
+from .bounds import BoundsChecker, product_of, sum_of_shifted
 
 
 class ExtentChecker(wiring.Component):

@@ -131,10 +131,6 @@ class Forwarder(wiring.Component):
             ]
         with m.If(self.command.valid & self.command.ready):
             m.d.sync += padding.eq(command.dram_base[-_VALUE_BITS:])
-        self._write(m, write, element, free)
-        return m
-
-    def _write(self, m: Module, write: data.View, element: Signal, free: Signal) -> None:
         m.d.comb += [
             free.eq(~write.valid | ~write.writes | ~self.hold),
             self.inp.enable.eq(write.valid & write.writes),
@@ -143,3 +139,4 @@ class Forwarder(wiring.Component):
             Value.cast(self.inp.data).eq(element),
             self.done.eq(write.valid & write.last & free),
         ]
+        return m

@@ -18,7 +18,7 @@ from amaranth_vta.fpga.area import (
 )
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.dma import product
+from amaranth_vta.hw.dma.bounds import MAX_DEPTH_IN_LOGIC
 
 SAMPLES = json.loads((Path(__file__).parents[2] / "bitstreams/area_samples.json").read_text())
 
@@ -50,7 +50,7 @@ def test_the_error_that_is_said_is_that_of_the_samples(family: str, column: str)
 
 
 def test_what_is_made_of_logic_is_what_the_design_says() -> None:
-    assert DEEPEST_IN_LOGIC == product.MAX_DEPTH_IN_LOGIC
+    assert DEEPEST_IN_LOGIC == MAX_DEPTH_IN_LOGIC
 
 
 def test_more_of_anything_takes_more() -> None:
