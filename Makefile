@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures figures-check site check test tests lint types format tutorials bench fuzz safety mutants proofs coverage netlists products races programs nightly performance area routes area-model resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures figures-check site check test tests tests-nightly lint types format tutorials bench fuzz safety mutants proofs coverage netlists products races programs nightly performance area routes area-model resources bitstreams clean
 
 help:  ## List the targets
 	@perl -ne 'printf "  make %-14s %s\n", $$1, $$2 if /^([\w-]+):.*?## (.*)/' Makefile
@@ -36,7 +36,7 @@ site: setup  ## Build the documentation as a site, in build/site
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/site
 	@echo build/site/index.html
 
-test: setup lint  ## Lint, format check, types and all tests
+test: setup lint  ## Lint, format check, types and tests
 	@$(MAKE) --no-print-directory --jobs 2 types tests
 
 check: setup  ## Lint, types and the tests that your changes affect, without building simulators; a minute
@@ -44,7 +44,10 @@ check: setup  ## Lint, types and the tests that your changes affect, without bui
 
 # Types are checked while the tests run: that takes a core for a minute, and no worker waits for it.
 tests: setup
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) -p tests.support.processor_time
+
+tests-nightly: setup  ## Run the tests that `make test` leaves out: more machines, seeds and simulators; minutes
+	$(BIN)/pytest -n $(JOBS) -m nightly
 
 lint: setup  ## Lint and format check
 	$(BIN)/ruff check .
@@ -86,7 +89,7 @@ coverage: setup  ## Count the lines and toggles of the machine that random progr
 
 netlists: setup  ## Run random programs on the machine after synthesis for ECP5 and 7-series; minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
-	$(BIN)/python -m pytest -q tests/sim/machine/rtl/test_dot_products.py
+	$(BIN)/python -m pytest -q -m "nightly or not nightly" tests/sim/machine/rtl/test_dot_products.py
 	$(BIN)/python benchmarks/netlists.py
 
 products: setup  ## Run ResNet-18 on the RTL with the multipliers that synthesis gets, not loops; minutes
@@ -98,7 +101,7 @@ races: setup  ## Check whole networks for races between modules; minutes
 programs: setup  ## Run ten million random instructions on all simulators; hours
 	$(BIN)/vta fuzz --programs 41000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
 
-nightly: setup fuzz safety mutants proofs netlists products races figures-check programs  ## All of these; hours
+nightly: setup tests-nightly fuzz safety mutants proofs netlists products races figures-check programs  ## All of these; hours
 
 performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md
 	$(BIN)/python benchmarks/performance.py

@@ -32,3 +32,9 @@ def test_a_failure_names_its_seed() -> None:
     with pytest.raises(AssertionError) as failure:
         each_seed(range(4))(fails_at_2)()
     assert failure.value.__notes__ == ["seed 2"]
+
+
+@each_seed(range(5), daily=3)
+def test_the_rest_of_the_seeds_runs_nightly(seed: int, request: pytest.FixtureRequest) -> None:
+    is_nightly = request.node.get_closest_marker("nightly") is not None
+    assert (seed >= 3) == is_nightly

@@ -124,7 +124,9 @@ async def operations_run_one_after_the_other(dut: Any, gaps: float) -> None:
     np.testing.assert_array_equal(accumulators, expected)
 
 
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize(
+    "lanes", [pytest.param("simple", marks=pytest.mark.nightly), "requantizing"]
+)
 def test_alu_runs_under_cocotb(lanes: str, tmp_path: Path) -> None:
     from amaranth_vta.hw.datapath.alu import AluUnit
     from amaranth_vta.sim.machine.elaborate import component_verilog

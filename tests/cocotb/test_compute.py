@@ -9,6 +9,7 @@ from typing import Any
 
 import cocotb
 import numpy as np
+import pytest
 from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw import isa
@@ -83,6 +84,7 @@ async def output(dut: Any, element: int) -> np.ndarray:
     return raw.reshape(CONFIG.out.rows, CONFIG.out.columns)
 
 
+@pytest.mark.nightly
 def test_compute_runs_under_cocotb(tmp_path: Path) -> None:
     from amaranth_vta.hw.compute import Compute
     from amaranth_vta.sim.machine.elaborate import component_verilog

@@ -7,6 +7,7 @@ from typing import Any
 
 import cocotb
 import numpy as np
+import pytest
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
@@ -68,6 +69,7 @@ async def take(dut: Any, queue: str, taken: list[tuple[int, int]], gaps: float) 
         taken.append((entry["index"], entry["bits"]))
 
 
+@pytest.mark.nightly
 def test_fetch_runs_under_cocotb(tmp_path: Path) -> None:
     from amaranth_vta.hw.fetch import Fetch
     from amaranth_vta.sim.machine.elaborate import component_verilog

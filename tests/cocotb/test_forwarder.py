@@ -7,6 +7,7 @@ from typing import Any
 
 import cocotb
 import numpy as np
+import pytest
 from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw.config import PRESETS
@@ -71,6 +72,7 @@ async def take_writes(dut: Any, inputs: Any, pause: Pauses) -> tuple[list[int], 
     return done_after, writes
 
 
+@pytest.mark.nightly
 def test_the_forwarder_runs_under_cocotb(tmp_path: Path) -> None:
     from amaranth_vta.hw.dma.forwarder import Forwarder
     from amaranth_vta.sim.machine.elaborate import component_verilog

@@ -7,6 +7,7 @@ from typing import Any
 
 import cocotb
 import numpy as np
+import pytest
 from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw import isa
@@ -53,6 +54,7 @@ async def serve_outputs(dut: Any) -> None:
             dut.scratchpad_data.value = int.from_bytes(word, "little")
 
 
+@pytest.mark.nightly
 def test_store_runs_under_cocotb(tmp_path: Path) -> None:
     from amaranth_vta.hw.store import Store
     from amaranth_vta.sim.machine.elaborate import component_verilog

@@ -32,7 +32,7 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
 from tests.support.golden import VECTORS
 
-PROGRAMS = ["tiny-1", "tiny-2", "tiny-corners-1", "tiny-corners-2"]
+PROGRAMS = ["tiny-1", "tiny-corners-1"]
 CYCLE_NS = 10
 TIME_LIMIT_US = 10_000
 

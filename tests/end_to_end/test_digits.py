@@ -19,7 +19,7 @@ def images() -> npt.NDArray[np.float32]:
         return file["image"]
 
 
-@pytest.mark.parametrize(("config", "dram"), [("tiny", "random:3"), ("pynq", "ddr")])
+@pytest.mark.parametrize(("config", "dram"), [("tiny", "random:3"), ("pynq-extended", "ddr")])
 def test_rtl_and_functional_model_agree_in_every_byte(
     config: str, dram: str, images: npt.NDArray[np.float32]
 ) -> None:

@@ -1,7 +1,7 @@
 """The machine needs no more cycles than tests/golden/cycles.json records.
 
 Rewrite the file when the machine has become faster, or slower for a good reason:
-``pytest --rewrite-golden tests/end_to_end/test_golden_cycles.py``.
+``pytest --rewrite-golden -m "nightly or not nightly" tests/end_to_end/test_golden_cycles.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.support.golden import Golden
+from tests.support.machines import others_nightly
 
 EXTENDED = PRESETS["pynq-extended"]
 
@@ -51,7 +52,7 @@ def test_rates_are_as_good_as_they_were(config: str, kind: str, dram: str, golde
         assert [item.name for item in measured if not item.is_reached] == []
 
 
-@pytest.mark.parametrize("config", ["pynq", "tiny-extended", "pynq-extended"])
+@pytest.mark.parametrize("config", others_nightly(["pynq", "tiny-extended", "pynq-extended"]))
 def test_waiting_takes_no_longer_than_it_did(config: str, golden: Golden) -> None:
     measured = list(measure_rounds(PRESETS[config], RunOptions("rtl")))
     assert all(item.mismatches == 0 for item in measured)

@@ -235,6 +235,7 @@ def assert_exact(seed: int, config: Config | str, device: Device | str) -> npt.N
         return session.device.read(0, session.device.memory_bytes)
 
 
+@pytest.mark.nightly
 @each_seed(SEEDS)
 def test_a_random_network_is_exact_on_functional_model_and_rtl(seed: int) -> None:
     functional, rtl = (assert_exact(seed, "pynq", device) for device in ("functional", "rtl"))
@@ -251,7 +252,7 @@ def test_a_random_network_is_exact_on_the_machine_of_a_vector(seed: int, vector:
 
 
 @pytest.mark.parametrize("order", ["reverse", "random:1", "random:2"])
-@each_seed(SEEDS)
+@each_seed(SEEDS, daily=6)
 def test_a_random_network_is_exact_in_any_order_that_its_tokens_allow(
     seed: int, order: str
 ) -> None:

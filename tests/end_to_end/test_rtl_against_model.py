@@ -19,6 +19,7 @@ from amaranth_vta.sim.programs.relocation import random_relocation
 from amaranth_vta.sw.runtime.device import RunResult
 from tests.support.corners import CORNERS
 from tests.support.golden import VECTORS
+from tests.support.machines import others_nightly
 from tests.support.seeds import each_seed
 
 EXTENDED = ("tiny-extended", "bus256-extended", "pynq-extended")
@@ -41,7 +42,7 @@ def run(image: ProgramImage, device_name: str, dram: str) -> tuple[RunResult, np
 
 
 @pytest.mark.parametrize("dram", DRAMS)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", others_nightly(CONFIGS))
 def test_random_programs_do_the_same(name: str, dram: str) -> None:
     config = CONFIGS[name]
     first = PROGRAMS * DRAMS.index(dram)
@@ -115,7 +116,7 @@ def test_padding_is_zero_at_the_start_of_each_run(name: str) -> None:
         assert device.read(0, config.out.element_bytes).tolist() == [value] * 4
 
 
-@each_seed(range(2))
+@each_seed(range(2), daily=1)
 def test_pysim_leaves_the_same_memory(seed: int) -> None:
     image = random_program(CONFIGS["tiny"], seed, length=15)
     result, memory = run(image, "pysim", f"random:{seed}")

@@ -106,7 +106,9 @@ def _try(
 
     report = _FirstFailure()
     with Path(os.devnull).open("w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
-        quietly = ("-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib")
+        # Without the nightly tests: a bug has to be caught by `make test`.
+        options = "addopts=--import-mode=importlib -m 'not nightly'"
+        quietly = ("-x", "-q", "-p", "no:cacheprovider", "-o", options)
         code = pytest.main([*quietly, *tests], [report])
     if code:
         return Verdict(bug, "tests of the module", report.test or f"pytest ends with {code}")

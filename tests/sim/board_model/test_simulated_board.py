@@ -40,7 +40,10 @@ SHORT = _program(isa.Finish())
 ENDLESS = _program(isa.Gemm(reset=True, uop_end=200, iter_out=16_000, iter_in=16_000), isa.Finish())
 
 
-@pytest.fixture(scope="module", params=["ulx3s", "ulx3s-sdram"])
+BOARD = "ulx3s-sdram"
+
+
+@pytest.fixture(scope="module", params=[BOARD, pytest.param("ulx3s", marks=pytest.mark.nightly)])
 def board(request: pytest.FixtureRequest) -> Iterator[SimulatedBoard]:
     board = SimulatedBoard(TINY, board=request.param)
     yield board
@@ -187,7 +190,7 @@ def test_requests_of_another_program_that_was_cut_are_forgotten(board: Simulated
 
 
 def test_a_board_that_is_gone_is_said_to_be() -> None:
-    board = SimulatedBoard(TINY)
+    board = SimulatedBoard(TINY, board=BOARD)
     device = BoardDevice(TINY, 4096, SerialTransport(open_line(board.port)))
     board.close()
     with pytest.raises(LinkError, match=r"the (serial port|board at) /dev/pts/\d+ "):
@@ -199,7 +202,7 @@ def test_the_command_runs_an_image_on_a_simulated_board(
 ) -> None:
     path = f"{tmp_path}/image.npz"
     replace(SHORT, expected=SHORT.dram).save(path)
-    monkeypatch.setenv("VTA_PORT", "simulated")
+    monkeypatch.setenv("VTA_PORT", f"simulated:{BOARD}")
     assert invoke(["replay", path, "--device", "board"]) == 0
     assert "memory is as expected in every byte" in capsys.readouterr().out
 

@@ -44,7 +44,15 @@ def device() -> PysimDevice:
     return PysimDevice(TINY, 1 << 21)
 
 
-@pytest.mark.parametrize("name", ["tiny-1", "tiny-2", "tiny-corners-1", "tiny-corners-2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tiny-1",
+        "tiny-corners-1",
+        pytest.param("tiny-2", marks=pytest.mark.nightly),
+        pytest.param("tiny-corners-2", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_vector_gives_what_is_expected(name: str, device: PysimDevice) -> None:
     image = ProgramImage.load(VECTORS / f"{name}.npz")
     assert image.config == device.config
@@ -53,7 +61,17 @@ def test_a_vector_gives_what_is_expected(name: str, device: PysimDevice) -> None
     np.testing.assert_array_equal(device.read(0, image.dram.size), image.expected)
 
 
-@pytest.mark.parametrize("dram", ["ideal", "ddr", "random:1", "random:2", "random:3"])
+@pytest.mark.parametrize(
+    "dram",
+    [
+        "ideal",
+        "random:1",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("ddr", "random:2", "random:3")
+        ),
+    ],
+)
 def test_a_run_takes_the_cycles_that_the_compiled_machine_takes(dram: str) -> None:
     cycles, memories = [], []
     for make in (PysimDevice, RtlDevice):

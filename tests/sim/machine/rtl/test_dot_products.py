@@ -93,6 +93,7 @@ def test_dot_products_in_loops_hold_what_those_of_the_design_hold() -> None:
     assert [name for bit, name in enumerate(CONFIGS) if found >> bit & 1] == []
 
 
+@pytest.mark.nightly
 def test_chains_of_dsp_slices_hold_what_the_loops_hold(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

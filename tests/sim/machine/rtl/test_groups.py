@@ -13,7 +13,7 @@ from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.runtime.device import RunResult
 from tests.support.seeds import each_seed
 
-CONFIGS = ("tiny", "tiny-extended")
+CONFIGS = [pytest.param("tiny", marks=pytest.mark.nightly), "tiny-extended"]
 
 
 def run(image: ProgramImage, dram: str, grouped: bool) -> tuple[list[RunResult], np.ndarray]:
@@ -39,7 +39,7 @@ def assert_equal(image: ProgramImage, dram: str) -> np.ndarray:
     return memory
 
 
-@each_seed(range(12))
+@each_seed(range(12), daily=4)
 @pytest.mark.parametrize("dram", ["ideal", "ddr", "random:1"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_random_programs_are_the_same_with_and_without_groups(

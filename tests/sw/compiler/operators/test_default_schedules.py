@@ -107,7 +107,7 @@ def every_tiling(c: Conv2d, config: Config) -> Iterator[Conv2dKnobs]:
             yield Conv2dKnobs(o, h, w, i, k, weights_outside, False, in_turn)
 
 
-@each_seed(range(60))
+@each_seed(range(60), daily=25)
 def test_any_operator_that_fits_is_scheduled_and_exact(seed: int, run: Run) -> None:
     pick = random.Random(seed)
     config = random_machine(pick)

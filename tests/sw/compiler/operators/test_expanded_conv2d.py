@@ -103,7 +103,7 @@ def wanted(args: Sequence[Tensor], inputs: list[Array]) -> Array:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(10))
+@each_seed(range(10), daily=4)
 def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: Any) -> None:
     workload, env = random_case(seed, config)
     function = expanded_conv2d(workload, env)
@@ -114,7 +114,7 @@ def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: A
 
 @pytest.mark.parametrize("in_turn", [False, True])
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(5))
+@each_seed(range(5), daily=2)
 def test_any_tiles_give_the_same(
     seed: int, config: str, in_turn: bool, interpreted: Any, run: Any
 ) -> None:

@@ -85,7 +85,7 @@ def operands(
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(12))
+@each_seed(range(12), daily=4)
 def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: Any) -> None:
     workload, env = random_case(seed, config)
     function = inverted_residual(workload, env)
@@ -95,7 +95,7 @@ def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: A
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(6))
+@each_seed(range(6), daily=2)
 def test_any_tiles_give_the_same(seed: int, config: str, interpreted: Any, run: Any) -> None:
     """The results are the same after every pass, in reverse order of execution, and on the RTL."""
     workload, env = random_case(seed, config)
