@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from amaranth_vta.sim.machine.dram import memory_timing
-from amaranth_vta.sw.runtime.work import Work
+
+if TYPE_CHECKING:  # imports NumPy, which `vta --help` does without
+    from amaranth_vta.sw.runtime.work import Work
 
 
 @dataclass(frozen=True)

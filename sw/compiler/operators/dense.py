@@ -30,7 +30,7 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 from .parts.epilogue import Requantization, Step, epilogue, followed_by
 from .parts.product import Product, of_term, reduce_axes, term_axis
 from .parts.row_sums import RowSums
-from .parts.steps import Table
+from .parts.steps import LookupTable
 from .permute import Permute
 
 # Number of tile sizes per setting of the other knobs that are ranked first.
@@ -43,6 +43,8 @@ class Dense:
     Each weight is the sum of ``terms`` values of wgt_dtype. ``groups`` is the number of independent
     products of these sizes. With ``row_sums`` a weighted sum of the row's inputs is added to each
     result, with the same weights for all outputs (see `RowSums`).
+
+    If the layer ``is_first`` in its launch, no preceding layer hides the load of its first weights.
 
     Attention heads: the outputs of one product can be stored as ``heads``, one after the other, and
     with ``joined`` those of all groups side by side, as one row.
@@ -57,10 +59,11 @@ class Dense:
     row_sums: bool = False
     heads: int = 1
     joined: bool = False
+    is_first: bool = False
 
     def followed_by(self, step: Step) -> Dense | None:
         """This product with a ``step`` at its end; None if that is impossible."""
-        if (self.heads > 1 or self.joined) and not isinstance(step, Table):
+        if (self.heads > 1 or self.joined) and not isinstance(step, LookupTable):
             return None
         return followed_by(self, step)
 
@@ -296,7 +299,9 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     steps = parts(d.inputs, knobs.inputs)
     vectors = d.rows * d.outputs / tiles
     gemm = (vectors * d.terms + d.row_sums * knobs.rows) * d.inputs / steps
-    gemm += d.is_added_to * vectors / steps
+    # Accumulators that the first products do not overwrite are reset.
+    resets = steps > 1 or not config.overwrite
+    gemm += (resets + d.is_added_to) * vectors / steps
     alu = vectors * (d.requantize.operations + d.row_sums)
     alu += d.requantize.parameter_cycles * d.outputs / parts(d.outputs, knobs.outputs)
     x = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
@@ -312,23 +317,31 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     if not knobs.is_whole(d):
         weights *= parts(d.rows, knobs.rows) * steps
     early = min(_early_copies(d, config, knobs), weights)
-    return d.groups * tiles * tile + x + w - early * w / 2
+    # Early loads shorten the fill, and later steps as far as these wait for loads.
+    saved = w + (early - 1) * max(load - gemm, 0) if early else 0
+    return d.groups * tiles * tile + x + w - saved * _hidden(d, config, knobs)
 
 
 def _early_copies(d: Dense, config: Config, knobs: DenseKnobs) -> int:
     """Number of leading weight tiles that can be prefetched while the preceding layer computes, in
     half of the scratchpad. None with several ``groups``: their weights are results of that layer.
     """
+    if d.groups > 1 or d.is_first:
+        return 0
+    return min(knobs.copies, config.wgt.depth // 2 // (knobs.outputs * knobs.inputs * d.terms))
+
+
+def _hidden(d: Dense, config: Config, knobs: DenseKnobs) -> float:
+    """The share of the loads of `_early_copies` that the preceding layer hides: half, if its own
+    weights may leave too little room.
+    """
     tile = knobs.outputs * knobs.inputs * d.terms
-    return min(knobs.copies, config.wgt.depth // 2 // tile) if d.groups == 1 else 0
+    return 1.0 if knobs.copies * tile <= config.wgt.depth // 4 else 0.5
 
 
-def estimated(
-    d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf, is_first: bool = False
-) -> Estimate:
+def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -> Estimate:
     """Estimate a schedule by walking all its tiles through the cost model; the walk stops once the
-    schedule is certain to take at least ``limit`` cycles. Only if the layer ``is_first`` in its
-    launch, it is known that no preceding layer hides the load of its first weights.
+    schedule is certain to take at least ``limit`` cycles.
     """
     pipeline = Pipeline(config)
     x, w = BufferCopies(pipeline, knobs.copies), BufferCopies(pipeline, knobs.copies)
@@ -349,7 +362,7 @@ def estimated(
     stores: list[Task] = []
     blocks = list(enumerate(cut(d.outputs, knobs.outputs) * d.groups))
     held: int | None = None
-    early = 0 if is_first else _early_copies(d, config, knobs)
+    early, hidden = _early_copies(d, config, knobs), _hidden(d, config, knobs)
     for (block, outputs), rows in product(blocks, cut(d.rows, knobs.rows)):
         free = stores[-banks] if len(stores) >= banks else None
         if d.is_added_to:
@@ -363,8 +376,7 @@ def estimated(
             x.load(rows, inputs * config.inp.element_bytes, (rows, outputs))
             if held != block or not knobs.is_whole(d):
                 size = inputs * d.terms * config.wgt.element_bytes
-                # Half of a load that the preceding layer hides, since there may be none.
-                w.load(outputs, size // 2 if early > 0 else size, (rows, outputs))
+                w.load(outputs, size - int(hidden * size) if early > 0 else size, (rows, outputs))
                 held, early = block, early - 1
             count = rows * inputs * (outputs * d.terms + d.row_sums)
             gemm = pipeline.gemm(count, [x.loaded, w.loaded, free])

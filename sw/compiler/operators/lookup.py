@@ -14,7 +14,7 @@ from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 from .parts.epilogue import Step
 from .parts.pointwise import Pointwise, PointwiseKnobs
-from .parts.steps import Table
+from .parts.steps import LookupTable
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class PointwiseLookup(Pointwise):
     table_elements: int
 
     def followed_by(self, step: Step) -> PointwiseLookup | None:
-        """This operator if the ``step`` is a `Table`, to be composed with its own; else None."""
-        return self if isinstance(step, Table) else None
+        """This operator if the ``step`` is a `LookupTable`, composed with its own; else None."""
+        return self if isinstance(step, LookupTable) else None
 
     @property
     def parameter_count(self) -> int:

@@ -30,7 +30,7 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .parts.epilogue import Step
 from .parts.identity import reads_what_it_stores
-from .parts.steps import Table, looked_up, shared_constants
+from .parts.steps import LookupTable, looked_up, shared_constants
 from .parts.tile_moves import MoveKnobs, candidates, channel_sources
 
 Array = npt.NDArray[Any]
@@ -53,10 +53,10 @@ class SelectChannels:
     table: int = 0
 
     def followed_by(self, step: Step) -> SelectChannels | None:
-        """This selection with a ``step`` at its end, a `Table`, which is composed with an earlier
-        one; None for other steps.
+        """This selection with a ``step`` at its end, a `LookupTable`, which is composed with an
+        earlier one; None for other steps.
         """
-        return replace(self, table=step.elements) if isinstance(step, Table) else None
+        return replace(self, table=step.elements) if isinstance(step, LookupTable) else None
 
     def scheduled(self, env: Environment, knobs: MoveKnobs) -> Scheduled:
         return _scheduled(self, env, knobs)

@@ -24,7 +24,7 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .parts.epilogue import Requantization, Step, epilogue, followed_by
 from .parts.product import Product, reduce_axes
-from .parts.steps import Table
+from .parts.steps import LookupTable
 from .parts.window import padded
 
 
@@ -50,8 +50,8 @@ class TransposedConv2d:
     pad_value: int = 0
 
     def followed_by(self, step: Step) -> TransposedConv2d | None:
-        """This convolution with a ``step`` at its end; None unless the step is a `Table`."""
-        return followed_by(self, step) if isinstance(step, Table) else None
+        """This convolution with a ``step`` at its end; None unless the step is a `LookupTable`."""
+        return followed_by(self, step) if isinstance(step, LookupTable) else None
 
     def scheduled(self, env: Environment, knobs: TransposedConv2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
 from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup, lookup
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
-from amaranth_vta.sw.compiler.operators.parts.steps import PerChannelLine, Table
+from amaranth_vta.sw.compiler.operators.parts.steps import LookupTable, PerChannelLine
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.factors import as_terms, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
@@ -94,7 +94,7 @@ def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
         workload: PointwiseLookup | WeightedSum = alone
         packed = pack(te.table_tiles(table, config), tensors.env.acc_dtype)
         if fused := fused_step(
-            function, Table(config.table_elements), packed, alone, limits, tensors
+            function, LookupTable(config.table_elements), packed, alone, limits, tensors
         ):
             return fused
         made, given = tensors.function(lookup, workload, last), {"table": packed}

@@ -59,6 +59,7 @@ def product_layer(product: ConstantProduct, tensors: Tensors, image: Image, out:
         outputs=tiles(out[1], config.block_out),
         requantize=product.requantize,
         terms=product.sums.terms,
+        is_first=source.tensor not in tensors.results | tensors.sources,
     )
     weights = product.sums.weights.reshape(out[1], *held[1:])
     return product.layer(tensors, source, out, dense, workload, pack_weights(weights, config))

@@ -21,8 +21,8 @@ from .pooling import Pooling
 from .residual import Addition, Residual
 from .steps import (
     Constant,
+    LookupTable,
     PerChannelLine,
-    Table,
     looked_up,
     requantized,
     shared_constants,
@@ -30,7 +30,7 @@ from .steps import (
 
 Array = npt.NDArray[Any]
 # An element-wise operation on requantized results.
-Step = Table | PerChannelLine | Addition
+Step = LookupTable | PerChannelLine | Addition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +104,12 @@ class Requantization(ABC):
         return replace(self, then=tuple(step.without_parameters() for step in self.then))
 
     def followed_by(self, step: Step) -> Self | None:
-        """This requantization with another ``step``; None if that is impossible. A `Table` behind
-        another is composed with it.
+        """This requantization with another ``step``; None if that is impossible. A `LookupTable`
+        behind another is composed with it.
         """
         if isinstance(step, Addition) and self.addition is not None:
             return None
-        if isinstance(step, Table) and self.then[-1:] == (step,):
+        if isinstance(step, LookupTable) and self.then[-1:] == (step,):
             return self
         return replace(self, then=(*self.then, step))
 
@@ -301,7 +301,7 @@ def epilogue(
         stages.append(_parts(stages[-1], share(requantize.shared, "shifts")))
     for step in requantize.then:
         value = stages[-1]
-        if isinstance(step, Table):
+        if isinstance(step, LookupTable):
             stages.append(looked_up(value, share(step.elements, "table")))
         elif isinstance(step, PerChannelLine):
             first = used

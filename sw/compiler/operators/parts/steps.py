@@ -18,7 +18,7 @@ LINE_FACTOR = 1 << 12
 
 
 @dataclass(frozen=True)
-class Table:
+class LookupTable:
     """A LOOKUP in a table of this many accumulators (`Config.table_elements`), an argument
     (`te.table_tiles`).
     """
@@ -36,7 +36,7 @@ class Table:
         """Accumulators for constants that all channels share."""
         return self.elements
 
-    def without_parameters(self) -> Table:
+    def without_parameters(self) -> LookupTable:
         return self
 
 
@@ -78,10 +78,10 @@ def shared_constants(elements: int, name: str, env: Environment) -> tuple[Tensor
     return given, te.compute(given.shape, lambda *i: given(*i), f"{name}_buf")
 
 
-def looked_up(value: Tensor, table: Tensor, name: str = "entries") -> Tensor:
-    """The stage ``name`` that looks up ``value`` in ``table``, given as its buffer."""
+def looked_up(value: Tensor, table: Tensor) -> Tensor:
+    """The stage that looks up ``value`` in ``table``, given as its buffer."""
 
     def entry(*i: Expr) -> Expr:
         return te.lookup(value(*i), *(table(n, *i[-2:]) for n in range(table.shape[0])))
 
-    return te.compute(value.shape, entry, name)
+    return te.compute(value.shape, entry, "entries")

@@ -19,14 +19,14 @@ from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, S
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.parts.residual import Addition
-from amaranth_vta.sw.compiler.operators.parts.steps import LINE_FACTOR, PerChannelLine, Table
+from amaranth_vta.sw.compiler.operators.parts.steps import LINE_FACTOR, LookupTable, PerChannelLine
 from amaranth_vta.sw.compiler.operators.permute import Permute
 from amaranth_vta.sw.compiler.tuner.workload import choose, tuned
 from tests.support.seeds import each_seed
 
 ENV = Environment(PRESETS["tiny-extended"])
 ADDITION = Addition(FixedPoint((3, 2), 5, 0, 4, -120, 119, scale=0.28))
-TABLE = Table(ENV.config.table_elements)
+TABLE = LookupTable(ENV.config.table_elements)
 RISING, FALLING = PerChannelLine(LINE_FACTOR), PerChannelLine(-LINE_FACTOR)
 CHAINS: list[tuple[Step, ...]] = [
     (RISING,),
@@ -62,7 +62,7 @@ class Case:
         shape = given[-1].shape
         lines = [False, *(True for step in steps if isinstance(step, PerChannelLine))]
         parts = [per_channel(rng, prod(shape[:-3]) * shape[-1], line) for line in lines]
-        tables = [rng.integers(-128, 128, 256) for step in steps if isinstance(step, Table)]
+        tables = [rng.integers(-128, 128, 256) for step in steps if isinstance(step, LookupTable)]
         known = {
             arg.name: rng.integers(-20, 21, arg.shape).astype(np.int8)
             for arg in self.function.args
@@ -76,7 +76,7 @@ class Case:
         self.want = te.evaluate(y, dict(zip(given, self.product, strict=True))).astype(np.int64)
         assert np.unique(self.want).size > 8
         for step in steps:
-            if isinstance(step, Table):
+            if isinstance(step, LookupTable):
                 self.want = tables.pop(0)[self.want + 128]
             elif isinstance(step, Addition):
                 self.want = step.sum.evaluate([known["residual"].astype(np.int64), self.want])

@@ -4,6 +4,8 @@ machine.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import amaranth_vta as vta
@@ -100,7 +102,7 @@ def measured() -> list[tuple[float, float]]:
         else:
             cut = knobs or choose(workload, TINY).best
             assert isinstance(cut, DenseKnobs)
-            estimate = estimated_dense(workload, TINY, cut, is_first=True)
+            estimate = estimated_dense(replace(workload, is_first=True), TINY, cut)
             function = dense(workload, env, cut)
         found.append((estimate.cycles, cycles_of(function)))
     return found

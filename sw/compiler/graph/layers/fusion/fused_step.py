@@ -12,7 +12,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
 from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import where_it_fits
 from amaranth_vta.sw.compiler.graph.layers.parts.one_tensor import OneTensor
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Range, Tensors
-from amaranth_vta.sw.compiler.operators.parts.steps import PerChannelLine, Table
+from amaranth_vta.sw.compiler.operators.parts.steps import LookupTable, PerChannelLine
 from amaranth_vta.sw.compiler.tuner.cost_model import bus_cycles
 from amaranth_vta.sw.compiler.tuner.workload import Workload, choose
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
@@ -21,7 +21,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 @where_it_fits
 def fused_step(
     function: OneTensor,
-    step: Table | PerChannelLine,
+    step: LookupTable | PerChannelLine,
     constants: Bytes,
     alone: Workload[Any],
     limits: Range,

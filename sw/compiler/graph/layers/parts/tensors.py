@@ -34,7 +34,8 @@ class Tensors:
     """The tensors of ``network`` as held by a machine, and the functions of its layers.
 
     ``views`` maps tensors that only rename another tensor to that tensor. ``images`` are the shapes
-    (N, C, H, W) in which the machine holds tensors, ``results`` the tensors that layers produce.
+    (N, C, H, W) in which the machine holds tensors, ``results`` the tensors that layers produce and
+    ``sources`` those that they read.
     ``absorbed`` are the nodes that run in layers, ``fused`` those in layers that do more than move
     elements. ``products`` has, by result, the layers with which readers of the result can be fused,
     their builders and workloads. Values are always as held by the machine: a uint8 less 128.
@@ -49,6 +50,7 @@ class Tensors:
         self.views: dict[str, str] = {}
         self.images: dict[str, Image] = {}
         self.results: set[str] = set()
+        self.sources: set[str] = set()
         self.absorbed: set[str] = set()
         self.fused: set[str] = set()
         self.products: dict[str, tuple[Layer, MakeFunction, Any]] = {}
@@ -113,6 +115,7 @@ class Tensors:
         """Record the result of ``layer`` and the nodes it absorbs."""
         self.images[layer.result.tensor] = layer.result.image
         self.results.add(layer.result.tensor)
+        self.sources.update(source.tensor for source in layer.sources)
         self.absorbed.update(node.name for node in layer.nodes)
         if not all(is_mover(self.network, node) for node in layer.nodes):
             self.fused.update(node.name for node in layer.nodes)
