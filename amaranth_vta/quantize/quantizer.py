@@ -31,6 +31,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 from .calibration import calibrate
 from .float_parts import kept_in_float
 from .preprocessing import UniqueNames, sort_nodes
+from .product_biases import remove_quantization_before_biases
 from .tensor_ranges import Range, tensor_ranges
 
 Sample = Mapping[str, Array]
@@ -230,6 +231,7 @@ def _quantized(
             calibration_cache_path=known,
         )
         quantized = onnx.load(result)
+    remove_quantization_before_biases(quantized, model)
     sort_nodes(quantized.graph)
     return quantized
 
