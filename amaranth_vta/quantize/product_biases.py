@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
+
+from amaranth_vta.sw.runtime.network.tile_layout import Array
+
+_INT32 = (-(2**31), 2**31 - 1)
+_DEQUANTIZED = "_DequantizeLinear_Output"
 
 
 def remove_quantization_before_biases(model: onnx.ModelProto, given: onnx.ModelProto) -> None:
     """Remove, in the QDQ ``model`` that the quantizer made of ``given``, QuantizeLinear and
     DequantizeLinear between a MatMul with constant weights and the Add of a constant bias.
 
-    The product and its bias are then one operator that rounds once, as a Gemm or a Conv is. The
-    bias has its values of the float model.
+    The product and its bias are then one operator that rounds once, as a Gemm or a Conv is, and the
+    bias is int32 in steps of the product's sums.
     """
     graph = model.graph
-    maker = {name: node for node in graph.node for name in node.output}
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
     outputs = {item.name for item in graph.output}
+    makers = {name: node for node in graph.node for name in node.output}
+    constants = {item.name: item for item in graph.initializer}
     values = {item.name: item for item in given.graph.initializer}
-    known = {item.name for item in graph.initializer}
 
     def only_reader(name: str, operator: str) -> onnx.NodeProto | None:
         found = readers.get(name, [])
         alone = len(found) == 1 and name not in outputs and found[0].op_type == operator
         return found[0] if alone else None
 
-    def constant_of(name: str) -> str | None:
-        """The initializer of the float model that the tensor ``name`` stands for."""
-        if name in values:
-            return name
-        name = name.removesuffix("_DequantizeLinear_Output")
-        return name if name in values else None
+    def scale_of(name: str) -> Array | None:
+        """The scale of a dequantized tensor; None for other tensors."""
+        maker = makers.get(name)
+        if maker is None or maker.op_type != "DequantizeLinear" or maker.input[1] not in constants:
+            return None
+        return numpy_helper.to_array(constants[maker.input[1]])
 
-    removed = []
-    for product in graph.node:
-        if product.op_type != "MatMul" or constant_of(product.input[1]) is None:
+    unread: list[str] = []
+    for product in list(graph.node):
+        if product.op_type != "MatMul" or product.input[1].removesuffix(_DEQUANTIZED) not in values:
             continue
         quantize = only_reader(product.output[0], "QuantizeLinear")
         dequantize = quantize and only_reader(quantize.output[0], "DequantizeLinear")
@@ -44,31 +53,50 @@ def remove_quantization_before_biases(model: onnx.ModelProto, given: onnx.ModelP
         if quantize is None or dequantize is None or add is None:
             continue
         place = list(add.input).index(dequantize.output[0])
-        bias = constant_of(add.input[1 - place])
-        if bias is None or len(values[bias].dims) != 1:
+        bias = add.input[1 - place]
+        value = values.get(bias.removesuffix(_DEQUANTIZED))
+        scales = [scale_of(name) for name in product.input]
+        if value is None or len(value.dims) != 1 or scales[0] is None or scales[1] is None:
             continue
-        add.input[place] = product.output[0]
-        add.input[1 - place] = bias
-        if bias not in known:
-            graph.initializer.append(values[bias])
-            known.add(bias)
-        removed += [quantize, dequantize]
-    for node in removed:
-        graph.node.remove(node)
-    _drop_unread(graph, maker)
+        steps = (scales[0] * scales[1]).astype(np.float32)
+        whole = np.clip(np.rint(numpy_helper.to_array(value).astype(np.float64) / steps), *_INT32)
+        name = f"{product.output[0]}_bias"
+        for suffix, part in (
+            ("quantized", whole.astype(np.int32)),
+            ("scale", steps),
+            ("zero_point", np.zeros_like(steps, np.int32)),
+        ):
+            graph.initializer.append(numpy_helper.from_array(part, f"{name}_{suffix}"))
+        given_parts = [f"{name}_{suffix}" for suffix in ("quantized", "scale", "zero_point")]
+        dequantized = helper.make_node(
+            "DequantizeLinear",
+            given_parts,
+            [f"{name}{_DEQUANTIZED}"],
+            f"{name}_DequantizeLinear",
+            axis=0,
+        )
+        graph.node.insert(0, dequantized)
+        add.input[place], add.input[1 - place] = product.output[0], dequantized.output[0]
+        graph.node.remove(quantize)
+        graph.node.remove(dequantize)
+        unread += [bias, *quantize.input[1:], *dequantize.input[1:]]
+    _drop(graph, unread)
 
 
-def _drop_unread(graph: onnx.GraphProto, maker: dict[str, onnx.NodeProto]) -> None:
-    """Remove DequantizeLinear of constants that nothing reads any more, and unread constants."""
-    constants = {item.name for item in graph.initializer}
-    read = {name for node in graph.node for name in node.input}
-    read |= {item.name for item in graph.output}
-    for name, node in maker.items():
-        of_constant = node.op_type == "DequantizeLinear" and node.input[0] in constants
-        if of_constant and name not in read:
+def _drop(graph: onnx.GraphProto, names: Iterable[str]) -> None:
+    """Remove those of the tensors ``names``, made of constants by the quantizer, that no node
+    reads, and what they are made of.
+    """
+    makers = {name: node for node in graph.node for name in node.output}
+    constants = {item.name: item for item in graph.initializer}
+    left = list(names)
+    while left:
+        name = left.pop()
+        if any(name in node.input for node in graph.node):
+            continue
+        if name in makers:
+            node = makers.pop(name)
             graph.node.remove(node)
-    read = {name for node in graph.node for name in node.input}
-    read |= {item.name for item in graph.output}
-    kept = [item for item in graph.initializer if item.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+            left += node.input
+        elif name in constants:
+            graph.initializer.remove(constants.pop(name))

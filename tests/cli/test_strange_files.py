@@ -202,7 +202,7 @@ def _buffer(**values: Any) -> Callable[[dict[str, Any], dict[str, np.ndarray]], 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (_steps("layer", streams=[0, 9]), "runs streams range(0, 9) of 4"),
+        (_steps("layer", streams=[0, 9]), "runs streams range(0, 9) of 3"),
         (_steps("layer", macs=-1), "has a size or count of -1"),
         (_steps("layer", name=7), "is not a name"),
         (_steps("to_machine", buffer="elsewhere"), "there is no buffer elsewhere"),

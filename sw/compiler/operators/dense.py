@@ -332,11 +332,11 @@ def _early_copies(d: Dense, config: Config, knobs: DenseKnobs) -> int:
 
 
 def _hidden(d: Dense, config: Config, knobs: DenseKnobs) -> float:
-    """The share of the loads of `_early_copies` that the preceding layer hides: half, if its own
-    weights may leave too little room.
+    """The share of the loads of `_early_copies` that the preceding layer hides: all of a quarter of
+    the scratchpad, and half of the rest, since its own weights may leave too little room.
     """
-    tile = knobs.outputs * knobs.inputs * d.terms
-    return 1.0 if knobs.copies * tile <= config.wgt.depth // 4 else 0.5
+    held, quarter = knobs.copies * knobs.outputs * knobs.inputs * d.terms, config.wgt.depth // 4
+    return 1.0 if held <= quarter else (held + quarter) / (2 * held)
 
 
 def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -> Estimate:
