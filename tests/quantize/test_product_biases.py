@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -36,7 +38,7 @@ QUANTIZED = """
 def quantized(add: str) -> onnx.ModelProto:
     """The model after the removal, as ONNX Runtime's quantizer names its tensors."""
     rng, model = np.random.default_rng(2), onnx.parser.parse_model(QUANTIZED.replace("ADD", add))
-    values = {
+    values: dict[str, Any] = {
         "w_quantized": rng.integers(-90, 90, (8, 12)).astype(np.int8),
         "w_scale": rng.uniform(0.002, 0.01, 12).astype(np.float32),
         "b_scale": (np.abs(BIAS) / 127).astype(np.float32),
