@@ -12,6 +12,7 @@ from amaranth_vta.session import Session
 from amaranth_vta.sim.model.device import FunctionalDevice
 from tests.support.fused_graphs import fused_graph
 from tests.support.seeds import each_seed
+from tests.support.step_chains import step_chain
 
 
 def assert_exact(seed: int, config: str, device: str) -> set[str]:
@@ -34,6 +35,17 @@ def test_random_fused_graphs_are_exact() -> None:
             raise
     block = "QLinearConv+QLinearConv+QLinearConv"
     assert operators >= {"QLinearConv+MaxPool", "QLinearConv+Add", "MaxPool", block, f"{block}+Add"}
+
+
+def test_random_chains_of_steps_are_exact() -> None:
+    operators: set[str] = set()
+    for seed in range(60):
+        graph = step_chain(seed)
+        with Session(graph.model(), "tiny-extended") as session:
+            report = session.check({"x": graph.images()})
+            operators |= {item.operator for item in session.layers if item.placed_on == "machine"}
+        assert report.histogram == {}, f"seed {seed}"
+    assert max(operator.count("+") for operator in operators) > 4
 
 
 @pytest.mark.parametrize("config", ["tiny-extended", "pynq-extended"])
