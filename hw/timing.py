@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .config import Config
+from .isa import REQUANTIZE_PARAMETERS
 from .microarchitecture import Microarchitecture, Storage
 
 # Maximum bursts in flight, for reads and for writes each.
@@ -39,7 +40,7 @@ REQUANTIZING_ALU_LATENCY = 6
 ALU_LANE_REGISTERS = 2
 # Cycles in which REQUANTIZE changes its parameters: the ALU's pipeline is drained, then parameters
 # are read, one accumulator per cycle.
-PARAMETER_CYCLES = REQUANTIZING_ALU_LATENCY + 2 + 4
+PARAMETER_CYCLES = REQUANTIZING_ALU_LATENCY + 2 + REQUANTIZE_PARAMETERS
 # Words in which a LOOKUP table is copied into the lanes, one per cycle.
 TABLE_WORDS = 64
 # Cycles from accepting a GEMM micro-op to its completion, without tile registers: tiles are read

@@ -61,16 +61,15 @@ def remove_quantization_before_biases(model: onnx.ModelProto, given: onnx.ModelP
         steps = (scales[0] * scales[1]).astype(np.float32)
         whole = np.clip(np.rint(numpy_helper.to_array(value).astype(np.float64) / steps), *_INT32)
         name = f"{product.output[0]}_bias"
-        for suffix, part in (
-            ("quantized", whole.astype(np.int32)),
-            ("scale", steps),
-            ("zero_point", np.zeros_like(steps, np.int32)),
-        ):
-            graph.initializer.append(numpy_helper.from_array(part, f"{name}_{suffix}"))
-        given_parts = [f"{name}_{suffix}" for suffix in ("quantized", "scale", "zero_point")]
+        parts = {
+            f"{name}_quantized": whole.astype(np.int32),
+            f"{name}_scale": steps,
+            f"{name}_zero_point": np.zeros_like(steps, np.int32),
+        }
+        graph.initializer.extend(numpy_helper.from_array(part, key) for key, part in parts.items())
         dequantized = helper.make_node(
             "DequantizeLinear",
-            given_parts,
+            list(parts),
             [f"{name}{_DEQUANTIZED}"],
             f"{name}_DequantizeLinear",
             axis=0,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -23,7 +22,7 @@ from amaranth_vta.sw.compiler.tuner.cost_model import (
     Task,
     bus_cycles,
 )
-from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
+from amaranth_vta.sw.compiler.tuner.search import Candidates, Choice, best_of
 from amaranth_vta.sw.compiler.tuner.tiles import cut, divisors, even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
@@ -93,7 +92,9 @@ class Dense:
         return scheduled(self, env, knobs)
 
     def considered(self, config: Config) -> Choice[DenseKnobs]:
-        return best_of(_varied(candidates(self, config)), partial(estimated, self, config))
+        found = Candidates.of(candidates(self, config), DenseKnobs)
+        ranked = found.varied(["inputs", "ahead", "in_turn"], _SHAPES)
+        return best_of(ranked, partial(estimated, self, config))
 
 
 @dataclass(frozen=True)
@@ -277,20 +278,6 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
             if sums * rows + constants <= bank:
                 knobs = DenseKnobs(rows, outputs, inputs, ahead, in_turn)
                 yield rough_cycles(d, config, knobs), knobs
-
-
-def _varied(found: Iterable[tuple[float, DenseKnobs]]) -> list[tuple[float, DenseKnobs]]:
-    """Sorted by rough cycles, but of knobs that differ only in the size of the tile the best few
-    before the others.
-    """
-    ranked = sorted(found, key=lambda candidate: candidate[0])
-    seen: Counter[tuple[int, bool, bool]] = Counter()
-    places = []
-    for cycles, knobs in ranked:
-        kind = knobs.inputs, knobs.ahead, knobs.in_turn
-        places.append((seen[kind] // _SHAPES, cycles))
-        seen[kind] += 1
-    return [ranked[at] for at in sorted(range(len(ranked)), key=places.__getitem__)]
 
 
 def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:

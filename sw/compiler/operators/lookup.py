@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
@@ -14,7 +13,7 @@ from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 from .parts.epilogue import Step
 from .parts.pointwise import Pointwise, PointwiseKnobs
-from .parts.steps import LookupTable
+from .parts.steps import LookupTable, looked_up
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,7 @@ class PointwiseLookup(Pointwise):
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
     ) -> list[Tensor]:
         (x,) = operands
-        tiles = range(self.table_elements)
-        return [
-            te.compute(
-                x.shape,
-                lambda v, b, k: te.lookup(x(v, b, k), *(parameters(n, b, k) for n in tiles)),
-                "entries",
-            )
-        ]
+        return [looked_up(x, parameters)]
 
 
 def lookup(

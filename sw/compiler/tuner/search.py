@@ -42,6 +42,16 @@ class Candidates(Sequence[tuple[float, Knobs]]):
         self._order = np.argsort(cycles, kind="stable") if order is None else order
         self._cycles, self._fields, self._made = cycles, fields, made
 
+    @classmethod
+    def of(
+        cls, candidates: Iterable[tuple[float, Knobs]], made: Callable[..., Knobs]
+    ) -> Candidates[Knobs]:
+        """``candidates`` that are knobs of the dataclass ``made``."""
+        listed = list(candidates)
+        names = [item.name for item in fields(made)]  # type: ignore[arg-type]
+        columns = {name: np.array([getattr(knobs, name) for _, knobs in listed]) for name in names}
+        return cls(np.array([cycles for cycles, _ in listed]), columns, made)
+
     def varied(self, alike: Sequence[str], most: int) -> Candidates[Knobs]:
         """Reorder for diversity: of the candidates that agree in the fields ``alike``, only the
         best ``most`` stay in front. A rough estimate distinguishes these least.

@@ -89,16 +89,9 @@ def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tenso
     fused = replace(workload, pooling=pooling)
     if not is_faster(fused, (workload, alone), tensors.config):
         return None
-    layer = tensors.layer(
-        (*anchor.nodes, node),
-        anchor.sources,
-        out,
-        tensors.function(conv2d, fused, anchor.nodes[0]),
-        anchor.constants,
-        tensors.range(name),
-        anchor.macs,
-    )
-    return replace(layer, operator=f"{anchor.operator}+{node.operator}")
+    function = tensors.function(conv2d, fused, anchor.nodes[0])
+    limits = tensors.range(name)
+    return tensors.extended(anchor, (node,), node.operator, function, limits, out)
 
 
 def average_in_float(node: Node, tensors: Tensors) -> Layer:

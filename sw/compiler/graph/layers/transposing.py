@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from amaranth_vta.sw.compiler.graph.canonical.integer_averages import AVERAGES
@@ -67,16 +66,9 @@ def _fused(
     stored = made.permuted(workload)
     if stored is None or not is_faster(stored, (made, workload), tensors.config):
         return None
-    layer = tensors.layer(
-        (*anchor.nodes, *nodes),
-        anchor.sources,
-        out,
-        tensors.function(make, stored, anchor.nodes[0]),
-        anchor.constants,
-        tensors.range(source),
-        anchor.macs,
-    )
-    layer = replace(layer, operator=f"{anchor.operator}+Transpose")
+    function = tensors.function(make, stored, anchor.nodes[0])
+    limits = tensors.range(source)
+    layer = tensors.extended(anchor, nodes, "Transpose", function, limits, out)
     tensors.products[layer.result.tensor] = layer, make, stored
     return layer
 

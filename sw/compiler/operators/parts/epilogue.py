@@ -84,8 +84,7 @@ class Requantization(ABC):
     @property
     def parameter_cycles(self) -> int:
         """Cycles of the ALU, per tile of output channels, in which it reads parameters."""
-        per_channel = (self.constants - self.own_constants) // REQUANTIZE_PARAMETERS
-        return (per_channel + (self.own_constants > 1)) * timing.PARAMETER_CYCLES
+        return self.constants // REQUANTIZE_PARAMETERS * timing.PARAMETER_CYCLES
 
     @property
     def accumulators(self) -> int:

@@ -54,16 +54,15 @@ def fused_addition(
         return None
     anchor, factors = best.anchor, tensors.factors(best.constants)
     given = anchor.constants | tensors.identity_constant() | factors
-    layer = tensors.layer(
-        (*anchor.nodes, *nodes),
-        [*anchor.sources, tensors.source(sources[1 - best.number], image)],
-        image,
+    layer = tensors.extended(
+        anchor,
+        nodes,
+        nodes[0].operator,
         tensors.function(best.make, best.fused, anchor.nodes[0]),
-        given,
         limits,
-        anchor.macs,
+        constants=given,
+        sources=[tensors.source(sources[1 - best.number], image)],
     )
-    layer = replace(layer, operator=f"{anchor.operator}+{nodes[0].operator}")
     tensors.products[layer.result.tensor] = layer, best.make, best.fused
     return layer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,11 +52,9 @@ def fused_step(
     # The estimate for the function alone excludes loading its constants.
     if first + second + bus_cycles(tensors.config, 1, len(constants)) <= both:
         return None
-    nodes = (*layer.nodes, *function.absorbed)
     made = tensors.function(make, fused, layer.nodes[0])
-    image = layer.result.image
-    whole = tensors.layer(nodes, layer.sources, image, made, given, limits, layer.macs)
-    whole = replace(whole, operator=f"{layer.operator}+{function.name.operator}")
+    operator, nodes = function.name.operator, function.absorbed
+    whole = tensors.extended(layer, nodes, operator, made, limits, constants=given)
     tensors.products[whole.result.tensor] = whole, make, fused
     return whole
 

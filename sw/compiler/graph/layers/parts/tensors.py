@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -90,6 +91,31 @@ class Tensors:
             constants=constants,
             macs=macs,
         )
+
+    def extended(
+        self,
+        anchor: Layer,
+        nodes: Sequence[Node],
+        operator: str,
+        function: Callable[[], Function],
+        limits: Range,
+        out: Image | None = None,
+        constants: dict[str, Bytes] | None = None,
+        sources: Sequence[TiledTensor] = (),
+    ) -> Layer:
+        """The layer ``anchor`` with ``nodes`` fused at its end, of which ``operator`` is named. By
+        default its result has the same shape, and its function takes the same ``constants``;
+        ``sources`` follow its own."""
+        layer = self.layer(
+            (*anchor.nodes, *nodes),
+            [*anchor.sources, *sources],
+            anchor.result.image if out is None else out,
+            function,
+            anchor.constants if constants is None else constants,
+            limits,
+            anchor.macs,
+        )
+        return replace(layer, operator=f"{anchor.operator}+{operator}")
 
     def source(self, name: str, image: Image) -> TiledTensor:
         """A tensor in the layout in which layers store their results."""

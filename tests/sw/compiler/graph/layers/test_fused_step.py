@@ -24,7 +24,7 @@ def operators(graph: Any, config: str = "tiny-extended") -> list[str]:
 
 
 def biased(graph: Any, inputs: int, outputs: int, scale: float = 0.9) -> Any:
-    """A product, and its bias behind a quantization of its own."""
+    """Append a product, QuantizeLinear and DequantizeLinear, then the addition of a bias."""
     graph.node("MatMul", graph.weights(inputs, outputs, scale=0.02)).qdq(scale, 3)
     bias = np.random.default_rng(outputs).uniform(-20, 20, outputs)
     return graph.node("Add", graph.constant(bias, np.float32)).qdq(0.8 * scale, -5)
