@@ -89,6 +89,7 @@ class Config:
     depthwise: int = _extension("GEMM instructions that take several taps of each channel", True)
     forward: int = _extension("STOREs that write inputs instead of DRAM", True)
     multiply_add: int = _extension("an ALU operation that multiplies and adds", True)
+    round_twice: int = _extension("a REQUANTIZE that can round as TensorFlow Lite does", True)
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -113,6 +114,8 @@ class Config:
             )
         if self.multiply_add > self.requantize:
             raise ConfigError("MULTIPLY_ADD needs the multipliers of REQUANTIZE, which must be 1")
+        if self.round_twice > self.requantize:
+            raise ConfigError("ROUND_TWICE is a flag of REQUANTIZE, which must be 1")
         for name in _SCRATCHPADS:
             self._check_depth(name)
         self._check_encoding()

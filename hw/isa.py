@@ -120,12 +120,17 @@ def extended_alu_ops(extensions: frozenset[str]) -> tuple[AluOp, ...]:
 # of the scale, which is unsigned and has SCALE_WIDTH bits, SCALE_FRACTION of them fractional; the
 # upper bits of the scale; and, from bit 0 up, zero point, low and high bound as int8. If WIDE_BIT
 # is set in the last element, accumulators are first divided by a power of two, which leaves
-# MULTIPLIED_WIDTH of their 32 bits. Other bits are ignored.
+# MULTIPLIED_WIDTH of their 32 bits. Extension ROUND_TWICE: if ROUND_TWICE_BIT is set, products are
+# rounded as by TensorFlow Lite's kernels, whose second rounding drops as many bits as the
+# SECOND_SHIFT_WIDTH bits from SECOND_SHIFT_BIT on say. Other bits are ignored.
 REQUANTIZE_PARAMETERS = 4
 SCALE_WIDTH = 49
 SCALE_FRACTION = 43
 MULTIPLIED_WIDTH = 25
 WIDE_BIT = 24
+ROUND_TWICE_BIT = 25
+SECOND_SHIFT_BIT = 26
+SECOND_SHIFT_WIDTH = 4
 # Maximum taps per channel of a DEPTHWISE micro-op.
 MOST_TAPS = 3
 # Bytes of a LOOKUP table: one entry per byte value.

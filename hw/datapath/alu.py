@@ -257,7 +257,7 @@ class AluUnit(wiring.Component):
             for j in range(config.block_out):
                 looks_up = bool(config.lookup)
                 lane: Any = (
-                    RequantizingLane(looks_up, bool(config.multiply_add))
+                    RequantizingLane(looks_up, bool(config.multiply_add), bool(config.round_twice))
                     if config.requantize
                     else AluLane(config.acc_width, looks_up, self._choices.alu_lane_registers)
                 )

@@ -11,6 +11,12 @@ and the scale are float32 numbers: -2^24 < t < 2^24, and a scale from 2^-20 up t
 definition is `amaranth_vta.sim.model.scalar.requantize`; the lane is checked against its NumPy
 model `amaranth_vta.sim.model.arithmetic.requantized`.
 
+With ``round_twice`` parameters the rounded product is that of TensorFlow Lite's kernels instead::
+
+    floor(t * M / 2^43 + 1/2 + s * 2^-(e + 1))
+
+where e is ``second_shift``, and s is 0 if e is 0, otherwise the sign of t.
+
 t * M is exact: three DSP slices multiply by 15, 17 and 17 bits of M. The binary point is fixed, and
 `_is_rounded_up` rounds without a normalizing shift. An integer part of more than 9 bits saturates
 for any zero point.
@@ -43,7 +49,8 @@ _LOW, _MIDDLE = 15, 17
 
 class RequantizingLane(wiring.Component):
     """``result = operation(a, b)`` as `AluLane`, and REQUANTIZE of ``a``, with shared multipliers.
-    With ``multiplies_and_adds``, also MULTIPLY_ADD: ``a`` times a factor plus ``b``.
+    With ``multiplies_and_adds``, also MULTIPLY_ADD: ``a`` times a factor plus ``b``. With
+    ``rounds_twice``, parameters may have the flag ``round_twice``.
 
     A shift is a product with a power of two of at most 17 bits. A right shift by n multiplies by
     2^(17 - n), or by 2^(33 - n) if n exceeds 16, and drops the lowest 17 or 33 bits.
@@ -63,9 +70,15 @@ class RequantizingLane(wiring.Component):
     latency = REQUANTIZING_ALU_LATENCY
     to_index = 4
 
-    def __init__(self, looks_up: bool = False, multiplies_and_adds: bool = False) -> None:
+    def __init__(
+        self,
+        looks_up: bool = False,
+        multiplies_and_adds: bool = False,
+        rounds_twice: bool = False,
+    ) -> None:
         self._looks_up = looks_up
         self._multiplies_and_adds = multiplies_and_adds
+        self._bounds = _BoundsAndRounding if rounds_twice else _Bounds
         super().__init__(
             {
                 "enable": In(1),
@@ -89,7 +102,7 @@ class RequantizingLane(wiring.Component):
         operands = self._operands(m, kinds[0])
         products = _products(m, kinds[1], operands)
         sums = _sums(m, products)
-        results = _results(m, kinds[3], sums)
+        results = _results(m, kinds[3], sums, operands.bounds)
         byte = _bounded(results, operands.bounds)
         if self._looks_up:
             m.d.comb += self.index.eq(sums.passed[:8])
@@ -123,7 +136,7 @@ class RequantizingLane(wiring.Component):
         adds, added = self._added(m, operation, b)
         _decode(m, kind, operation, shift, adds)
         bias = Signal(signed(_WIDTH), reset_less=True)
-        bounds = Signal(_Bounds, reset_less=True)
+        bounds = Signal(self._bounds, reset_less=True)
         addend = Signal(signed(_WIDTH))
         with m.If(kind.requantizes):
             m.d.comb += addend.eq(bias)
@@ -337,7 +350,7 @@ def _sums(m: Module, products: _Products) -> _Sums:
     )
 
 
-def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
+def _results(m: Module, kind: Any, sums: _Sums, bounds: Any) -> _Results:
     """Stage 5: results except zero point and bounds."""
     fixed, carried, passed, negative, outside = sums
     bits = Value.cast(fixed)
@@ -356,10 +369,11 @@ def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
     done = _register(m, done, "done")
     with m.If(kind.makes_bytes):
         m.d.sync += done.eq(0)
+    two_roundings = _two_roundings(m, bounds, negative)
     return _Results(
         done=done,
         whole=_register(m, fixed.integer, "whole"),
-        up=_register(m, _is_rounded_up(m, fixed), "up"),
+        up=_register(m, _is_rounded_up(m, fixed, two_roundings), "up"),
         outside=_register(m, outside | above.any(), "outside_5"),
         negative=_register(m, negative, "negative_5"),
     )
@@ -390,6 +404,17 @@ class _Bounds(data.Struct):
     low: signed(8)
     high: signed(8)
     wide: 1
+
+
+class _BoundsAndRounding(data.Struct):
+    """The last parameter with ROUND_TWICE."""
+
+    zero_point: signed(8)
+    low: signed(8)
+    high: signed(8)
+    wide: 1
+    round_twice: 1
+    second_shift: isa.SECOND_SHIFT_WIDTH
 
 
 def _sum(a: Value, b: Value, carry: Value) -> Value:
@@ -456,7 +481,35 @@ class _ScaledSum(data.Struct):
     rest: 23
 
 
-def _is_rounded_up(m: Module, value: data.View) -> Value:
+class _TwoRoundings(NamedTuple):
+    """How REQUANTIZE rounds with ``round_twice`` parameters; see `_is_rounded_up`."""
+
+    enable: Value
+    # Per group of bits of the fraction below the first, how many of them count.
+    counts: Signal
+    # No bit but the first counts.
+    first: Signal
+    negative: Value
+
+
+def _two_roundings(m: Module, bounds: Any, negative: Value) -> _TwoRoundings | None:
+    """Decode parameters, which are there before the sums; None without ROUND_TWICE."""
+    if bounds.shape() is not _BoundsAndRounding:
+        return None
+    twice, shift = bounds.round_twice, bounds.second_shift
+    counts = Cat(
+        Mux(~twice | (shift >= place + 3), 3, Mux(shift >= place, shift - place, 0)[:2])
+        for place in range(0, (1 << len(shift)) - 1, 3)
+    )
+    return _TwoRoundings(
+        twice,
+        _register(m, counts, "second_counts"),
+        _register(m, twice & (shift == 0), "first_counts"),
+        negative,
+    )
+
+
+def _is_rounded_up(m: Module, value: data.View, twice: _TwoRoundings | None) -> Value:
     """Whether the result for ``value`` is n + 1 instead of its integer part n: rounded twice, as by
     float32 arithmetic, without normalization.
 
@@ -467,6 +520,9 @@ def _is_rounded_up(m: Module, value: data.View) -> Value:
     24 bits of n + 1/2 is zero. So the even one is chosen where f is within 2^(k - 24) of 1/2,
     inclusive; elsewhere f alone decides. With an integer part of 9 bits k is at most 7; below 1/4
     nothing is rounded to 1/2, so k is at least -2.
+
+    With ``round_twice`` n + 1 is chosen where f >= 1/2 - s * 2^-(e + 1). For e > 0 this differs
+    from f >= 1/2 only where the e bits after the first all differ from it: there the sign decides.
     """
     n, f = value.integer, value.fraction
     half = f[-1]
@@ -482,4 +538,19 @@ def _is_rounded_up(m: Module, value: data.View) -> Value:
     # Exactly at the limit of the window: only the lowest significant bit is set.
     lowest = counts & ~(counts << 1)[:10]
     at_end = (f[last:] == Cat(lowest, Const(0, 15), 1)) & (f[:last] == 0)
-    return Mux(within | at_end, n[0], half)
+    if twice is None:
+        return Mux(within | at_end, n[0], half)
+    single = ~twice.enable
+    groups = (
+        (differs[-3 - place : len(differs) - place], twice.counts.word_select(place // 3, 2))
+        for place in range(0, 15, 3)
+    )
+    within = ~Cat(
+        differs[:10] & counts & single.replicate(10),
+        *(
+            Cat(bits[2] & (count > 0), bits[1] & count[1], bits[0] & (count == 3)).any()
+            for bits, count in groups
+        ),
+        twice.first,
+    ).any()
+    return Mux(within | (at_end & single), Mux(twice.enable, ~twice.negative, n[0]), half)

@@ -14,8 +14,11 @@ import numpy.typing as npt
 from amaranth_vta.hw.isa import (
     MULTIPLIED_WIDTH,
     REQUANTIZE_PARAMETERS,
+    ROUND_TWICE_BIT,
     SCALE_FRACTION,
     SCALE_WIDTH,
+    SECOND_SHIFT_BIT,
+    SECOND_SHIFT_WIDTH,
     TABLE_BYTES,
     WIDE_BIT,
     AluOp,
@@ -123,7 +126,7 @@ def look_up(acc: Tiles, dst: Indices, src: Indices) -> None:
         acc[dst[part]] = tables[which[:, np.newaxis, np.newaxis], acc[dst[part]] & 0xFF]
 
 
-def requantize(acc: Tiles, dst: Indices, src: Indices) -> None:
+def requantize(acc: Tiles, dst: Indices, src: Indices, *, rounds_twice: bool) -> None:
     """For each j in order, acc[dst[j]] is `requantized` with the parameters at acc[src[j]].
 
     ``acc`` is (depth, B, N) int32, changed in place; ``dst`` and ``src`` are (n,).
@@ -131,17 +134,25 @@ def requantize(acc: Tiles, dst: Indices, src: Indices) -> None:
     following = np.arange(REQUANTIZE_PARAMETERS)
     for part in _independent_parts(dst, src[:, np.newaxis] + following):
         parameters = (acc[src[part] + number] for number in following)
-        acc[dst[part]] = requantized(acc[dst[part]], *parameters)
+        acc[dst[part]] = requantized(acc[dst[part]], *parameters, rounds_twice=rounds_twice)
 
 
 def requantized(
-    acc: Tiles, bias: Tiles, scale_low: Tiles, scale_high: Tiles, bounds: Tiles
+    acc: Tiles,
+    bias: Tiles,
+    scale_low: Tiles,
+    scale_high: Tiles,
+    bounds: Tiles,
+    *,
+    rounds_twice: bool = False,
 ) -> Tiles:
     """clip(rint(float32((acc + bias) · scale)) + zero_point, low, high), int32.
 
     All are int32 arrays that broadcast, with parameters as in `isa.REQUANTIZE_PARAMETERS`. The sum
     wraps; the product is exact; both roundings are half to even. A sum of more than 25 bits
-    saturates; with wide parameters it is first divided by 2^7, with a sticky last bit.
+    saturates; with wide parameters it is first divided by 2^7, with a sticky last bit. If the
+    machine ``rounds_twice``, parameters with the flag ``round_twice`` round as `scalar.requantize`
+    says.
 
     Checked against the definition, `amaranth_vta.sim.model.scalar.requantize`, and against ONNX
     Runtime (tests/sim/model).
@@ -166,8 +177,22 @@ def requantized(
     product = _clip(product, -1 << 40, 1 << 40)
     value = product.astype(np.float64) * 2.0 ** (15 - 1 - SCALE_FRACTION)
     whole = np.rint(value.astype(np.float32)).astype(np.int32)
+    twice = bounds >> ROUND_TWICE_BIT & 1 != 0
+    if rounds_twice and twice.any():
+        whole = np.where(twice, _rounded_twice(product, factor < 0, bounds), whole)
     zero_point, low, high = (bounds << 24 - 8 * at >> 24 for at in range(3))
     return _clip(whole + zero_point, low, high)
+
+
+def _rounded_twice(product: Tiles, negative: Tiles, bounds: Tiles) -> Tiles:
+    """⌊product + 1/2 ± 2^-(e + 1)⌋, without the last term if e is 0; ``product`` is in units of
+    2^-29, the lowest bit sticky.
+    """
+    unit = SCALE_FRACTION - 15 + 1
+    shift = (bounds >> SECOND_SHIFT_BIT & (1 << SECOND_SHIFT_WIDTH) - 1).astype(np.int64)
+    second = np.where(shift > 0, 1 << unit - 1 - shift, 0)
+    addend = (1 << unit - 1) + np.where(negative, -second, second)
+    return (product + addend >> unit).astype(np.int32)
 
 
 def _clip(values: Tiles, low: Tiles | int, high: Tiles | int) -> Tiles:

@@ -242,8 +242,11 @@ class Executor:
             if factor is not None:
                 multiply_add(self.acc.tiles, targets, sources, factor)
                 continue
-            compute = requantize if operation is isa.AluOp.REQUANTIZE else look_up
-            compute(self.acc.tiles, targets, sources)
+            if operation is isa.AluOp.REQUANTIZE:
+                twice = bool(self.config.round_twice)
+                requantize(self.acc.tiles, targets, sources, rounds_twice=twice)
+            else:
+                look_up(self.acc.tiles, targets, sources)
 
     def _scratchpad(self, memory: isa.Memory) -> Scratchpad:
         match memory:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from math import floor
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -148,7 +149,9 @@ class ScalarMachine:
                 continue
             if alu.alu_opcode == AluOp.REQUANTIZE:
                 parameters = acc[src : src + isa.REQUANTIZE_PARAMETERS]
-                acc[dst] = [requantize(*lane) for lane in zip(acc[dst], *parameters, strict=True)]
+                twice = bool(self.config.round_twice)
+                lanes = zip(acc[dst], *parameters, strict=True)
+                acc[dst] = [requantize(*lane, rounds_twice=twice) for lane in lanes]
                 continue
             if alu.factor is not None:
                 factors = acc[alu.factor]
@@ -204,7 +207,15 @@ class ScalarMachine:
                 raise ValueError(f"{operation.name} has more than two operands")
 
 
-def requantize(acc: int, bias: int, low_scale: int, high_scale: int, bounds: int) -> int:
+def requantize(
+    acc: int,
+    bias: int,
+    low_scale: int,
+    high_scale: int,
+    bounds: int,
+    *,
+    rounds_twice: bool = False,
+) -> int:
     """min(max(rint(float32((acc + bias) · scale)) + zero_point, low), high), one scalar.
 
     The definition of requantization. The NumPy code of the model (`arithmetic.requantized`) and of
@@ -212,13 +223,20 @@ def requantize(acc: int, bias: int, low_scale: int, high_scale: int, bounds: int
     `arithmetic.requantized`, and all of them against float32 arithmetic where that applies.
 
     The parameters are the words of `isa.REQUANTIZE_PARAMETERS`; the scale is in units of 2^-43.
-    Both roundings are half to even, of exact fractions.
+    Both roundings are half to even, of exact fractions. If the machine ``rounds_twice``, with the
+    flag ``round_twice`` the rounded value is ⌊(acc + bias) · scale + 1/2 ± 2^-(e + 1)⌋ instead,
+    with the sign of the sum; without the last term if e is 0.
     """
     total = as_signed(acc + bias, 32)
     if bounds >> isa.WIDE_BIT & 1:
         total = total >> 7 | (total % 128 > 0)
     scale = low_scale % (1 << 32) | high_scale % (1 << 17) << 32
-    quotient = round(_to_24_bits(Fraction(total * scale, 1 << isa.SCALE_FRACTION)))
+    product = Fraction(total * scale, 1 << isa.SCALE_FRACTION)
+    quotient = round(_to_24_bits(product))
+    if rounds_twice and bounds >> isa.ROUND_TWICE_BIT & 1:
+        shift = bounds >> isa.SECOND_SHIFT_BIT & (1 << isa.SECOND_SHIFT_WIDTH) - 1
+        second = Fraction(-1 if total < 0 else 1, 2 << shift) if shift else 0
+        quotient = floor(product + Fraction(1, 2) + second)
     if not -1 << 24 <= total < 1 << 24:
         quotient = 1000 if total > 0 else -1000
     zero_point, low, high = (as_signed(bounds >> shift, 8) for shift in (0, 8, 16))

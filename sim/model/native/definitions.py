@@ -29,12 +29,13 @@ _SIZES = (
     *("inp_width", "wgt_width", "acc_width", "out_width", "taps"),
 )
 _MEMORIES = ("uop", "inp", "wgt", "acc")
-_EXTENSIONS = ("requantize", "pad_value")
+_EXTENSIONS = ("requantize", "pad_value", "round_twice")
 _CONSTANTS = {
     name: getattr(isa, name)
     for name in (
         *("INSTRUCTION_BYTES", "QUEUE_DEPTH", "TOKEN_LIMIT", "REQUANTIZE_PARAMETERS"),
         *("SCALE_WIDTH", "SCALE_FRACTION", "MULTIPLIED_WIDTH", "WIDE_BIT", "TABLE_BYTES"),
+        *("ROUND_TWICE_BIT", "SECOND_SHIFT_BIT", "SECOND_SHIFT_WIDTH"),
     )
 }
 

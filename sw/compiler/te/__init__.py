@@ -10,6 +10,13 @@ from .functions import if_then_else, lookup, requantize
 from .functions import maximum as max
 from .functions import minimum as min
 from .functions import sum_over as sum
+from .multipliers import (
+    multiply_by_quantized_multiplier,
+    parameters_as_tflite,
+    parameters_rounded_twice,
+    quantized_multiplier,
+    requantizes_as_tflite,
+)
 from .requantization import (
     SCALE_END,
     requantization_parameters,
@@ -37,13 +44,18 @@ __all__ = [
     "lookup",
     "max",
     "min",
+    "multiply_by_quantized_multiplier",
     "pad",
+    "parameters_as_tflite",
+    "parameters_rounded_twice",
     "placeholder",
+    "quantized_multiplier",
     "reduce_axis",
     "requantization_parameters",
     "requantize",
     "requantized",
     "requantizes_as_float32",
+    "requantizes_as_tflite",
     "sum",
     "table_tiles",
     "thread_axis",

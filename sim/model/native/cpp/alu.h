@@ -15,6 +15,7 @@ struct Alu {
     size_t words;  // of an element
     bool narrow;
     uint32_t table_elements;
+    bool rounds_twice;
 };
 
 // The result of 32-bit scalars; `narrowed`, that of 16-bit ones.
@@ -94,7 +95,7 @@ void requantize_reordered(const Alu &alu, const MicroOps &uops, const Part &part
             const uint32_t dst = uops.dst[at] + part.dst + o * part.outer.dst;
             for (size_t word = 0; word < alu.words; word += N) {
                 const Requantizer<N> requantizer(alu.accumulators + src * alu.words + word,
-                                                 alu.words);
+                                                 alu.words, alu.rounds_twice);
                 for (uint32_t i = 0; i < part.inner.count; i++) {
                     int32_t *scalars =
                         alu.accumulators + (dst + i * part.inner.dst) * alu.words + word;
@@ -121,7 +122,8 @@ void requantize_in_order(const Alu &alu, const MicroOps &uops, const Part &part)
     in_order(uops, part, [&](uint32_t src, uint32_t dst) {
         for (size_t word = 0; word < alu.words; word += N) {
             int32_t *scalars = alu.accumulators + dst * alu.words + word;
-            const Requantizer<N> requantizer(alu.accumulators + src * alu.words + word, alu.words);
+            const Requantizer<N> requantizer(alu.accumulators + src * alu.words + word, alu.words,
+                                             alu.rounds_twice);
             store<N>(scalars, requantizer(load<N>(scalars)));
         }
     });

@@ -315,7 +315,8 @@ private:
     void run_alu_(const Part &part, AluOp operation, const int32_t *immediate, uint32_t factor)
     {
         const Alu alu = {scratchpads_.accumulators, scratchpads_.accumulator_words,
-                         parameters_.acc_width == 16, parameters_.table_elements};
+                         parameters_.acc_width == 16, parameters_.table_elements,
+                         parameters_.round_twice != 0};
         switch (scratchpads_.accumulator_words) {
         case 4:
             return run_alu<4>(alu, operation, *uops_, part, immediate, factor);

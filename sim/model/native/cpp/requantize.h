@@ -2,7 +2,8 @@
 //
 // The product is to be rounded to the 24 bits of a float32 once. It has up to 73 bits, 43 of them a
 // fraction: as long as it is below 2^10 it fits the 53 of a double, and the product of doubles is
-// exact. From there on its result is a bound, however it is rounded.
+// exact. From there on its result is a bound, however it is rounded. So is the sum of the product and
+// of what is added before it is rounded twice, a multiple of 2^-16.
 
 #pragma once
 
@@ -54,17 +55,19 @@ class Requantizer {
     using Float = typename FloatsOf<N>::floats;
 
     static_assert(SCALE_WIDTH <= 53 && SCALE_FRACTION + 10 <= 53);
+    static_assert(1 << SECOND_SHIFT_WIDTH <= SCALE_FRACTION);
     // Further out than any bound from any zero point.
-    static constexpr float FAR = 2048;
+    static constexpr int FAR = 2048;
 
 public:
     // From the first of the elements that hold the parameters, which are `stride` words apart.
-    Requantizer(const int32_t *parameters, size_t stride)
+    Requantizer(const int32_t *parameters, size_t stride, bool rounds_twice)
         : bias_(load<N>(parameters)),
           zero_point_(byte<0>(load<N>(parameters + 3 * stride))),
           low_(byte<1>(load<N>(parameters + 3 * stride))),
           high_(byte<2>(load<N>(parameters + 3 * stride))),
-          wide_((load<N>(parameters + 3 * stride) >> WIDE_BIT & 1) != 0)
+          wide_((load<N>(parameters + 3 * stride) >> WIDE_BIT & 1) != 0),
+          twice_((load<N>(parameters + 3 * stride) >> ROUND_TWICE_BIT & rounds_twice) != 0)
     {
         const Vector<N> low = load<N>(parameters + stride);
         const Vector<N> high = load<N>(parameters + 2 * stride);
@@ -73,10 +76,12 @@ public:
         // `low` is converted as signed, so its bit 31 stands for -2^31: that is corrected by 2^32.
         const Vector<N> carried = upper - (low >> 31);
         for (int lane = 0; lane < N; lane++)
-            any_is_wide_ |= wide_[lane] != 0;
+            any_is_wide_ |= wide_[lane] != 0, any_is_twice_ |= twice_[lane] != 0;
         for (int part = 0; part < PARTS; part++)
             scale_[part] = (doubles(carried, part) * 4294967296.0 + doubles(low, part)) *
                            (1.0 / (int64_t(1) << SCALE_FRACTION));
+        if (any_is_twice_)
+            read_second_shift(load<N>(parameters + 3 * stride));
     }
 
     Vector<N> operator()(Vector<N> accumulators) const
@@ -97,8 +102,12 @@ public:
         // A float32 of this magnitude has no bits for a fraction: the sum is rounded to a whole
         // number, which is in its lowest bits.
         const Float whole_numbers = all_floats(3 << 22);
-        const Vector<N> whole =
-            (Vector<N>)(value + whole_numbers) - (Vector<N>)whole_numbers + zero_point_;
+        Vector<N> whole = (Vector<N>)(value + whole_numbers) - (Vector<N>)whole_numbers;
+        if (any_is_twice_) {
+            const Vector<N> limited = above ? all<N>(FAR) : below ? all<N>(-FAR) : rounded_twice(factor);
+            whole = twice_ ? limited : whole;
+        }
+        whole += zero_point_;
         const Vector<N> at_least = whole > low_ ? whole : low_;
         return at_least < high_ ? at_least : high_;
     }
@@ -133,11 +142,42 @@ private:
                                            0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     }
 
+    // What is added to products of sums that are not negative, and of others.
+    void read_second_shift(const Vector<N> &bounds)
+    {
+        for (int lane = 0; lane < N; lane++) {
+            const int shift = bounds[lane] >> SECOND_SHIFT_BIT & ((1 << SECOND_SHIFT_WIDTH) - 1);
+            const double second = shift ? 0.5 / (1 << shift) : 0;
+            positive_[lane / PART][lane % PART] = 0.5 + second;
+            negative_[lane / PART][lane % PART] = 0.5 - second;
+        }
+    }
+
+    Vector<N> rounded_twice(const Vector<N> &factor) const
+    {
+        const Vector<PART> first = rounded_twice_part(factor, 0);
+        if constexpr (PARTS == 1)
+            return first;
+        else
+            return __builtin_shufflevector(first, rounded_twice_part(factor, 1), 0, 1, 2, 3, 4, 5,
+                                           6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    }
+
+    Vector<PART> rounded_twice_part(const Vector<N> &factor, int part) const
+    {
+        const Double sum = doubles(factor, part), far = Double{} + FAR;
+        Double value = sum * scale_[part] + (sum < 0 ? negative_[part] : positive_[part]);
+        value = value > far ? far : value < -far ? -far : value;
+        // Conversions round towards 0.
+        const Vector<PART> whole = __builtin_convertvector(value, Vector<PART>);
+        return whole + __builtin_convertvector(to_doubles<PART>(whole) > value, Vector<PART>);
+    }
+
     static Float all_floats(float value) { return value - Float{}; }
 
-    Vector<N> bias_, zero_point_, low_, high_, wide_;
-    Double scale_[PARTS];
-    bool any_is_wide_ = false;
+    Vector<N> bias_, zero_point_, low_, high_, wide_, twice_;
+    Double scale_[PARTS], positive_[PARTS], negative_[PARTS];
+    bool any_is_wide_ = false, any_is_twice_ = false;
 };
 
 }  // namespace
