@@ -7,8 +7,11 @@ from amaranth_vta.hw.isa import (
     MULTIPLIED_WIDTH,
     QUEUE_DEPTH,
     REQUANTIZE_PARAMETERS,
+    ROUND_TWICE_BIT,
     SCALE_FRACTION,
     SCALE_WIDTH,
+    SECOND_SHIFT_BIT,
+    SECOND_SHIFT_WIDTH,
     TABLE_BYTES,
     TOKEN_LIMIT,
     WIDE_BIT,
@@ -195,13 +198,14 @@ EXTENSIONS: dict[str, str] = {
         "bias. The second has the lower and the third the upper bits of an unsigned "
         f"number of {SCALE_WIDTH} bits, the scale times 2^{SCALE_FRACTION}. The fourth has, from "
         "bit 0 up, the bytes zero_point, low and high, signed, and at bit "
-        f"{WIDE_BIT} the flag `wide`. Other bits are ignored. With t = acc[dst] + bias, wrapping, "
-        "the result is clip(rint(float32(t · scale)) + zero_point, low, high): the product is "
-        "exact, the two roundings are half to even. Without `wide`, a t that exceeds "
-        f"{MULTIPLIED_WIDTH} bits saturates to low or high. With it, t is first divided by "
-        f"2^{32 - MULTIPLIED_WIDTH}, rounded down, and the last bit of the quotient is set if "
-        "there is a remainder. The result equals ONNX Runtime's, clip(rint(float32(float32(t)"
-        " · scale)) + zero_point, low, high), if t and the scale have 24 significant bits."
+        f"{WIDE_BIT} the flag `wide`. Other bits are ignored without ROUND_TWICE. With "
+        "t = acc[dst] + bias, wrapping, the result is clip(rint(float32(t · scale)) + zero_point, "
+        "low, high): the product is exact, the two roundings are half to even. Without `wide`, a t "
+        f"that exceeds {MULTIPLIED_WIDTH} bits saturates to low or high. With it, t is first "
+        f"divided by 2^{32 - MULTIPLIED_WIDTH}, rounded down, and the last bit of the quotient is "
+        "set if there is a remainder. The result equals ONNX Runtime's, "
+        "clip(rint(float32(float32(t) · scale)) + zero_point, low, high), if t and the scale have "
+        "24 significant bits."
     ),
     "pad_value": (
         f"A LOAD of memory {Padding.LOAD.value} sets the padding value of INP and WGT, one of "
@@ -240,5 +244,15 @@ EXTENSIONS: dict[str, str] = {
         "micro-ops, and `use_immediate` must be 0. Unless there are no micro-ops, an F past the "
         "depth is an `index_out_of_range`. An instruction may read what it has written itself as "
         "acc[src], but must not write acc[F]."
+    ),
+    "round_twice": (
+        f"The flag `round_twice` of REQUANTIZE, bit {ROUND_TWICE_BIT} of the fourth parameter, and "
+        f"the number e in the {SECOND_SHIFT_WIDTH} bits from bit {SECOND_SHIFT_BIT} up. With the "
+        "flag the product is rounded once: the result is clip(⌊t · scale + 1/2 + s⌋ + zero_point, "
+        "low, high), where s is 0 if e is 0, otherwise 2^-(e + 1) with the sign of t; 0 counts as "
+        "positive. With scale = m · 2^-(31 + e) this equals the two roundings of TensorFlow Lite's "
+        "reference kernels for the multiplier m of 31 bits and a right shift by e: "
+        "`RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(t, m), e)`. For e up to "
+        f"{SCALE_FRACTION - 31} the scale holds all bits of m."
     ),
 }

@@ -369,11 +369,10 @@ def _results(m: Module, kind: Any, sums: _Sums, bounds: Any) -> _Results:
     done = _register(m, done, "done")
     with m.If(kind.makes_bytes):
         m.d.sync += done.eq(0)
-    two_roundings = _two_roundings(m, bounds, negative)
     return _Results(
         done=done,
         whole=_register(m, fixed.integer, "whole"),
-        up=_register(m, _is_rounded_up(m, fixed, two_roundings), "up"),
+        up=_register(m, _is_rounded_up(m, fixed, bounds, negative), "up"),
         outside=_register(m, outside | above.any(), "outside_5"),
         negative=_register(m, negative, "negative_5"),
     )
@@ -481,35 +480,7 @@ class _ScaledSum(data.Struct):
     rest: 23
 
 
-class _TwoRoundings(NamedTuple):
-    """How REQUANTIZE rounds with ``round_twice`` parameters; see `_is_rounded_up`."""
-
-    enable: Value
-    # Per group of bits of the fraction below the first, how many of them count.
-    counts: Signal
-    # No bit but the first counts.
-    first: Signal
-    negative: Value
-
-
-def _two_roundings(m: Module, bounds: Any, negative: Value) -> _TwoRoundings | None:
-    """Decode parameters, which are there before the sums; None without ROUND_TWICE."""
-    if bounds.shape() is not _BoundsAndRounding:
-        return None
-    twice, shift = bounds.round_twice, bounds.second_shift
-    counts = Cat(
-        Mux(~twice | (shift >= place + 3), 3, Mux(shift >= place, shift - place, 0)[:2])
-        for place in range(0, (1 << len(shift)) - 1, 3)
-    )
-    return _TwoRoundings(
-        twice,
-        _register(m, counts, "second_counts"),
-        _register(m, twice & (shift == 0), "first_counts"),
-        negative,
-    )
-
-
-def _is_rounded_up(m: Module, value: data.View, twice: _TwoRoundings | None) -> Value:
+def _is_rounded_up(m: Module, value: data.View, bounds: Any, negative: Value) -> Value:
     """Whether the result for ``value`` is n + 1 instead of its integer part n: rounded twice, as by
     float32 arithmetic, without normalization.
 
@@ -538,19 +509,14 @@ def _is_rounded_up(m: Module, value: data.View, twice: _TwoRoundings | None) -> 
     # Exactly at the limit of the window: only the lowest significant bit is set.
     lowest = counts & ~(counts << 1)[:10]
     at_end = (f[last:] == Cat(lowest, Const(0, 15), 1)) & (f[:last] == 0)
-    if twice is None:
+    if bounds.shape() is not _BoundsAndRounding:
         return Mux(within | at_end, n[0], half)
-    single = ~twice.enable
-    groups = (
-        (differs[-3 - place : len(differs) - place], twice.counts.word_select(place // 3, 2))
-        for place in range(0, 15, 3)
-    )
+    twice, shift = bounds.round_twice, bounds.second_shift
+    by_float32 = ~twice
+    counted = Cat(by_float32 | (shift >= place) for place in range(len(differs) - 10, 0, -1))
     within = ~Cat(
-        differs[:10] & counts & single.replicate(10),
-        *(
-            Cat(bits[2] & (count > 0), bits[1] & count[1], bits[0] & (count == 3)).any()
-            for bits, count in groups
-        ),
-        twice.first,
+        differs[:10] & counts & by_float32.replicate(10),
+        differs[10:] & counted,
+        twice & (shift == 0),
     ).any()
-    return Mux(within | (at_end & single), Mux(twice.enable, ~twice.negative, n[0]), half)
+    return Mux(within | (at_end & by_float32), Mux(twice, ~negative, n[0]), half)

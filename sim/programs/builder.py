@@ -325,7 +325,7 @@ def _parameters(chance: random.Random) -> tuple[int, ...]:
     scale = chance.choice((0, mantissa << 25, *[mantissa << 20 >> chance.randrange(24)] * 8))
     low, high = sorted(chance.choice((-128, 127, chance.randint(-128, 127))) for _ in range(2))
     zero_point = chance.choice((0, -128, 127, chance.randint(-128, 127)))
-    # The top byte has the flag of wide sums and ignored bits, all random.
+    # The top byte has flags, the shift of a second rounding and an ignored bit, all random.
     bounds = sum(byte % 256 << 8 * at for at, byte in enumerate((zero_point, low, high)))
     bounds |= chance.randrange(256) << isa.WIDE_BIT
     upper = scale >> 32 | chance.randrange(1 << 15) << 17

@@ -60,7 +60,8 @@ def test_bounds_of_requantize_that_cross_give_the_upper_one(device: str) -> None
     image = ProgramImage.load(VECTORS.parent / "requantize_low_above_high.npz")
     # Extra extensions, unused by the program, give a machine whose simulator other tests build as
     # well.
-    others = {"lookup": 1, "depthwise": 1, "forward": 1, "multiply_add": 1}
+    later = ("lookup", "depthwise", "forward", "multiply_add", "round_twice")
+    others = dict.fromkeys(later, 1)
     image = replace(image, config=replace(image.config, **others))
     assert image.config == CONFIGS["tiny-extended"]
     result, memory = run(image, device, "ideal")

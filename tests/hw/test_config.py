@@ -265,6 +265,7 @@ def test_extensions_are_off_unless_asked_for() -> None:
         "depthwise",
         "forward",
         "multiply_add",
+        "round_twice",
     }
     assert PRESETS["pynq-extended"].extensions == everything
     assert PRESETS["tiny-extended"].extensions == everything
@@ -308,6 +309,13 @@ def test_a_table_fits_the_accumulators() -> None:
 def test_requantization_needs_wide_accumulators() -> None:
     with pytest.raises(ConfigError, match="REQUANTIZE makes 8-bit results of 32-bit accumulators"):
         Config(requantize=1, log_acc_width=4, log_inp_width=2, log_out_width=2)
+
+
+def test_two_roundings_are_a_flag_of_requantize() -> None:
+    with pytest.raises(ConfigError, match="ROUND_TWICE is a flag of REQUANTIZE, which must be 1"):
+        replace(PYNQ, round_twice=1)
+    assert replace(PYNQ, round_twice=1, requantize=1).to_dict()["ROUND_TWICE"] == 1
+    assert "ROUND_TWICE" not in replace(PYNQ, requantize=1).to_dict()
 
 
 def test_multiply_add_needs_the_multipliers_of_requantize() -> None:

@@ -72,6 +72,11 @@ NAMED = (
     ("top.py", "asked & ~reset", "asked"),
     # Counters are read before they are complete.
     ("bus/csr.py", "self.counters_ready | ~of_counter", "1"),
+    # Of two roundings, one is omitted or goes the wrong way, or too many bits decide.
+    ("datapath/requantize.py", "Mux(twice, ~negative, n[0])", "Mux(twice, 1, n[0])"),
+    ("datapath/requantize.py", "Mux(twice, ~negative, n[0])", "n[0]"),
+    ("datapath/requantize.py", "twice & (shift == 0)", "0"),
+    ("datapath/requantize.py", "shift >= place", "shift > place"),
     # Hazards are lost at one distance.
     *(
         ("datapath/hazards.py", found, f"({found}) & (write is not writes[{place}])")

@@ -98,7 +98,8 @@ def test_bugs_come_too_late_for_what_is_imported() -> None:
 
 def test_the_named_bugs_are_in_the_sources() -> None:
     files = [str(path.relative_to(_ROOT)) for path in (_ROOT / "hw").rglob("*.py")]
-    files += [str(path.relative_to(_ROOT)) for path in (_ROOT / "sw").rglob("*.py")]
+    for folder in ("sw", "sim/model"):
+        files += [str(path.relative_to(_ROOT)) for path in (_ROOT / folder).rglob("*.py")]
     for file, original, planted in (*hardware.NAMED, *software.NAMED):
         (source,) = (name for name in files if name.endswith(f"/{file}"))
         found = {(bug.original, bug.planted) for bug in _bugs(source)}

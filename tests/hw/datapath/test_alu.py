@@ -127,7 +127,8 @@ def results(config: Config, items: list[dict], accumulators: np.ndarray) -> np.n
                 continue
             if operation is AluOp.REQUANTIZE:
                 values = want[[dst, *range(src, src + REQUANTIZE_PARAMETERS)]].astype(np.int32)
-                want[dst] = requantized(*values)
+                twice = bool(config.round_twice)
+                want[dst] = requantized(*values, rounds_twice=twice)
                 continue
             for row, column in np.ndindex(want[dst].shape):
                 want[dst, row, column] = operate(

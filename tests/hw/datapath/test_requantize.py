@@ -12,9 +12,10 @@ import numpy.typing as npt
 import pytest
 
 from amaranth_vta.hw.datapath.requantize import RequantizingLane
-from amaranth_vta.hw.isa import SCALE_FRACTION, AluOp
+from amaranth_vta.hw.isa import ROUND_TWICE_BIT, SCALE_FRACTION, SECOND_SHIFT_BIT, AluOp
 from amaranth_vta.sim.model.arithmetic import requantized
 from amaranth_vta.sim.testbench.amaranth import simulate
+from amaranth_vta.sw.compiler import te
 
 Integers = npt.NDArray[np.int64]
 # Sums (sets, sums), scales (sets,): in fixed point.
@@ -23,11 +24,11 @@ SUMS = 8
 WIDE = 1 << 24
 
 
-def run_lane(sums: Integers, parameters: Integers) -> Integers:
+def run_lane(sums: Integers, parameters: Integers, rounds_twice: bool = False) -> Integers:
     """The lane's results for each row of ``sums`` with its ``parameters`` (sets, 4), without
     pauses.
     """
-    dut = RequantizingLane()
+    dut = RequantizingLane(rounds_twice=rounds_twice)
     results = np.zeros_like(sums)
 
     async def feed(ctx: Any) -> None:
@@ -160,16 +161,50 @@ def anything(rng: np.random.Generator, count: int) -> tuple[Integers, Integers]:
     return np.where(rng.random(sums.shape) < 0.5, sums, usual_ones), scales
 
 
+@pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize("wide", [0, WIDE])
-def test_lane_does_what_the_model_does_for_any_bits(wide: int) -> None:
+def test_lane_does_what_the_model_does_for_any_bits(wide: int, twice: bool) -> None:
     rng = np.random.default_rng(wide)
     for sums, scales in (anything(rng, 300), at_the_ends_of_the_window()):
         # Wide sums are divided by 2^7 first.
         a, parameters, _ = with_bounds(sums << 7 if wide else sums, scales, rng)
         parameters[:, 3] = parameters[:, 3] & ~WIDE | wide
-        want = requantized(a, *parameters.T[:, :, np.newaxis])
-        np.testing.assert_array_equal(run_lane(a, parameters), want)
+        want = requantized(a, *parameters.T[:, :, np.newaxis], rounds_twice=twice)
+        np.testing.assert_array_equal(run_lane(a, parameters, twice), want)
         assert np.unique(want).size > 100
+
+
+def test_lane_rounds_twice_as_tensorflow_lite_does() -> None:
+    rng = np.random.default_rng(3)
+    shift = np.repeat(np.arange(-12, 7), 20)
+    multiplier = rng.integers(1 << 30, 1 << 31, shift.size)
+    halves = rng.integers(-140, 140, (shift.size, SUMS)) - 0.5
+    near = np.rint(halves * np.ldexp(1 / multiplier, 31 - shift)[:, np.newaxis])
+    sums = near.astype(np.int64) + rng.integers(-2, 3, near.shape)
+    product = te.multiply_by_quantized_multiplier(sums, multiplier[:, None], shift[:, None])
+    zero_point, low, high = 3, -128, 120
+    bias = rng.integers(-9000, 9000, shift.size)
+    parameters = te.parameters_rounded_twice(bias, multiplier, shift, zero_point, low, high)
+    got = run_lane(sums - bias[:, np.newaxis], parameters, True)
+    np.testing.assert_array_equal(got, np.clip(product + zero_point, low, high))
+
+
+def test_lane_rounds_twice_at_the_ends_of_each_window() -> None:
+    """Products at and next to 1/2 ± 2^-(e + 1), for each shift e."""
+    rows = []
+    for shift in range(16):
+        for whole in (0, 77):
+            for distance in (shift - 1, shift, shift + 1):
+                end = 1 << SCALE_FRACTION - 1 - max(distance, 0)
+                half = 2 * whole + 1 << SCALE_FRACTION - 1
+                rows += [(half + side + unit, shift) for side in (-end, end) for unit in (-1, 0, 1)]
+    scales, shifts = np.array(rows).T
+    bounds = np.full(scales.shape, 128 << 8 | 127 << 16 | 1 << ROUND_TWICE_BIT)
+    words = [0 * scales, scales, scales >> 32, bounds | shifts << SECOND_SHIFT_BIT]
+    parameters: Any = np.stack(words, axis=1).astype(np.int32)
+    sums = np.stack([0 * scales + 1, 0 * scales - 1], axis=1)
+    want = requantized(sums, *parameters.T[:, :, np.newaxis], rounds_twice=True)
+    np.testing.assert_array_equal(run_lane(sums, parameters, True), want)
 
 
 def test_bounds_may_be_in_any_order() -> None:

@@ -43,7 +43,7 @@ CONFIGS = [
 
 EXTENDED = [
     Config(**SMALL, overwrite=1, overlap=1, requantize=1),
-    Config(**SMALL | {"log_batch": 1, "log_block_in": 3}, overwrite=1, requantize=1),
+    Config(**SMALL | {"log_batch": 1, "log_block_in": 3}, overwrite=1, requantize=1, round_twice=1),
     Config(**SMALL | {"log_inp_width": 2, "log_wgt_width": 2}, overwrite=1, requantize=1),
 ]
 # Tables of 16 elements, of 1, of 32 in 16-bit accumulators, and of half an element.

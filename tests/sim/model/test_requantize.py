@@ -15,6 +15,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from amaranth_vta.sim.model import scalar
 from amaranth_vta.sim.model.arithmetic import requantized
 from amaranth_vta.sw.compiler import te
 from tests.support.seeds import each_seed
@@ -174,3 +175,22 @@ def test_matrix_products_with_one_scale_are_equal(inner: int, exponent: int, dty
     expected = by_the_model(acc, scale, zero - 3, np.dtype(dtype))
     assert np.count_nonzero(y != expected) == 0
     assert np.unique(expected).size > 50
+
+
+@pytest.mark.parametrize("rounds_twice", [False, True])
+def test_the_flag_of_two_roundings_does_what_the_definition_says(rounds_twice: bool) -> None:
+    chance = np.random.default_rng(5)
+    count = 3000
+    # Products around 1/2 ± 2^-(e + 1), of sums of both signs; the other flags are arbitrary.
+    shift = chance.integers(0, 16, count)
+    factor = chance.choice((-1, 1), count) * (1 << chance.integers(0, 12, count))
+    end = 1 << 42 - np.maximum(shift + chance.integers(-1, 2, count), 0)
+    half = 2 * chance.integers(0, 130, count) + 1 << 42
+    scale = (half + chance.choice((-1, 0, 1), count) * end + chance.integers(-1, 2, count)) // abs(
+        factor
+    )
+    flags = chance.integers(0, 8, count) // 6 | chance.integers(0, 2, count) << 1 | shift << 2
+    bounds = 128 << 8 | 127 << 16 | flags << 24
+    words = np.stack([factor, 0 * factor, scale, scale >> 32, bounds]).astype(np.int32)
+    want = [scalar.requantize(*lane, rounds_twice=rounds_twice) for lane in words.T.tolist()]
+    np.testing.assert_array_equal(requantized(*words, rounds_twice=rounds_twice), want)

@@ -247,7 +247,9 @@ def _loops_image(config: Config, instruction: Instruction, uops: Sequence[Uop]) 
 
 
 def test_requantization_near_halves_gives_the_same() -> None:
-    """Products at or near a tie, closer to it and farther from it than float32 resolves."""
+    """Products at or near a tie, closer to it and farther from it than float32 resolves, rounded in
+    each way.
+    """
     config = PRESETS["pynq-extended"]
     numbers = np.random.default_rng(1)
     rows, lanes = 60, config.block_out
@@ -260,11 +262,12 @@ def test_requantization_near_halves_gives_the_same() -> None:
         scale = np.clip(scale + numbers.integers(-1, 2, lanes), 0, (1 << 49) - 1)
         wide = number % 4 == 3
         bounds = numbers.integers(0, 256, (3, lanes)) << np.array([[0], [8], [16]])
+        rounding = numbers.integers(0, 32, lanes) << isa.ROUND_TWICE_BIT
         parameters = [
             numbers.integers(-3, 4, lanes),
             scale & 0xFFFFFFFF,
             scale >> 32,
-            bounds.sum(axis=0) | wide << isa.WIDE_BIT,
+            bounds.sum(axis=0) | wide << isa.WIDE_BIT | rounding,
         ]
         near = numbers.integers(-2, 3, (rows, lanes)) - parameters[0]
         signs = numbers.choice((-1, 1), (rows, lanes))
