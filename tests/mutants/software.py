@@ -27,7 +27,7 @@ _TESTS = {
         "tests/sw/compiler/passes",
         "tests/sw/compiler/test_programs.py",
     ),
-    "sw/compiler/graph/layers/parts/channel_scales.py": (),
+    "sw/compiler/graph/channel_scales.py": (),
     "sw/compiler/te/multipliers.py": (),
     "sw/runtime/*.py": ("tests/sw/runtime",),
     "sw/runtime/launches/accesses.py": (),
@@ -47,7 +47,7 @@ NAMED = (
         "0 <= step.streams.start <= step.streams.stop <= streams",
         "0 <= step.streams.start <= step.streams.stop <= streams + 1",
     ),
-    ("parts/channel_scales.py", "least + moved < _LEAST", "False"),
+    ("graph/channel_scales.py", "least + moved < _LEAST", "False"),
     # Of two roundings, one is omitted or goes the wrong way, or the proof ignores saturation.
     ("te/multipliers.py", "1 - (1 << 30)", "1 << 30"),
     ("te/multipliers.py", "high < 0", "False"),

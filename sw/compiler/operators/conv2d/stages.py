@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.parts.epilogue import epilogue
-from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
-from amaranth_vta.sw.compiler.operators.parts.product import (
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import epilogue
+from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
+from amaranth_vta.sw.compiler.operators.building_blocks.product import (
     Product,
     of_term,
     reduce_axes,
     term_axis,
 )
-from amaranth_vta.sw.compiler.operators.parts.window import padded
+from amaranth_vta.sw.compiler.operators.building_blocks.window import padded
 from amaranth_vta.sw.compiler.te.expr import IterVar
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled
