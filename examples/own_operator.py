@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 import amaranth_vta as vta
 from amaranth_vta import te
 from amaranth_vta.sw.compiler.build import build
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, Unsupported, identifier
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer, Unsupported, identifier
+from amaranth_vta.sw.compiler.graph.layers.support.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 

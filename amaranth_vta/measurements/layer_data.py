@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import RoundingShift
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import RoundingShift
 from amaranth_vta.sw.runtime.scalars import pack
 
 Array = npt.NDArray[Any]

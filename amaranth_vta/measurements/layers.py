@@ -18,8 +18,8 @@ from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.device import Device, Limits, RunResult
 from amaranth_vta.sw.runtime.runtime import Runtime

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
-from amaranth_vta.sw.compiler.operators.parts.epilogue import (
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     PerChannelScale,
     Requantization,
     RoundingShift,
 )
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.runtime.network.tile_layout import tiles
 
 

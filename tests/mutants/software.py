@@ -27,7 +27,7 @@ _TESTS = {
         "tests/sw/compiler/passes",
         "tests/sw/compiler/test_programs.py",
     ),
-    "sw/compiler/graph/layers/parts/channel_scales.py": (),
+    "sw/compiler/graph/channel_scales.py": (),
     "sw/runtime/*.py": ("tests/sw/runtime",),
     "sw/runtime/launches/accesses.py": (),
     "sw/runtime/network/validation.py": (),
@@ -46,7 +46,7 @@ NAMED = (
         "0 <= step.streams.start <= step.streams.stop <= streams",
         "0 <= step.streams.start <= step.streams.stop <= streams + 1",
     ),
-    ("parts/channel_scales.py", "least + moved < _LEAST", "False"),
+    ("graph/channel_scales.py", "least + moved < _LEAST", "False"),
 )
 
 

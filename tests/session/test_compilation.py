@@ -13,7 +13,7 @@ import pytest
 
 import amaranth_vta as vta
 from amaranth_vta.sim.cache import package_files, package_version
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
 from amaranth_vta.sw.compiler.graph.plan import placement
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork, compile_network
 from amaranth_vta.sw.compiler.nest.ir import LoopNest

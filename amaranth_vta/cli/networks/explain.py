@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
-    from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+    from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
     from amaranth_vta.sw.runtime.network.network_program import RunLayer
 
 # Smallest rounding effect that `_rounding` reports, in steps of a result.
@@ -20,7 +20,7 @@ def explanation(session: Session) -> Iterator[str]:
 
     The indices of the loop nest count tiles.
     """
-    from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+    from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
     from amaranth_vta.sw.runtime.network.network_program import RunHost, RunLayer, ToMachine
 
     items = session.compiled.placement.items

@@ -71,7 +71,7 @@ def _nodes(network: Network) -> Iterator[str]:
 
 
 def _placed(network: Network, placement: Placement) -> Iterator[str]:
-    from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+    from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
 
     for item in placement.items:
         if isinstance(item, Layer):

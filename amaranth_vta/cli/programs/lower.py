@@ -146,7 +146,7 @@ def _of_network(
     path: str, config: Config, layer: str | None, allow_rounding: bool
 ) -> list[Scheduled]:
     from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
-    from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+    from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
     from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
     from amaranth_vta.sw.compiler.graph.plan.placement import place
 

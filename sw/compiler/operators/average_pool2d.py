@@ -17,16 +17,16 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .parts.fixed_point import FixedPoint
-from .parts.window import SlidingWindow, padded
+from .building_blocks.fixed_point import FixedPoint
+from .building_blocks.window import SlidingWindow, padded
 
 
 @dataclass(frozen=True)
 class AveragePool2d(SlidingWindow):
     """Sizes of an average pooling; fields as in `MaxPool2d`. Every window counts kernel height ·
     kernel width pixels, including padding, whose pixels are ``pad_value``. ``constants`` requantize
-    the sums; `parts.exact.average_constants` finds them. For global pooling the kernel is the whole
-    image.
+    the sums; `exact_constants.average_constants` finds them. For global pooling the kernel is the
+    whole image.
 
     With ``by_result`` each output pixel has its own REQUANTIZE parameters, for windows at the
     border that count fewer pixels; ``pad_value`` is then the zero point.

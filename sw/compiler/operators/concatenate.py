@@ -23,7 +23,7 @@ from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.tile_moves import Move, MoveKnobs, Moving, channel_sources
+from .building_blocks.tile_movement import Move, MoveKnobs, Moving, channel_sources
 
 Array = npt.NDArray[Any]
 

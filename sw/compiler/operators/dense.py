@@ -26,10 +26,10 @@ from amaranth_vta.sw.compiler.tuner.search import Candidates, Choice, best_of
 from amaranth_vta.sw.compiler.tuner.tiles import cut, divisors, even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .parts.epilogue import Requantization, Step, epilogue, followed_by
-from .parts.product import Product, of_term, reduce_axes, term_axis
-from .parts.row_sums import RowSums
-from .parts.steps import LookupTable
+from .building_blocks.epilogue import Requantization, Step, epilogue, followed_by
+from .building_blocks.product import Product, of_term, reduce_axes, term_axis
+from .building_blocks.row_sums import RowSums
+from .building_blocks.steps import LookupTable
 from .permute import Permute
 
 # Number of tile sizes per setting of the other knobs that are ranked first.

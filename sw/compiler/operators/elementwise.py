@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.pointwise import Pointwise, PointwiseKnobs
+from .building_blocks.pointwise import Pointwise, PointwiseKnobs
 
 Array = npt.NDArray[Any]
 

@@ -19,7 +19,7 @@ from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.tile_moves import Move, MoveKnobs, Moving
+from .building_blocks.tile_movement import Move, MoveKnobs, Moving
 
 
 @dataclass(frozen=True)

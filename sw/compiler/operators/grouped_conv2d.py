@@ -29,11 +29,11 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
+from .building_blocks.epilogue import Step, epilogue
+from .building_blocks.product import Product, of_term, reduce_axes, term_axis
+from .building_blocks.residual import Addition
+from .building_blocks.window import padded
 from .conv2d.sizes import Conv2dSizes
-from .parts.epilogue import Step, epilogue
-from .parts.product import Product, of_term, reduce_axes, term_axis
-from .parts.residual import Addition
-from .parts.window import padded
 
 Array = npt.NDArray[Any]
 

@@ -11,9 +11,9 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.epilogue import Step
-from .parts.pointwise import Pointwise, PointwiseKnobs
-from .parts.steps import LookupTable, looked_up
+from .building_blocks.epilogue import Step
+from .building_blocks.pointwise import Pointwise, PointwiseKnobs
+from .building_blocks.steps import LookupTable, looked_up
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .parts.identity import identity_operand, multiplied, reads_what_it_stores
-from .parts.window import SlidingWindow, padded
+from .building_blocks.identity import identity_operand, multiplied, reads_what_it_stores
+from .building_blocks.window import SlidingWindow, padded
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.fixed_point import FixedPoint
-from .parts.identity import reads_what_it_stores
-from .parts.pointwise import Pointwise, PointwiseKnobs
+from .building_blocks.fixed_point import FixedPoint
+from .building_blocks.identity import reads_what_it_stores
+from .building_blocks.pointwise import Pointwise, PointwiseKnobs
 
 
 @dataclass(frozen=True)
 class ScaledProduct(Pointwise):
     """The product of two operands, each less its zero point, scaled by ``constants`` (see
-    `parts.exact.product_constants`). Each operand has ``vectors`` tiles of BATCH rows and BLOCK_OUT
-    channels, out_dtype.
+    `exact_constants.product_constants`). Each operand has ``vectors`` tiles of BATCH rows and
+    BLOCK_OUT channels, out_dtype.
     """
 
     vectors: int

@@ -28,10 +28,10 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .parts.epilogue import Step
-from .parts.identity import reads_what_it_stores
-from .parts.steps import LookupTable, looked_up, shared_constants
-from .parts.tile_moves import MoveKnobs, candidates, channel_sources
+from .building_blocks.epilogue import Step
+from .building_blocks.identity import reads_what_it_stores
+from .building_blocks.steps import LookupTable, looked_up, shared_constants
+from .building_blocks.tile_movement import MoveKnobs, candidates, channel_sources
 
 Array = npt.NDArray[Any]
 # Index of a source, and of one of its channel tiles.

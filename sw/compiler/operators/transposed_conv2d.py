@@ -22,10 +22,10 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .parts.epilogue import Requantization, Step, epilogue, followed_by
-from .parts.product import Product, reduce_axes
-from .parts.steps import LookupTable
-from .parts.window import padded
+from .building_blocks.epilogue import Requantization, Step, epilogue, followed_by
+from .building_blocks.product import Product, reduce_axes
+from .building_blocks.steps import LookupTable
+from .building_blocks.window import padded
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.tile_moves import Move, MoveKnobs, Moving
+from .building_blocks.tile_movement import Move, MoveKnobs, Moving
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.fixed_point import FixedPoint
-from .parts.identity import reads_what_it_stores
-from .parts.pointwise import Pointwise, PointwiseKnobs
+from .building_blocks.fixed_point import FixedPoint
+from .building_blocks.identity import reads_what_it_stores
+from .building_blocks.pointwise import Pointwise, PointwiseKnobs
 
 
 @dataclass(frozen=True)
 class WeightedSum(Pointwise):
     """A sum with one factor of ``constants`` per operand: two factors add tensors of different
     scales, a single one changes the scale of a tensor. Each operand has ``vectors`` tiles of BATCH
-    rows and BLOCK_OUT channels, acc_dtype if ``wide``, else out_dtype. `parts.exact` finds
+    rows and BLOCK_OUT channels, acc_dtype if ``wide``, else out_dtype. `exact_constants` finds
     constants.
     """
 

@@ -59,12 +59,10 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .broadcasting import repeat_pixel
 from .channel_factors import fold_channel_factors
-from .constant_moves import move_constant
-from .contributed_forms import float_average, split_concatenation
+from .constant_folding import move_constant
 from .depth_and_space import block_of_reshapes, fold_space_to_depth, hoist_over_slices
 from .einsum import matmul_of_einsum
-from .halves import compute_in_float, drop_casts, float_scale
-from .images import with_rows
+from .float16 import compute_in_float, drop_casts, float_scale
 from .integer_averages import fuse_average
 from .integer_products import fuse_product, match_factors, match_weights, quantize_as_data
 from .matrix_forms import (
@@ -75,7 +73,9 @@ from .matrix_forms import (
     same_stacks,
     transpose_first,
 )
-from .moves import (
+from .microsoft_operators import float_average, split_concatenation
+from .prelu import sides_of_prelu
+from .qdq_propagation import (
     fold_padding,
     hoist_clamp,
     hoist_over_concatenation,
@@ -90,7 +90,7 @@ from .moves import (
 )
 from .quantization import BYTE_TYPES, clip_node, integer_limits, is_clamp, parameters_of
 from .rewriting import Rule, rewrite
-from .sides_of_functions import sides_of_prelu
+from .sequences_as_images import with_rows
 from .simpler_forms import (
     both_bounds,
     drop_identity,

@@ -15,9 +15,9 @@ from math import prod
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.windows import window
 from amaranth_vta.sw.runtime.network.packing import Window
 
 from .quantization import (

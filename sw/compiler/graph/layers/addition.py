@@ -7,16 +7,23 @@ from math import prod
 
 from amaranth_vta.sw.compiler.graph.canonical.quantization import integer_limits, quantized_after
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.parts.exact import added, addition_constants
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import (
+    added,
+    addition_constants,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import (
+    Array,
+    NotExact,
+    Quantized,
+)
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
-from .functions import of_one_source
 from .fusion.fused_addition import fused_addition
-from .parts.layer import Layer, Unsupported
-from .parts.scales import dequantized, quantized
-from .parts.tensors import Tensors
+from .support.layer import Layer, Unsupported
+from .support.scales import dequantized, quantized
+from .support.tensors import Tensors
+from .unary_functions import of_one_source
 
 
 def addition(node: Node, tensors: Tensors) -> Layer:

@@ -10,16 +10,20 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.average_pool2d import average_pool2d
-from amaranth_vta.sw.compiler.operators.parts.exact import sum_constants
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoint, NotExact
+from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import sum_constants
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import (
+    Array,
+    FixedPoint,
+    NotExact,
+)
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .parts.layer import Layer, Unsupported
-from .parts.products import QuantizedProduct
-from .parts.tensors import Tensors
 from .pooling import average_workload
+from .support.layer import Layer, Unsupported
+from .support.products import QuantizedProduct
+from .support.tensors import Tensors
 
 # Input position of the output scale of QLinearConv.
 _SCALE = 6

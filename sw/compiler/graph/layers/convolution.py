@@ -24,14 +24,14 @@ from .border_average import border_average, is_chosen_from
 from .fusion.fused_expansion import fused_expansion
 from .fusion.fused_projection import fused_projection
 from .matrix_product import product_layer
-from .parts.choose_packing import best_packing
-from .parts.far_taps import View, best_view
-from .parts.layer import Layer
-from .parts.products import ConstantProduct, QuantizedProduct, WholeProduct
-from .parts.tensors import Tensors
-from .parts.windows import fitting_window
 from .pooling import average_pool, is_average
-from .transposed import transposed_convolution
+from .support.choose_packing import best_packing
+from .support.far_taps import View, best_view
+from .support.layer import Layer
+from .support.products import ConstantProduct, QuantizedProduct, WholeProduct
+from .support.tensors import Tensors
+from .support.windows import fitting_window
+from .transposed_convolution import transposed_convolution
 
 
 def convolution(node: Node, tensors: Tensors) -> Layer:

@@ -9,15 +9,15 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 
-from .parts.layer import Layer
-from .parts.products import (
+from .product_of_two import product_of_two
+from .support.layer import Layer
+from .support.products import (
     ConstantProduct,
     QuantizedProduct,
     WholeProduct,
     require_known_zero_points,
 )
-from .parts.tensors import Tensors
-from .product_of_two import product_of_two
+from .support.tensors import Tensors
 
 
 def matrix_product(node: Node, tensors: Tensors) -> Layer:

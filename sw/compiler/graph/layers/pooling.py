@@ -7,24 +7,24 @@ from dataclasses import replace
 from amaranth_vta.sw.compiler.graph.canonical.quantization import quantized_after
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d, average_pool2d
+from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import sum_constants
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint, NotExact
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import reads_what_it_stores
+from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.conv2d import conv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
-from amaranth_vta.sw.compiler.operators.parts.exact import sum_constants
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint, NotExact
-from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
-from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .fusion.fused_expansion import fused_average
-from .parts.layer import Layer, Unsupported
-from .parts.layer_functions import where_it_fits
-from .parts.products import QuantizedProduct
-from .parts.scales import dequantized
-from .parts.tensors import Tensors
-from .parts.windows import fitting_window
+from .support.layer import Layer, Unsupported
+from .support.layer_functions import where_it_fits
+from .support.products import QuantizedProduct
+from .support.scales import dequantized
+from .support.tensors import Tensors
+from .support.windows import fitting_window
 
 # Largest number of pixels per window: each is a separate operation in the loop nest.
 _LARGEST = 256

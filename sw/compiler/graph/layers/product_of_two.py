@@ -13,18 +13,18 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization, WholeSums
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization, WholeSums
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
-from .parts.layer import Layer, Unsupported
-from .parts.products import in_parts
-from .parts.sums import RequantizedSums, constants_of, float32_scale, whole_sums
-from .parts.tensors import INT8_RANGE, Tensors
-from .parts.tiled_constants import pack_weights
-from .parts.weight_terms import fastest, shared_part
+from .support.layer import Layer, Unsupported
+from .support.products import in_parts
+from .support.sums import RequantizedSums, constants_of, float32_scale, whole_sums
+from .support.tensors import INT8_RANGE, Tensors
+from .support.tiled_constants import pack_weights
+from .support.weight_terms import fastest, shared_part
 
 
 def product_of_two(node: Node, tensors: Tensors) -> Layer:

@@ -11,17 +11,17 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
     parameters_of,
 )
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import byte_constants
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
-from amaranth_vta.sw.compiler.operators.parts.exact import byte_constants
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
-from .functions import function_layer
-from .parts.layer import Layer, Unsupported
-from .parts.one_tensor import CLAMPS, before
-from .parts.scales import dequantized, quantized
-from .parts.tensors import Tensors
+from .support.layer import Layer, Unsupported
+from .support.one_tensor import CLAMPS, before
+from .support.scales import dequantized, quantized
+from .support.tensors import Tensors
+from .unary_functions import function_layer
 
 
 def clip(node: Node, tensors: Tensors) -> Layer:

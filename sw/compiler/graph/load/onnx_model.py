@@ -33,7 +33,7 @@ from .undefined_operators import (
     inferred,
     is_foreign,
     show_undefined,
-    with_contributed_domain,
+    with_microsoft_domain,
 )
 
 # Folding it would lose the quantization of a constant.
@@ -81,7 +81,7 @@ def read_model(source: Source) -> onnx.ModelProto:
     for item in model.graph.output:
         if item.type.WhichOneof("value") not in (None, "tensor_type"):
             raise ModelError(f"output {item.name} is not a tensor")
-    given = with_contributed_domain(model)
+    given = with_microsoft_domain(model)
     model, needed = hide_undefined(what, given, version)
     hidden = model is not given
     try:

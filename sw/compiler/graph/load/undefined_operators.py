@@ -14,22 +14,22 @@ from amaranth_vta.sw.runtime.network.onnx_runtime import UnknownOperatorError, e
 
 from .opsets import LAST_KNOWN
 
-_CONTRIBUTED = "com.microsoft"
+_MICROSOFT = "com.microsoft"
 _STANDARD = ("", "ai.onnx")
 # Temporary domain that hides operators from ONNX.
 _HIDDEN = "amaranth_vta.hidden"
 
 
-def with_contributed_domain(model: onnx.ModelProto) -> onnx.ModelProto:
+def with_microsoft_domain(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return ``model``, or a copy that imports com.microsoft if it uses that domain without
     importing it. ONNX Runtime accepts both."""
     imported = {item.domain for item in model.opset_import}
     used = {node.domain for node in nodes_of(model.graph.node)}
-    if _CONTRIBUTED in imported or _CONTRIBUTED not in used:
+    if _MICROSOFT in imported or _MICROSOFT not in used:
         return model
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
-    copied.opset_import.add(domain=_CONTRIBUTED, version=1)
+    copied.opset_import.add(domain=_MICROSOFT, version=1)
     return copied
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.join import CannotJoin

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
 from amaranth_vta.sw.runtime.network.network_program import ToHost, ToMachine
 
 from .steps import PlannedStep

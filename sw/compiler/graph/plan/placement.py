@@ -15,29 +15,29 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
 )
 from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float, why_in_float
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
-from amaranth_vta.sw.compiler.graph.layers import contributed
+from amaranth_vta.sw.compiler.graph.layers import microsoft_operators as microsoft
 from amaranth_vta.sw.compiler.graph.layers.addition import addition, sum_of_several
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution, convolution_sums
-from amaranth_vta.sw.compiler.graph.layers.gating import multiplication
-from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product, matrix_sums
-from amaranth_vta.sw.compiler.graph.layers.moving import (
+from amaranth_vta.sw.compiler.graph.layers.data_movement import (
     choosing,
     concatenating,
     resizing,
     slicing,
     transposing,
 )
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
-from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import LayerFunctions
-from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
+from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product, matrix_sums
+from amaranth_vta.sw.compiler.graph.layers.multiplication import multiplication
+from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
+from amaranth_vta.sw.compiler.graph.layers.rearrangement import rearrangement
+from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
+from amaranth_vta.sw.compiler.graph.layers.support.layer import HostNode, Layer, Unsupported
+from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import LayerFunctions
+from amaranth_vta.sw.compiler.graph.layers.support.scales import (
     dequantized,
     quantized,
     require_rounded,
 )
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
-from amaranth_vta.sw.compiler.graph.layers.rearranging import rearrangement
-from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
+from amaranth_vta.sw.compiler.graph.layers.support.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.load.constant_control_flow import why_not_constant
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -77,13 +77,16 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Sum"): sum_of_several,
     ("", "Tile"): rearrangement,
     ("", "Transpose"): transposing,
-    (contributed.DOMAIN, "QGemm"): contributed.gemm,
-    (contributed.DOMAIN, "QLinearAdd"): contributed.element_wise,
-    (contributed.DOMAIN, "QLinearAveragePool"): contributed.average_of_integers,
-    (contributed.DOMAIN, "QLinearGlobalAveragePool"): contributed.global_average_pool,
-    (contributed.DOMAIN, "QLinearLeakyRelu"): contributed.of_one_tensor,
-    (contributed.DOMAIN, "QLinearMul"): contributed.element_wise,
-    (contributed.DOMAIN, "QLinearSigmoid"): contributed.of_one_tensor,
+    (microsoft.DOMAIN, "QGemm"): microsoft.gemm,
+    (microsoft.DOMAIN, "QLinearAdd"): microsoft.element_wise,
+    (microsoft.DOMAIN, "QLinearAveragePool"): microsoft.average_of_integers,
+    (
+        microsoft.DOMAIN,
+        "QLinearGlobalAveragePool",
+    ): microsoft.global_average_pool,
+    (microsoft.DOMAIN, "QLinearLeakyRelu"): microsoft.of_one_tensor,
+    (microsoft.DOMAIN, "QLinearMul"): microsoft.element_wise,
+    (microsoft.DOMAIN, "QLinearSigmoid"): microsoft.of_one_tensor,
 }
 _BUILT_IN = dict(_LAYERS)
 # Operators that only move or choose elements.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer import HostNode, Layer
 from amaranth_vta.sw.compiler.graph.macs import macs
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.runtime.network.network_program import OnHost, RunHost, ToHost, ToMachine

@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization, Step, followed_by
-from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
-from amaranth_vta.sw.compiler.operators.parts.residual import Addition
-from amaranth_vta.sw.compiler.operators.parts.window import SlidingWindow
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    Requantization,
+    Step,
+    followed_by,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
+from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
+from amaranth_vta.sw.compiler.operators.building_blocks.window import SlidingWindow
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 
 # Maximum number of image tiles held at a time, with `Conv2dKnobs.ahead`.

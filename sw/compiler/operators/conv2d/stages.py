@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.parts.epilogue import epilogue
-from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
-from amaranth_vta.sw.compiler.operators.parts.product import (
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import epilogue
+from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
+from amaranth_vta.sw.compiler.operators.building_blocks.product import (
     Product,
     of_term,
     reduce_axes,
     term_axis,
 )
-from amaranth_vta.sw.compiler.operators.parts.row_sums import RowSums
-from amaranth_vta.sw.compiler.operators.parts.window import padded
+from amaranth_vta.sw.compiler.operators.building_blocks.row_sums import RowSums
+from amaranth_vta.sw.compiler.operators.building_blocks.window import padded
 from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled

@@ -14,7 +14,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, Step
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale, Step
 from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.grouped_conv2d import sums, tensorize
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Epilogue, epilogue
-from amaranth_vta.sw.compiler.operators.parts.placing import (
-    Place,
-    place_epilogue,
-    place_load,
-    place_stages,
-)
-from amaranth_vta.sw.compiler.operators.parts.product import (
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Epilogue, epilogue
+from amaranth_vta.sw.compiler.operators.building_blocks.product import (
     Product,
     of_term,
     reduce_axes,
     term_axis,
 )
-from amaranth_vta.sw.compiler.operators.parts.window import padded
+from amaranth_vta.sw.compiler.operators.building_blocks.stage_placement import (
+    Place,
+    place_epilogue,
+    place_load,
+    place_stages,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.window import padded
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import sums, tensorize
 from amaranth_vta.sw.compiler.te.expr import Affine
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale, Step
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import is_possible as is_expansion_possible
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, Step
 from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.expanded_conv2d.stages import expression, place_both
-from amaranth_vta.sw.compiler.operators.parts.epilogue import epilogue
-from amaranth_vta.sw.compiler.operators.parts.placing import (
-    place_epilogue,
-    place_load,
-    place_stages,
-)
-from amaranth_vta.sw.compiler.operators.parts.product import (
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import epilogue
+from amaranth_vta.sw.compiler.operators.building_blocks.product import (
     Product,
     of_term,
     reduce_axes,
     term_axis,
 )
+from amaranth_vta.sw.compiler.operators.building_blocks.stage_placement import (
+    place_epilogue,
+    place_load,
+    place_stages,
+)
+from amaranth_vta.sw.compiler.operators.expanded_conv2d.stages import expression, place_both
 from amaranth_vta.sw.compiler.te.expr import Affine
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled

@@ -12,8 +12,8 @@ from amaranth_vta.sw.compiler.emit.issued import Issued, issued_by
 from amaranth_vta.sw.compiler.emit.uop_kernel import UopKernel
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.nest.ir import Dma, Kernel
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import RoundingShift
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import RoundingShift
 
 SHIFT = RoundingShift(4, -128, 127)
 

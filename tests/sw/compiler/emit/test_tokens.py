@@ -14,6 +14,12 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    PerChannelScale,
+    RoundingShift,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
+from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
@@ -28,9 +34,6 @@ from amaranth_vta.sw.compiler.operators.inverted_residual import (
     inverted_residual,
 )
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
-from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.runtime.runtime import Runtime
 
 ORDERS = ["program", "reverse", "random:1", "random:2", "last:load", "last:compute", "last:store"]

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from amaranth_vta.session import Session
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Unsupported
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Unsupported
 from amaranth_vta.sw.compiler.graph.plan import placement
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "own_operator.py"

@@ -18,8 +18,11 @@ from amaranth_vta.sw.compiler.operators.average_pool2d import (
     AveragePool2dKnobs,
     average_pool2d,
 )
-from amaranth_vta.sw.compiler.operators.parts.exact import average_constants, averaged
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import (
+    average_constants,
+    averaged,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import NotExact, Quantized
 from amaranth_vta.sw.compiler.te.requantization import requantization_parameters
 from tests.support.seeds import each_seed
 

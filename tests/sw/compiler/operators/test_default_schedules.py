@@ -16,13 +16,13 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
-from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
-from amaranth_vta.sw.compiler.operators.parts.epilogue import (
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     PerChannelScale,
     Requantization,
     RoundingShift,
 )
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
+from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from tests.support.seeds import each_seed
 

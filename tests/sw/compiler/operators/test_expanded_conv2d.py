@@ -15,6 +15,7 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
     ExpandedConv2d,
@@ -22,7 +23,6 @@ from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
     is_possible,
 )
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d, taps_at_once
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from tests.support.seeds import each_seed

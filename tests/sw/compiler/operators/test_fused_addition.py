@@ -12,12 +12,18 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    PerChannelScale,
+    RoundingShift,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import (
+    added,
+    addition_constants,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import Quantized
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
+from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
-from amaranth_vta.sw.compiler.operators.parts.exact import added, addition_constants
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Quantized
-from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
-from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 from tests.support.runtimes import estimated_cycles

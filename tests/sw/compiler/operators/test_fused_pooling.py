@@ -13,10 +13,13 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    PerChannelScale,
+    RoundingShift,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
-from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.support.runtimes import estimated_cycles

@@ -14,6 +14,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    PerChannelScale,
+    RoundingShift,
+)
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2dSizes
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
@@ -26,7 +30,6 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouping,
     taps_at_once,
 )
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from tests.support.seeds import each_seed
 

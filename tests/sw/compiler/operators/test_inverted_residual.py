@@ -14,15 +14,15 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
+from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.inverted_residual import (
     InvertedResidual,
     inverted_residual,
     is_possible,
 )
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
-from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
-from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from tests.support.seeds import each_seed

@@ -11,8 +11,8 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup, lookup
-from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.te.dtypes import ExpressionError
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 

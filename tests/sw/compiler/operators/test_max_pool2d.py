@@ -11,8 +11,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import (
+    identity_weights,
+    reads_what_it_stores,
+)
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
-from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights, reads_what_it_stores
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended", "batch2"])

@@ -17,11 +17,14 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function, build
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    PerChannelScale,
+    RoundingShift,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
-from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, Workload, choose
 from amaranth_vta.sw.runtime.runtime import Runtime

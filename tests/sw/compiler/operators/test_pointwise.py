@@ -11,14 +11,14 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
-from amaranth_vta.sw.compiler.operators.parts.exact import (
+from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import (
     byte_constants,
     rescaled_bytes,
     wide_constants,
 )
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.building_blocks.pointwise import PointwiseKnobs
+from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
 

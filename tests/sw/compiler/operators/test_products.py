@@ -12,14 +12,14 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
-from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs
-from amaranth_vta.sw.compiler.operators.parts.epilogue import (
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     PerChannelScale,
     Requantization,
     RoundingShift,
     WholeSums,
 )
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 

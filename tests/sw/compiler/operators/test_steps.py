@@ -13,13 +13,17 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale, Step
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
+from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
+from amaranth_vta.sw.compiler.operators.building_blocks.steps import (
+    LINE_FACTOR,
+    LookupTable,
+    PerChannelLine,
+)
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, Step
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
-from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
-from amaranth_vta.sw.compiler.operators.parts.residual import Addition
-from amaranth_vta.sw.compiler.operators.parts.steps import LINE_FACTOR, LookupTable, PerChannelLine
 from amaranth_vta.sw.compiler.operators.permute import Permute
 from amaranth_vta.sw.compiler.tuner.workload import choose, tuned
 from tests.support.seeds import each_seed

@@ -14,7 +14,10 @@ import pytest
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    PerChannelScale,
+    RoundingShift,
+)
 from amaranth_vta.sw.compiler.operators.transposed_conv2d import (
     TransposedConv2d,
     TransposedConv2dKnobs,

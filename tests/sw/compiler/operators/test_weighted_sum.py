@@ -15,11 +15,18 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.parts import exact
-from amaranth_vta.sw.compiler.operators.parts.exact import added, addition_constants
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint, NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
-from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs
+from amaranth_vta.sw.compiler.operators.building_blocks import exact_constants
+from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import (
+    added,
+    addition_constants,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import (
+    FixedPoint,
+    NotExact,
+    Quantized,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
+from amaranth_vta.sw.compiler.operators.building_blocks.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 
 CONFIGS = ["tiny", "batch2", "pynq", "block32", "tiny-extended", "pynq-extended"]
@@ -102,7 +109,7 @@ def test_constants_are_searched_once_for_equal_scales(monkeypatch: pytest.Monkey
     first = addition_constants(a, b, y, PRESETS["pynq"], added(a, b, y))
     with pytest.raises(NotExact) as refused:
         addition_constants(*thirds, PRESETS["pynq"], added(*thirds))
-    monkeypatch.setattr(exact, "fixed_point", None)
+    monkeypatch.setattr(exact_constants, "fixed_point", None)
     assert addition_constants(a, b, y, PRESETS["pynq"], added(a, b, y)) == first
     with pytest.raises(NotExact, match=re.escape(str(refused.value))):
         addition_constants(*thirds, PRESETS["pynq"], added(*thirds))

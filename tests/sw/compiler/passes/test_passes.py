@@ -18,6 +18,8 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.lower import lower, lower_further
 from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d, ExpandedConv2dKnobs
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
@@ -25,8 +27,6 @@ from amaranth_vta.sw.compiler.operators.inverted_residual import (
     InvertedResidual,
     InvertedResidualKnobs,
 )
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
-from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor

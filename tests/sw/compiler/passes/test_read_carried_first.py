@@ -14,9 +14,9 @@ from amaranth_vta.sw.compiler.nest.interpret import interpret
 from amaranth_vta.sw.compiler.nest.ir import Assign, For, LoopNest, Region, Stmt, children, walk
 from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import RoundingShift
+from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
-from amaranth_vta.sw.compiler.operators.parts.epilogue import RoundingShift
-from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.passes.read_carried_first import read_carried_first
 
 EXTENDED = PRESETS["tiny-extended"]

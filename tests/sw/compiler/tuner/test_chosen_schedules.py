@@ -15,10 +15,13 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler.operators import dense
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    PerChannelScale,
+    RoundingShift,
+)
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, cost
 from amaranth_vta.sw.compiler.operators.dense import Dense
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 from amaranth_vta.sw.compiler.tuner.workload import Workload, choose

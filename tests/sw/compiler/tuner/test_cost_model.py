@@ -13,11 +13,14 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    PerChannelScale,
+    RoundingShift,
+)
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.cost import estimated
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.dense import estimated as estimated_dense
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.tuner import cost_model as model
 from amaranth_vta.sw.compiler.tuner.cost_model import BufferCopies, Pipeline
 from amaranth_vta.sw.compiler.tuner.workload import choose

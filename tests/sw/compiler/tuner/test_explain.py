@@ -10,6 +10,8 @@ import amaranth_vta as vta
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import RoundingShift
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.concatenate import Concatenate
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense
@@ -17,8 +19,6 @@ from amaranth_vta.sw.compiler.operators.elementwise import Elementwise
 from amaranth_vta.sw.compiler.operators.gather_tiles import AffinePiece, GatherTiles, SourcePart
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import RoundingShift
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.permute import Permute
 from amaranth_vta.sw.compiler.operators.select_channels import SelectChannels
 from amaranth_vta.sw.compiler.operators.transposed_conv2d import TransposedConv2d

@@ -15,8 +15,8 @@ import numpy as np
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
+from amaranth_vta.sw.compiler.graph.channel_scales import channel_parameters
 from amaranth_vta.sw.compiler.graph.integer_sums import range_of_sums, scale_of_results
-from amaranth_vta.sw.compiler.graph.layers.parts.channel_scales import possible_parameters
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
@@ -127,7 +127,7 @@ def _missing(product: _Constants) -> list[int]:
     bias = product.bias.astype(np.int64)
     least, most = range_of_sums(weights, low, high, bias)
     bounds = (int(product.y_zero) - offset(product.y_zero.dtype), -128, 127)
-    return possible_parameters(bias, scale, bounds, least, most)[1]
+    return channel_parameters(bias, scale, bounds, least, most)[1]
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
-from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import MakeFunction, where_it_fits
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import (
+    MakeFunction,
+    where_it_fits,
+)
+from amaranth_vta.sw.compiler.graph.layers.support.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
-from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
-from amaranth_vta.sw.compiler.operators.parts.residual import Addition
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import reads_what_it_stores
+from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.network.tile_layout import Image

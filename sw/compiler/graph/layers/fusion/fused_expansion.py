@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, Unsupported
-from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import where_it_fits
-from amaranth_vta.sw.compiler.graph.layers.parts.products import ConstantProduct, QuantizedProduct
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer, Unsupported
+from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import where_it_fits
+from amaranth_vta.sw.compiler.graph.layers.support.products import ConstantProduct, QuantizedProduct
+from amaranth_vta.sw.compiler.graph.layers.support.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
-from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import where_it_fits
-from amaranth_vta.sw.compiler.graph.layers.parts.products import ConstantProduct
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import where_it_fits
+from amaranth_vta.sw.compiler.graph.layers.support.products import ConstantProduct
+from amaranth_vta.sw.compiler.graph.layers.support.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
 from amaranth_vta.sw.compiler.operators.inverted_residual import (

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.hw.isa import TABLE_BYTES
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
-from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import where_it_fits
-from amaranth_vta.sw.compiler.graph.layers.parts.one_tensor import OneTensor
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Range, Tensors
-from amaranth_vta.sw.compiler.operators.parts.steps import LookupTable, PerChannelLine
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import where_it_fits
+from amaranth_vta.sw.compiler.graph.layers.support.one_tensor import OneTensor
+from amaranth_vta.sw.compiler.graph.layers.support.tensors import Range, Tensors
+from amaranth_vta.sw.compiler.operators.building_blocks.steps import LookupTable, PerChannelLine
 from amaranth_vta.sw.compiler.tuner.cost_model import bus_cycles
 from amaranth_vta.sw.compiler.tuner.workload import Workload, choose
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes

@@ -51,7 +51,7 @@ def test_weights_under_unsigned_data_are_moved_with_their_zero_point(qdq: Make) 
     assert_equal(graph, network)
 
 
-def test_weights_of_a_contributed_gemm_are_moved_likewise(qdq: Make) -> None:
+def test_weights_of_qgemm_are_moved_likewise(qdq: Make) -> None:
     """ONNX Runtime's QGemm saturates as well on processors without VNNI."""
     graph = qdq((3, 12), np.uint8).quantize(2**-5, 128)
     weights = graph.constant(graph.rng.integers(-64, 64, (12, 9)), np.int8)

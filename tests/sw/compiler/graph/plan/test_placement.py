@@ -13,7 +13,7 @@ import pytest
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer import HostNode, Layer
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
 from amaranth_vta.sw.compiler.graph.plan.placement import place
 from amaranth_vta.sw.runtime.network.model_error import ModelError

@@ -7,7 +7,7 @@ from typing import Any
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
 from amaranth_vta.sw.compiler.graph.plan.placement import place
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization, WholeSums
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization, WholeSums
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Array, Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor

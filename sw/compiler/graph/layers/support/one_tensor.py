@@ -16,7 +16,7 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, pa
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import Array
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sw.compiler.graph.layers.parts.tiled_constants import (
+from amaranth_vta.sw.compiler.graph.layers.support.tiled_constants import (
     input_layout,
     output_layout,
     pack_bias,

@@ -10,8 +10,8 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.session import Session
-from amaranth_vta.sw.compiler.graph.layers.parts.choose_packing import best_packing
-from amaranth_vta.sw.compiler.graph.layers.parts.tiled_constants import input_layout
+from amaranth_vta.sw.compiler.graph.layers.support.choose_packing import best_packing
+from amaranth_vta.sw.compiler.graph.layers.support.tiled_constants import input_layout
 from amaranth_vta.sw.runtime.network.packing import Window
 
 PYNQ = PRESETS["pynq"]

@@ -15,11 +15,11 @@ from amaranth_vta.sw.compiler.operators.transposed_conv2d import TransposedConv2
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from amaranth_vta.sw.runtime.network.tile_layout import Array, Image, tiles
 
-from .parts.layer import Layer, Unsupported
-from .parts.products import QuantizedProduct
-from .parts.sums import constants_of
-from .parts.tensors import Tensors
-from .parts.tiled_constants import pack_bias, pack_weights
+from .support.layer import Layer, Unsupported
+from .support.products import QuantizedProduct
+from .support.sums import constants_of
+from .support.tensors import Tensors
+from .support.tiled_constants import pack_bias, pack_weights
 
 
 @dataclass(frozen=True)

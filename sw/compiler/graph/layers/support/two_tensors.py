@@ -9,7 +9,7 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import Array
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.tile_layout import offset

@@ -17,9 +17,13 @@ import numpy.typing as npt
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.operators.parts.exact import BYTE, line_constants
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoint, NotExact
-from amaranth_vta.sw.compiler.operators.parts.steps import LINE_FACTOR
+from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import BYTE, line_constants
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import (
+    Array,
+    FixedPoint,
+    NotExact,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.steps import LINE_FACTOR
 
 from .layer import Unsupported
 

@@ -15,8 +15,8 @@ from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 
-from .parts.layer import Layer, Unsupported
-from .parts.tensors import Tensors
+from .support.layer import Layer, Unsupported
+from .support.tensors import Tensors
 
 Shape = tuple[int, ...]
 # Operators that read integers on the machine, besides products and operators of com.microsoft.

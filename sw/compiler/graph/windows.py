@@ -6,8 +6,6 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 
-from .layer import Unsupported
-
 
 def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
     """The window of a convolution or pooling, by pads or auto_pad. Padding at the end extends
@@ -31,11 +29,3 @@ def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Win
         (dilations[0], dilations[1]),
         (pads[0], pads[1], pads[2], pads[3]),
     )
-
-
-def fitting_window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
-    """The `window`. Raises `Unsupported` unless all windows lie within the padded image."""
-    moved = window(node, image, out, kernel)
-    if moved.size(image[2:]) != out[2:]:
-        raise Unsupported("its last windows reach beyond the padding")
-    return moved

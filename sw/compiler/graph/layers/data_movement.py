@@ -18,17 +18,17 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
 from amaranth_vta.sw.runtime.network.tile_layout import tiles
 
-from .parts.layer import Layer, Unsupported
-from .parts.tensors import Tensors
-from .rearranging import rearrangement
-from .selecting import (
+from .channel_selection import (
     chooses_channels,
     chosen_channels,
     chosen_numbers,
     concatenation,
     is_of_chosen,
 )
-from .transposing import transposition
+from .rearrangement import rearrangement
+from .support.layer import Layer, Unsupported
+from .support.tensors import Tensors
+from .transposition import transposition
 
 # Operators, besides channel selections, that do not move pixels.
 _OF_CHANNELS = frozenset({"Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.te.requantization import float32_steps
 
-from .layer import Unsupported
-
 Integers = npt.NDArray[np.int64]
 # The largest integer scale of REQUANTIZE.
 _MOST = int(te.SCALE_END) - 1
@@ -28,31 +26,15 @@ def channel_parameters(
     bounds: tuple[int, int, int],
     least: Integers,
     most: Integers,
-) -> npt.NDArray[np.int32]:
+) -> tuple[npt.NDArray[np.int32], list[int]]:
     """Parameters int32 (channels, 4), as `te.requantization_parameters`, for which REQUANTIZE
     equals clip(rint(float32(float32(sum) · scale)) + zero_point, low, high) for all sums from
     ``least`` to ``most``, bias included.
 
     All arrays are (channels,); ``bounds`` are zero point, low and high. Sums beyond 32 bits wrap
-    around, as in ONNX Runtime. Raises `Unsupported` if no parameters are found for a channel.
+    around, as in ONNX Runtime. The second result lists the channels for which no parameters are
+    found.
     """
-    parameters, missing = possible_parameters(bias, scale, bounds, least, most)
-    for channel in missing:
-        raise Unsupported(
-            f"REQUANTIZE by the scale {scale[channel]:.6g} of channel {channel} differs "
-            f"from float32 for sums from {least[channel]:,} to {most[channel]:,}"
-        )
-    return parameters
-
-
-def possible_parameters(
-    bias: Integers,
-    scale: npt.NDArray[np.float32],
-    bounds: tuple[int, int, int],
-    least: Integers,
-    most: Integers,
-) -> tuple[npt.NDArray[np.int32], list[int]]:
-    """The parameters of `channel_parameters`, and the channels for which none are found."""
     first, last = _wrapped(least), _wrapped(most)
     # Some of the sums wrap around and others do not, or their range exceeds 32 bits.
     parted = (first > last) | (most - least > _GREATEST - _LEAST)

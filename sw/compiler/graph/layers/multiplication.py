@@ -6,15 +6,19 @@ from math import prod
 
 from amaranth_vta.sw.compiler.graph.canonical.quantization import quantized_after
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.parts.exact import product_constants
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import product_constants
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import (
+    Array,
+    NotExact,
+    Quantized,
+)
 from amaranth_vta.sw.compiler.operators.scaled_product import ScaledProduct, scaled_product
 
-from .functions import of_one_source
-from .parts.layer import Layer, Unsupported
-from .parts.scales import dequantized, quantized
-from .parts.tensors import Tensors
-from .parts.two_tensors import all_results
+from .support.layer import Layer, Unsupported
+from .support.scales import dequantized, quantized
+from .support.tensors import Tensors
+from .support.two_tensors import all_results
+from .unary_functions import of_one_source
 
 
 def multiplication(node: Node, tensors: Tensors) -> Layer:

@@ -13,9 +13,9 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.index_maps import is_mover
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
-from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.scaled_product import ScaledProduct
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset

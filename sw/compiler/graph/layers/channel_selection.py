@@ -9,8 +9,8 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
-from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.select_channels import (
     Band,
     SelectChannels,
@@ -21,8 +21,8 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .parts.layer import Layer, Unsupported
-from .parts.tensors import Tensors
+from .support.layer import Layer, Unsupported
+from .support.tensors import Tensors
 
 # A tensor and the index of one of its channels.
 Channel = tuple[str, int]

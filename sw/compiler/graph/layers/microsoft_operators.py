@@ -8,19 +8,19 @@ from math import prod
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Quantized
+from amaranth_vta.sw.compiler.graph.windows import window
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import Quantized
 
 from .addition import addition_layer
-from .functions import function_layer, of_one_source
-from .gating import multiplication_layer
 from .matrix_product import matrix_product
-from .parts.layer import Layer, Unsupported
-from .parts.one_tensor import OneTensor
-from .parts.products import QuantizedProduct
-from .parts.tensors import Tensors
-from .parts.two_tensors import all_results
-from .parts.windows import window
+from .multiplication import multiplication_layer
 from .pooling import average_pool
+from .support.layer import Layer, Unsupported
+from .support.one_tensor import OneTensor
+from .support.products import QuantizedProduct
+from .support.tensors import Tensors
+from .support.two_tensors import all_results
+from .unary_functions import function_layer, of_one_source
 
 DOMAIN = "com.microsoft"
 

@@ -13,6 +13,7 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.tile_movement import MoveKnobs
 from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
 from amaranth_vta.sw.compiler.operators.gather_tiles import (
     AffinePiece,
@@ -20,7 +21,6 @@ from amaranth_vta.sw.compiler.operators.gather_tiles import (
     SourcePart,
     gather_tiles,
 )
-from amaranth_vta.sw.compiler.operators.parts.tile_moves import MoveKnobs
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.operators.select_channels import (
     SelectChannels,

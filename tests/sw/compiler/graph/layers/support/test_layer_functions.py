@@ -17,8 +17,8 @@ from amaranth_vta.sw.compiler.graph.layers.fusion import (
     fused_expansion,
     fused_projection,
 )
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
-from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import LayerFunctions
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import LayerFunctions
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.inverted_residual import inverted_residual
 from amaranth_vta.sw.compiler.tuner import workload

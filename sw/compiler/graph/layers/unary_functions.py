@@ -8,6 +8,9 @@ from math import prod
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import Array
+from amaranth_vta.sw.compiler.operators.building_blocks.steps import LookupTable, PerChannelLine
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
@@ -16,9 +19,6 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouping,
 )
 from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup, lookup
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
-from amaranth_vta.sw.compiler.operators.parts.steps import LookupTable, PerChannelLine
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.factors import as_terms, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
@@ -26,11 +26,11 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .fusion.fused_step import fused_step
-from .parts.layer import Layer, Unsupported
-from .parts.lines import channel_lines, line, step_lines
-from .parts.one_tensor import OneTensor, before, named, results
-from .parts.tensors import Tensors
-from .parts.tiled_constants import pack_bias
+from .support.layer import Layer, Unsupported
+from .support.lines import channel_lines, line, step_lines
+from .support.one_tensor import OneTensor, before, named, results
+from .support.tensors import Tensors
+from .support.tiled_constants import pack_bias
 
 
 def function_layer(function: OneTensor, tensors: Tensors) -> Layer:

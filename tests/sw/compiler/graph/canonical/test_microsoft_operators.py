@@ -16,7 +16,7 @@ Make = Callable[..., Any]
 BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 
 
-def contributed(graph: Any, operator: str, inputs: list[str], **attributes: Any) -> Any:
+def microsoft(graph: Any, operator: str, inputs: list[str], **attributes: Any) -> Any:
     """Append an operator on integers to a graph, and a DequantizeLinear of its result."""
     graph.nodes.append(
         helper.make_node(operator, inputs, ["made"], domain="com.microsoft", **attributes)
@@ -47,7 +47,7 @@ def test_a_concatenation_brings_its_operands_to_one_scale(qdq: Make, dtype: Any)
     scales = [graph.constant(value, np.float32) for value in (2**-4, 2**-5, 2**-3)]
     zeros = [graph.constant(middle + value, dtype) for value in (1, 0, 3)]
     inputs = [scales[0], zeros[0], first, scales[1], zeros[1], graph.value, scales[2], zeros[2]]
-    contributed(graph, "QLinearConcat", inputs, axis=1)
+    microsoft(graph, "QLinearConcat", inputs, axis=1)
     graph.scale = 2**-4
     operators = checked(graph.dequantize(middle + 1))
     # Fused with the convolution, by a table.
@@ -84,6 +84,6 @@ def test_an_average_of_integers_is_one_between_quantizations(
     scale, zero = graph.constant(2**-5, np.float32), graph.constant(middle, dtype)
     out = [graph.constant(2**-6, np.float32), graph.constant(middle + 2 + odd, dtype)]
     pool = {"kernel_shape": [2, 4], "strides": [2, 1]}
-    contributed(graph, "QLinearAveragePool", [graph.value, scale, zero, *out], **pool)
+    microsoft(graph, "QLinearAveragePool", [graph.value, scale, zero, *out], **pool)
     graph.scale = 2**-6
     assert checked(graph.dequantize(middle + 2 + odd)) == ([] if odd else ["QLinearConv"])

@@ -28,10 +28,10 @@ from amaranth_vta.sw.compiler.operators.select_channels import (
 from amaranth_vta.sw.runtime.network.tile_layout import Array, Image, offset, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
-from .parts.layer import Layer, Unsupported
-from .parts.tensors import Range, Tensors
-from .parts.tile_maps import TileMap, gathered
-from .selecting import require_selection, selection
+from .channel_selection import require_selection, selection
+from .support.layer import Layer, Unsupported
+from .support.tensors import Range, Tensors
+from .support.tile_maps import TileMap, gathered
 
 FindFunction = Callable[[], Function]
 # Operators that enlarge tensors run on the machine even if the host writes their operands.

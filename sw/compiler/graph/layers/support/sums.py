@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.graph.channel_scales import channel_parameters
 from amaranth_vta.sw.compiler.graph.integer_sums import (
     Integers,
     along_channels,
@@ -31,7 +32,7 @@ from amaranth_vta.sw.compiler.graph.integer_sums import (
 )
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
-from amaranth_vta.sw.compiler.operators.parts.epilogue import (
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     PerChannelScale,
     Requantization,
     RoundingShift,
@@ -40,7 +41,6 @@ from amaranth_vta.sw.compiler.operators.parts.epilogue import (
 from amaranth_vta.sw.runtime.network.tile_layout import tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 
-from .channel_scales import channel_parameters
 from .layer import Unsupported
 from .tensors import Range, Tensors
 from .tiled_constants import pack_bias, terms_of
@@ -163,7 +163,14 @@ def constants_of(sums: RequantizedSums, config: Config) -> tuple[Requantization,
         if config.acc_width < _INT32:
             _require_no_overflow(sums.least, sums.most, config)
         bounds = (sums.zero_point, sums.low, sums.high)
-        parameters = channel_parameters(sums.bias, sums.scale, bounds, sums.least, sums.most)
+        parameters, missing = channel_parameters(
+            sums.bias, sums.scale, bounds, sums.least, sums.most
+        )
+        for channel in missing:
+            raise Unsupported(
+                f"REQUANTIZE by the scale {sums.scale[channel]:.6g} of channel {channel} differs "
+                f"from float32 for sums from {sums.least[channel]:,} to {sums.most[channel]:,}"
+            )
         return PerChannelScale(), parameters.astype(np.int64)
     shift = _shift(sums)
     how = RoundingShift(shift, sums.low, sums.high)

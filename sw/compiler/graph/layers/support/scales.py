@@ -8,7 +8,7 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
 )
 from amaranth_vta.sw.compiler.graph.canonical.why_float import moved_too_far, why_in_float
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Quantized
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import Quantized
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .layer import Unsupported
