@@ -44,12 +44,15 @@ class RowSums:
         ``operand`` returns the input that the product at an index, without ``outputs`` and
         BLOCK_OUT, multiplies at a place on ``axes``.
         """
-        extents = [axis.extent for axis in axes]
+        extents = [axis.interval[1] + 1 for axis in axes]
+        own = tuple(
+            te.reduce_axis((0, extent), axis.name)
+            for extent, axis in zip(extents, axes, strict=True)
+        )
         weights = te.placeholder(
             (*extents[:-1], env.BLOCK_OUT, extents[-1]), "row_weights", env.wgt_dtype
         )
         buffer = te.compute(weights.shape, lambda *i: weights(*i), "row_weights_buf")
-        own = tuple(te.reduce_axis((0, axis.extent), axis.name) for axis in axes)
 
         def weighted(*i: Expr) -> Expr:
             weight = buffer(*own[:-1], i[-1], own[-1]).astype(env.acc_dtype)
