@@ -107,8 +107,15 @@ def test_a_concatenation_of_scales(qdq: Make, dtype: Any, channels: tuple[int, .
         parts.append(graph.qdq(0.9 if number < 2 else 1.1, zero).value)
     graph.value = parts[0]
     graph.node("Concat", *parts[1:], axis=1).qdq(0.9, zero)
-    assert_placed(graph, ["QLinearConv"] * 4 + ["QuantizeLinear", "Concat"], NO_TABLES)
-    assert_placed(graph, ["QLinearConv"] * 3 + ["QLinearConv+QuantizeLinear", "Concat"])
+    fused = "QLinearConv+QuantizeLinear"
+    for *others, last, config in (
+        (*["QLinearConv"] * 4, "QuantizeLinear", NO_TABLES),
+        (*["QLinearConv"] * 3, fused, TABLES),
+    ):
+        in_place = channels == (4, 4, 4)
+        assert_placed(
+            graph, [*others, *([f"{last}+Concat"] if in_place else [last, "Concat"])], config
+        )
 
 
 @BOTH
