@@ -92,13 +92,12 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
     vectors = c.batch * c.outputs * c.output_height * c.output_width / tiles
     added = c.addition is not None
-    pixels, pooled = vectors, 0
+    pixels = vectors
     if c.pooling is not None:
         pixels = knobs.outputs * c.image_rows(knobs.rows) * c.image_columns(knobs.columns)
-        pooled = c.pooling.operations
     gemm = pixels * (c.products + knobs.resets(c, config) + added) / steps
     gemm = gemm + pixels / knobs.outputs * c.sum_products
-    alu = pixels * c.operations + vectors * pooled
+    alu = pixels * c.operations + vectors * c.pooled_operations
     stored = vectors * c.requantize.parts * config.out.element_bytes
     store = bus_cycles(config, 1, stored)
     image = bus_cycles(

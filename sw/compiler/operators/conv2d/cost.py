@@ -124,8 +124,8 @@ class _Tiles:
             # The WaitForAlu that `mark_independent` inserts before each epilogue.
             waited = pipeline.reset(0, [alu]) if knobs.in_turn and alu is not None else None
             alu = pipeline.alu(vectors, [gemm, waited], c.operations)
-            if c.pooling is not None:
-                alu = pipeline.alu(nest.vectors * c.pooling.operations, [alu])
+            if c.pooled_operations:
+                alu = pipeline.alu(nest.vectors * c.pooled_operations, [alu])
             stores.append(self._store(nest, alu))
             yield
 

@@ -98,7 +98,19 @@ class Conv2dSizes(SlidingWindow):
     @property
     def operations(self) -> int:
         """ALU micro-ops per vector of results before pooling."""
-        return self.requantize.operations + self.row_sums
+        return self.requantize.operations * (not self.pools_sums) + self.row_sums
+
+    @property
+    def pools_sums(self) -> bool:
+        """Whether a pooling precedes the requantization."""
+        return self.pooling is not None and self.requantize.follows_maxima
+
+    @property
+    def pooled_operations(self) -> int:
+        """ALU micro-ops per vector of maxima."""
+        if self.pooling is None:
+            return 0
+        return self.pooling.operations + self.requantize.operations * self.pools_sums
 
     @property
     def row_step(self) -> int:
@@ -207,7 +219,10 @@ class Conv2dKnobs:
         weights = self.outputs * self.inputs * self.kernel_rows * c.weights_per_row
         vectors = self.outputs * self.rows * self.columns
         pixels = self.outputs * c.held_rows(self.rows) * c.image_columns(self.columns)
-        results = c.requantize.accumulators * pixels + vectors * (c.pooling is not None)
+        if c.pools_sums:
+            results = pixels + c.requantize.accumulators * vectors
+        else:
+            results = c.requantize.accumulators * pixels + vectors * (c.pooling is not None)
         if c.row_sums:
             results = results + pixels // self.outputs
         if c.pooling is not None and c.pooling.carries:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import epilogue
-from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.building_blocks.product import (
     Product,
     of_term,
@@ -59,7 +58,7 @@ def _carry(s: te.Schedule, product: Product, column: IterVar, knobs: Conv2dKnobs
     results = (product.total, *product.epilogue.stages)
     for tensor in (product.x_buf, *results):
         s[tensor].store_at(column)
-    carried = results[: -len(Pooling.STAGES)]
+    carried = (product.total, *product.epilogue.carried)
     for tensor in carried:
         s[tensor].carry(tensor.op.axis[2])
     # Two tiles read its last row while GEMM computes the next one.
