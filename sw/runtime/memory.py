@@ -144,14 +144,13 @@ class Buffer:
         return device.read(self.address + offset, size).view(dtype).reshape(shape)
 
     def part(self, offset: int, size: int, name: str) -> Buffer:
-        """A view of ``size`` bytes at ``offset``, which must be a multiple of the buffer alignment.
-        Valid until the whole buffer is freed. Raises the errors of `write`.
+        """A view of ``size`` bytes at ``offset``, valid until the whole buffer is freed. Only
+        memories whose elements divide ``offset`` can load or store it. Raises the errors of
+        `write`.
         """
         self._device()
         self._check("take", offset, size)
         assert self._memory is not None
-        if offset % self._memory.alignment:
-            raise ValueError(f"{name} would begin at byte {offset:,} of {self.name}, unaligned")
         return Buffer(self._memory, self.address + offset, size, name, self.whole)
 
     def free(self) -> None:

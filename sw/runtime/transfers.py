@@ -80,6 +80,11 @@ class TransferredMemory:
         """Rows that begin at an element of ``buffer``. Raises `CommandError` if they exceed the
         buffer, or if instructions cannot address them.
         """
+        if buffer.address % self.element_bytes:
+            raise CommandError(
+                f"{buffer.name} lies at {buffer.address:#x}, no multiple of the "
+                f"{self.element_bytes} bytes of a {self.name} element"
+            )
         rows = MemoryRows(
             buffer.address // self.element_bytes + element_offset, x_size, y_size, x_stride
         )

@@ -48,7 +48,7 @@ def test_the_facts_are_per_run_and_in_time(session: vta.Session) -> None:
     assert share in found["cycles"]
     assert found[
         "time"
-    ] == f"{per_run / 1e5:.3g} ms per run at 100 MHz, {per_run / 2e5:.3g} ms " + ("per image")
+    ] == f"{per_run / 1e5:#.3g} ms per run at 100 MHz, {per_run / 2e5:#.3g} ms " + ("per image")
 
 
 def test_the_facts_name_the_command_the_version_and_the_date(session: vta.Session) -> None:

@@ -1,5 +1,5 @@
 """Random graphs of fused layers, in one launch: convolutions with additions and poolings, and
-inverted residuals."""
+inverted residuals. The weights of every third graph have zero points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ def fused_graph(seed: int) -> QuantizedNetwork:
     choose = random.Random(seed)
     shape = (choose.randint(1, 9), choose.randint(6, 9), choose.randint(6, 9))
     network = QuantizedNetwork(
-        seed, choose.choice(["qdq", "qoperator"]), choose.choice([np.int8, np.uint8]), shape
+        seed,
+        choose.choice(["qdq", "qoperator"]),
+        choose.choice([np.int8, np.uint8]),
+        shape,
+        asymmetric=seed % 3 == 0,
     )
     for _ in range(choose.randint(1, 2)):
         stride = 2 if min(network.shape[2:]) > 7 and choose.random() < 0.3 else 1

@@ -32,7 +32,8 @@ class QuantizedNetwork:
     ``form`` is ``qdq`` or ``qoperator``; ``dtype`` is the type of all activations. With ``steady``,
     weights are scaled so that activations keep their magnitude from layer to layer, as deep
     networks need. With ``moved``, operators between DequantizeLinear and the product move weights;
-    with ``small``, weights have four bits. Both require the form ``qdq``.
+    with ``small``, weights have four bits. Both require the form ``qdq``. With ``asymmetric``, most
+    weights have zero points off the middle of their range, all of which they use.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class QuantizedNetwork:
         steady: bool = False,
         moved: bool = False,
         small: bool = False,
+        asymmetric: bool = False,
     ) -> None:
         self._steady, self._small = steady, small
-        # A separate generator keeps networks without moves unchanged.
+        # Separate generators keep networks without moves and zero points unchanged.
         self._moves = random.Random(seed) if moved else None
+        self._zeros = np.random.default_rng(seed) if asymmetric else None
         self.choose = random.Random(seed)
         self.numbers = np.random.default_rng(seed)
         self.form, self.dtype = form, np.dtype(dtype)
@@ -100,6 +103,13 @@ class QuantizedNetwork:
             dtype = ml_dtypes.uint4 if unsigned else ml_dtypes.int4
             signed, scale, middle = signed // 16, scale * 16, 8
         zero = np.full(scale.shape, middle if unsigned else 0, dtype)
+        if self._zeros is not None and self._zeros.random() < 0.8:
+            moved = self._zeros.integers(-50, 50, scale.shape)
+            zero = (zero + moved).astype(dtype)
+            # From -128 to 127 with the zero point subtracted from both.
+            moved = moved.reshape(*moved.shape, *[1] * (signed.ndim - moved.ndim))
+            signed = np.where(signed < 0, signed * (128 + moved), signed * (127 - moved)) // 127
+            signed = (signed + moved).clip(-128, 127)
         bias = self.numbers.integers(-4000, 4000, outputs).astype(np.int32)
         weights = (signed + middle if unsigned else signed).astype(dtype)
         self.deviation *= 73 * scale.mean() * np.prod(shape) ** 0.5

@@ -39,7 +39,8 @@ class _Chain:
         self.graph.qdq(scale, int(np.clip(zero, -128, 127)) + self.middle)
 
     def product(self, outputs: int) -> None:
-        weights = self.graph.weights(self.channels, outputs, scale=0.02)
+        zero = self.choose.choice([0, self.choose.randint(-80, 80)])
+        weights = self.graph.weights(self.channels, outputs, scale=0.02, zero=zero)
         self.graph.node("MatMul", weights)
         self.deviation *= 1.15 * sqrt(self.channels)
         self.channels = outputs

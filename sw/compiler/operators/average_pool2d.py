@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from amaranth_vta.hw.config import Config
@@ -12,12 +13,14 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES
 from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.fixed_point import FixedPoint
+from .building_blocks.identity import identity_operand, multiplied, reads_what_it_stores
 from .building_blocks.window import SlidingWindow, padded
 
 
@@ -46,6 +49,10 @@ class AveragePool2d(SlidingWindow):
     def scheduled(self, env: Environment, knobs: AveragePool2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
 
+    def by_gemm(self, env: Environment) -> bool:
+        """Whether GEMM adds the pixels: input and output tiles are the same, and there are sums."""
+        return reads_what_it_stores(env) and self.kernel != (1, 1)
+
     def considered(self, config: Config) -> Choice[AveragePool2dKnobs]:
         return Choice.by_formula(candidates(self, config))
 
@@ -53,7 +60,7 @@ class AveragePool2d(SlidingWindow):
 @dataclass(frozen=True)
 class AveragePool2dKnobs:
     """The output tile that is computed at a time, and the part of the kernel whose pixels are
-    loaded and added at a time.
+    loaded and added at a time. Where GEMM adds pixels, the next part is prefetched.
     """
 
     channels: int
@@ -69,7 +76,8 @@ def average_pool2d(
     knobs: AveragePool2dKnobs | None = None,
     name: str = "average_pool2d",
 ) -> Function:
-    """Build a function of input, parameters if the constants have any, and output.
+    """Build a function of input, `identity_weights` if GEMM adds pixels, parameters if the
+    constants have any, and output.
 
     Input is (batch, channels, height, width, BATCH, BLOCK_OUT), output is (batch, channels, output
     height, output width, BATCH, BLOCK_OUT), both out_dtype. Parameters are `FixedPoint.parameters`
@@ -86,7 +94,6 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
     tail = (env.BATCH, env.BLOCK_OUT)
     x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
     image = padded(x, p.pads, p.pad_value, "padded")
-    x_buf = te.compute(image.shape, lambda *i: image(*i).astype(env.acc_dtype), "x_buf")
     count = p.constants.parameter_count
     each = (p.output_height, p.output_width, REQUANTIZE_PARAMETERS)
     shape = (*(each if p.by_result else (count or 1,)), *tail)
@@ -99,18 +106,22 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
         return constants_buf(number, *i[-2:])
 
     dy, dx = te.reduce_axis((0, p.kernel[0]), "dy"), te.reduce_axis((0, p.kernel[1]), "dx")
-    pool = te.compute(
-        (p.batch, p.channels, p.output_height, p.output_width, *tail),
-        lambda n, c, h, w, b, k: te.sum(
-            x_buf[n, c, h * p.strides[0] + dy, w * p.strides[1] + dx, b, k], axis=[dy, dx]
-        ),
-        "pool",
-    )
+
+    def pixel(image: Tensor, n: Expr, c: Expr, h: Expr, w: Expr, b: Expr, k: Expr) -> Expr:
+        return image(n, c, h * p.strides[0] + dy, w * p.strides[1] + dx, b, k)
+
+    shape = (p.batch, p.channels, p.output_height, p.output_width, *tail)
+    identity = identity_operand(env) if p.by_gemm(env) else None
+    if identity is not None:
+        x_buf = image
+        pool = multiplied(shape, partial(pixel, image), identity[1], "pool", env, [dy, dx])
+    else:
+        x_buf = te.compute(image.shape, lambda *i: image(*i).astype(env.acc_dtype), "x_buf")
+        pool = te.compute(shape, lambda *i: te.sum(pixel(x_buf, *i), axis=[dy, dx]), "pool")
     stages = p.constants.stages([pool], parameter, env)
     y = te.compute(pool.shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "y")
 
     s = te.create_schedule(y.op)
-    s[image].compute_inline()
     n, c, h, w, b, k = s[y].op.axis
     (co, ci), (ho, hi), (wo, wi) = (
         s[y].split(axis, factor)
@@ -131,23 +142,32 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
         if p.by_result:
             s[constants_buf].compute_at(s[y], wo)
 
-    n, c, h, w, b, k = s[pool].op.axis
+    n, c, h, w, *tile = s[pool].op.axis
     dyo, dyi = s[pool].split(dy, knobs.kernel_rows)
     dxo, dxi = s[pool].split(dx, knobs.kernel_columns)
     # Pixels innermost: consecutive additions use different accumulators, which avoids hazards.
-    s[pool].reorder(dyo, dxo, dyi, dxi, n, c, h, w, b, k)
-    s[pool].pragma(dyi, env.alu)
-    s[x_buf].set_scope(env.acc_scope)
+    s[pool].reorder(dyo, dxo, dyi, dxi, n, c, h, w, *tile)
     s[x_buf].compute_at(s[pool], dxo)
     s[x_buf].pragma(s[x_buf].op.axis[0], env.dma_copy)
-    return s, [x, *([constants] if count else []), y]
+    if identity is not None:
+        s[pool].tensorize(tile[0], env.gemm)
+        s[x_buf].set_scope(env.inp_scope)
+        s[x_buf].double_buffer()
+        s[identity[1]].set_scope(env.wgt_scope)
+        s[identity[1]].pragma(identity[1].op.axis[0], env.dma_copy)
+    else:
+        s[image].compute_inline()
+        s[pool].pragma(dyi, env.alu)
+        s[x_buf].set_scope(env.acc_scope)
+    given = [] if identity is None else [identity[0]]
+    return s, [x, *given, *([constants] if count else []), y]
 
 
 def candidates(
     workload: AveragePool2d, config: Config
 ) -> Iterator[tuple[float, AveragePool2dKnobs]]:
     """Knobs whose tiles fit the scratchpads, with estimated cycles."""
-    p = workload
+    p, by_gemm = workload, workload.by_gemm(Environment(config))
     accumulators = 1 + (p.constants.to_even > 0)
     room = config.acc.depth - (0 if p.by_result else p.constants.parameter_count)
     for channels, rows, columns, kernel_rows, kernel_columns in product(
@@ -161,9 +181,12 @@ def candidates(
         width = p.input_columns(columns, kernel_columns)
         # The second accumulator of a result reuses the storage of its pixels, which are dead by
         # then.
-        taken = rows * columns + max(height * width, (accumulators - 1) * rows * columns)
+        pixels = 0 if by_gemm else height * width
+        taken = rows * columns + max(pixels, (accumulators - 1) * rows * columns)
         held = REQUANTIZE_PARAMETERS * rows * columns if p.by_result else 0
         if channels * taken + held > room:
+            continue
+        if by_gemm and 2 * channels * height * width > config.inp.depth:
             continue
         tiles = (
             p.batch
@@ -173,6 +196,10 @@ def candidates(
         )
         loads = parts(p.kernel[0], kernel_rows) * parts(p.kernel[1], kernel_columns)
         row = width * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
-        cycles = tiles * (loads * (channels * height * row + TILE_CYCLES) + TILE_CYCLES)
+        load = channels * height * row
+        if by_gemm:
+            gemm = channels * rows * columns * kernel_rows * kernel_columns
+            load = max(load, gemm)
+        cycles = tiles * (loads * (load + TILE_CYCLES) + TILE_CYCLES)
         cycles += held * config.acc.element_bytes / config.bus_bytes * tiles * channels / p.channels
         yield cycles, AveragePool2dKnobs(channels, rows, columns, kernel_rows, kernel_columns)

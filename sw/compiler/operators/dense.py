@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -12,7 +12,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.cost_model import (
     ROUND_TRIP_CYCLES,
@@ -138,7 +138,7 @@ def dense(
 
 def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
-    product, rows = expression(d, env)
+    product = expression(d, env)
     y, matmul = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
     oo, no, inner = _tiled(s, d, y, knobs)
@@ -150,8 +150,8 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
             s[tensor].double_buffer()
     if product.epilogue.residual is not None:
         product.epilogue.residual.place(s, y, no, env, (1, 1 + knobs.in_turn))
-    if rows is not None:
-        rows.place(s, y, no, knobs.in_turn, env)
+    if product.rows is not None:
+        product.rows.place(s, y, no, 1 + knobs.in_turn, env)
     product.place_constants(s, None if knobs.in_turn else no, env)
     for tensor in product.epilogue.stages:
         # Rows innermost: the rows of an output tile share parameters.
@@ -167,11 +167,7 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     # If all inputs are loaded at once, weights are stationary while the rows pass.
     at = None if knobs.is_whole(d) else step
     product.place_operands(s, no, oo, at, (knobs.copies, knobs.copies), env)
-    # The other constants before those that a step may add.
-    args = product.args
-    if rows is not None:
-        args.insert(args.index(product.epilogue.constants) + 1, rows.weights)
-    return s, args
+    return s, product.args
 
 
 def _tiled(
@@ -198,8 +194,8 @@ def _tiled(
     return oo, no, [*within, ni][0]
 
 
-def expression(d: Dense, env: Environment) -> tuple[Product, RowSums | None]:
-    """The sum of products for GEMM with its epilogue, and the row sums added to it."""
+def expression(d: Dense, env: Environment) -> Product:
+    """The sum of products for GEMM, the row sums added to it, and its epilogue."""
     acc = env.acc_dtype
     groups = (d.groups,) if d.groups > 1 else ()
     x = te.placeholder((*groups, d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
@@ -214,9 +210,12 @@ def expression(d: Dense, env: Environment) -> tuple[Product, RowSums | None]:
     term = term_axis(d.terms)
     axes = (ko, *term, ki)
 
+    def operand(i: Sequence[Expr], at: Sequence[IterVar]) -> Expr:
+        return x_buf[*i[:-1], at[0], i[-1], at[-1]]
+
     def products(n: Expr, o: Expr, b: Expr, k: Expr, *g: Expr) -> Expr:
         weight = w_buf[*g, o, of_term(ko, d.terms, term), k, ki].astype(acc)
-        return te.sum(x_buf[*g, n, ko, b, ki].astype(acc) * weight, axis=list(axes))
+        return te.sum(operand((*g, n, b), axes).astype(acc) * weight, axis=list(axes))
 
     shape = (*groups, d.rows, d.outputs, env.BATCH, env.BLOCK_OUT)
     # `te.compute` names axes after the parameters of the function.
@@ -224,13 +223,14 @@ def expression(d: Dense, env: Environment) -> tuple[Product, RowSums | None]:
         matmul = te.compute(shape, lambda g, n, o, b, k: products(n, o, b, k, g), "matmul")
     else:
         matmul = te.compute(shape, lambda n, o, b, k: products(n, o, b, k), "matmul")
-    rows = RowSums.added(matmul, x_buf, env) if d.row_sums else None
+    at = len(groups) + 1
+    rows = RowSums.added(matmul, at, operand, axes, env) if d.row_sums else None
     total = rows.total if rows else matmul
     channels = (*groups, d.outputs)
     end = epilogue(
         total, channels, lambda *i: (*i[:-2], i[-1]), d.requantize, env, partial(_output, d, env)
     )
-    return Product(x, w, x_buf, w_buf, axes, matmul, end), rows
+    return Product(x, w, x_buf, w_buf, axes, matmul, end, rows)
 
 
 def _output(d: Dense, env: Environment, last: Tensor) -> Tensor:

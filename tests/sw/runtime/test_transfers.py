@@ -247,6 +247,14 @@ def test_stores_outside_memory_are_refused(fake_device: MakeDevice) -> None:
         runtime.store_buffer_2d(0, buffer, 7, 2, 1, 2)
 
 
+def test_a_part_that_begins_within_an_element_is_refused(fake_device: MakeDevice) -> None:
+    runtime = Runtime(fake_device())
+    buffer = runtime.allocate(64, "data").part(TINY.inp.element_bytes, 32, "part")
+    runtime.load_buffer_2d(buffer, 0, 1, 1, 1, 0, 0, 0, 0, 0, Memory.INP)
+    with pytest.raises(CommandError, match="part lies at 0x4, no multiple of the 16 bytes of a"):
+        runtime.load_buffer_2d(buffer, 0, 1, 1, 1, 0, 0, 0, 0, 0, Memory.WGT)
+
+
 def test_buffers_of_others_and_freed_ones_are_refused(fake_device: MakeDevice) -> None:
     runtime, other = Runtime(fake_device()), Runtime(fake_device())
     foreign, freed = other.allocate(64, "foreign"), runtime.allocate(64, "late")

@@ -69,12 +69,13 @@ def border_average(
     alike = average_workload(product, tensors, moved, image, constants[0].without_parameters())
     workload = replace(alike, by_result=True)
     parameters = np.stack([item.parameters(tensors.env)[1:] for item in constants])[found.chosen]
+    identity = tensors.identity_constant() if workload.by_gemm(tensors.env) else {}
     layer = tensors.layer(
         (*found.nodes, *clip),
         [tensors.source(node.inputs[0], image)],
         out,
         tensors.function(average_pool2d, workload, node),
-        {"factors": pack(parameters, tensors.env.acc_dtype)},
+        identity | {"factors": pack(parameters, tensors.env.acc_dtype)},
         limits,
     )
     return replace(layer, operator="AveragePool")

@@ -30,7 +30,6 @@ from .support.far_taps import View, best_view
 from .support.layer import Layer
 from .support.products import ConstantProduct, QuantizedProduct, WholeProduct
 from .support.tensors import Tensors
-from .support.tiled_constants import pack_weights
 from .support.windows import fitting_window
 from .transposed_convolution import transposed_convolution
 
@@ -94,15 +93,20 @@ def _convolution(
         )
     packed = packing.image(image) if packing else image
     view, workload = best_view(
-        moved, packed, out, lambda view: _workload(product, tensors, view, out), config
+        moved,
+        packed,
+        out,
+        lambda view: product.fastest(_workload(product, tensors, view, out)),
+        config,
     )
-    weights = packing.weights(product.sums.weights) if packing else product.sums.weights
-    packed_weights = pack_weights(view.weights(weights), config)
+    weights, row_weights = product.packed(
+        workload, lambda given: view.weights(packing.weights(given) if packing else given)
+    )
     source = replace(source, packing=packing)
-    fused = fused_projection(product, workload, packed_weights, out, tensors)
+    fused = fused_projection(product, workload, weights, out, tensors)
     if fused is not None:
         return fused
-    return product.layer(tensors, source, out, conv2d, workload, packed_weights)
+    return product.layer(tensors, source, out, conv2d, workload, weights, row_weights=row_weights)
 
 
 def _grouped(

@@ -18,7 +18,6 @@ from .support.products import (
     require_known_zero_points,
 )
 from .support.tensors import Tensors
-from .support.tiled_constants import pack_weights
 
 
 def matrix_product(node: Node, tensors: Tensors) -> Layer:
@@ -52,7 +51,7 @@ def product_layer(product: ConstantProduct, tensors: Tensors, image: Image, out:
     fits = (held[0], prod(held[1:])) == image[:2]
     source = tensors.product_input(node.inputs[0], held if fits else image, fits)
     held = source.image
-    workload = Dense(
+    plain = Dense(
         rows=tiles(held[0], config.batch),
         # The features of a flattened image, in the order of its tiles in memory.
         inputs=tiles(held[1], config.block_in) * held[2] * held[3],
@@ -61,5 +60,6 @@ def product_layer(product: ConstantProduct, tensors: Tensors, image: Image, out:
         terms=product.sums.terms,
         is_first=source.tensor not in tensors.results | tensors.sources,
     )
-    weights = product.sums.weights.reshape(out[1], *held[1:])
-    return product.layer(tensors, source, out, dense, workload, pack_weights(weights, config))
+    workload = product.fastest(plain)
+    weights, row_weights = product.packed(workload, lambda given: given.reshape(-1, *held[1:]))
+    return product.layer(tensors, source, out, dense, workload, weights, row_weights=row_weights)

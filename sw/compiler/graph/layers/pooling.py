@@ -16,7 +16,6 @@ from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
 from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
-from amaranth_vta.sw.runtime.scalars import pack
 
 from .fusion.fused_expansion import fused_average
 from .support.layer import Layer, Unsupported
@@ -147,13 +146,13 @@ def average_pool(
     fused = fused_average(product, workload, out, tensors)
     if fused is not None:
         return fused
-    parameters = constants.parameters(tensors.env)
+    identity = tensors.identity_constant() if workload.by_gemm(tensors.env) else {}
     return tensors.layer(
         product.nodes,
         [tensors.source(node.inputs[0], image)],
         out,
         tensors.function(average_pool2d, workload, node),
-        {"factors": pack(parameters, tensors.env.acc_dtype)} if len(parameters) else {},
+        identity | tensors.factors(constants),
         (total.low, total.high),
     )
 

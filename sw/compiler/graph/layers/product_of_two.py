@@ -11,12 +11,10 @@ from math import prod
 
 import numpy as np
 
-from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization, WholeSums
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
-from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
@@ -26,6 +24,7 @@ from .support.products import in_parts
 from .support.sums import RequantizedSums, constants_of, float32_scale, whole_sums
 from .support.tensors import INT8_RANGE, Tensors
 from .support.tiled_constants import pack_weights
+from .support.weight_terms import fastest, shared_part
 
 
 def product_of_two(node: Node, tensors: Tensors) -> Layer:
@@ -56,7 +55,7 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
         terms=terms_between(-128 - zero, 127 - zero),
         groups=groups,
     )
-    workload = _cheapest(plain, zero, config)
+    workload = fastest(plain, shared_part(-128 - zero, 127 - zero), config)
     # The part of the zero point that weights subtract; row sums subtract the rest.
     taken = 0 if workload.row_sums else zero
     weights = FactorWeights(taken, workload.terms, config.block_out)
@@ -80,15 +79,6 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     layer = replace(layer, constants=row_weights | layer.constants)
     tensors.products[layer.result.tensor] = layer, dense, workload
     return layer
-
-
-def _cheapest(plain: Dense, zero: int, config: Config) -> Dense:
-    """Choose the faster of ``plain`` and, if the negated zero point fits int8, the same product
-    with single-term weights and a correction for the zero point by row sums."""
-    if plain.terms == 1 or -zero > INT8_RANGE[1]:
-        return plain
-    other = replace(plain, terms=1, row_sums=True)
-    return min((plain, other), key=lambda workload: choose(workload, config).cycles)
 
 
 def _factors(node: Node) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.join import CannotJoin
 from amaranth_vta.sw.runtime.launches.scratchpad_offsets import OffsetRuntime, ScratchpadOffsets
-from amaranth_vta.sw.runtime.memory import Buffer, buffer_alignment
+from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.network_program import (
     Launch,
@@ -100,7 +100,7 @@ def _record(
     """Record the layers' streams. Buffers with disjoint lifetimes share memory. The network's
     ``known`` constants are packed once, into constant buffers."""
     recorder = Recorder(config)
-    steps, within = concatenate_in_place(steps, buffer_alignment(config))
+    steps, within = concatenate_in_place(steps)
     packed: dict[str, Buffer] = {}
     for step in steps:
         match step:

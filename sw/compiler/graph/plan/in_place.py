@@ -21,13 +21,12 @@ class BufferSlice:
 
 
 def concatenate_in_place(
-    steps: Sequence[PlannedStep], alignment: int
+    steps: Sequence[PlannedStep],
 ) -> tuple[list[PlannedStep], dict[str, BufferSlice]]:
     """Remove layers that only concatenate tensors whose producers can write in place. Returns the
     remaining steps, and where each such tensor lies, by the name of its buffer.
 
-    Tensors that pass between host and machine keep separate buffers, and so do tensors whose offset
-    is not a multiple of ``alignment`` bytes.
+    Tensors that pass between host and machine keep separate buffers.
     """
     makers = {step.result.buffer: at for at, step in enumerate(steps) if isinstance(step, Layer)}
     passed = {step.buffer for step in steps if isinstance(step, ToHost | ToMachine)}
@@ -38,10 +37,8 @@ def concatenate_in_place(
             continue
         names = [source.buffer for source in step.sources]
         *offsets, end = accumulate((source.nbytes for source in step.sources), initial=0)
-        if (
-            end != step.result.nbytes
-            or any(offset % alignment for offset in offsets)
-            or any(name not in makers or name in passed or name in places for name in names)
+        if end != step.result.nbytes or any(
+            name not in makers or name in passed or name in places for name in names
         ):
             continue
         for name, offset in zip(names, offsets, strict=True):

@@ -40,6 +40,8 @@ class Requantization(ABC):
     """
 
     then: tuple[Step, ...] = ()
+    # Whether sums can wrap around.
+    wraps: bool = False
 
     constants_name: ClassVar[str]
     # Number of out_dtype outputs per result.
@@ -97,6 +99,13 @@ class Requantization(ABC):
     def addition(self) -> Addition | None:
         """The addition of another tensor among the steps."""
         return next((step for step in self.then if isinstance(step, Addition)), None)
+
+    @property
+    def follows_maxima(self) -> bool:
+        """Whether maxima are requantized instead of all sums: without wrapping, requantization is
+        monotone.
+        """
+        return not (self.then or self.wraps)
 
     def without_parameters(self) -> Self:
         """The same stages with placeholders for constants that are arguments."""
@@ -234,7 +243,8 @@ class Epilogue:
     """Tensors of an epilogue. ``constants`` is the argument with bias or parameters, and ``buffer``
     its copy in accumulators; ``stages`` lead from the total to ``y``, the output, out_dtype.
     ``args`` are the arguments with constants, ``shared`` the buffers of those that all channels
-    share, except those of ``residual``, the addition among the stages, if any.
+    share, except those of ``residual``, the addition among the stages, if any. Windows of a pooling
+    share the stages ``carried``.
     """
 
     constants: Tensor
@@ -244,6 +254,7 @@ class Epilogue:
     args: list[Tensor]
     shared: list[Tensor]
     residual: Residual | None
+    carried: list[Tensor]
 
 
 def followed_by(workload: Any, step: Step) -> Any | None:
@@ -272,7 +283,8 @@ def epilogue(
     `PerChannelScale` and of the lines behind it are (*channels, `Requantization.constants`, BATCH,
     BLOCK_OUT). `WholeSums.shifts` and the tables and the addition behind ``requantize`` are
     arguments, in order. ``output`` builds ``y`` from the last stage where its shape differs from
-    that of ``total``. A ``pooling`` comes last. ``name`` is a prefix for the names of constants.
+    that of ``total``. A ``pooling`` comes first if the requantization `follows_maxima`, otherwise
+    last. ``name`` is a prefix for the names of constants.
     """
     numbers = (requantize.constants,) if requantize.constants > 1 else ()
     constants = te.placeholder(
@@ -295,7 +307,9 @@ def epilogue(
         shared.append(kept)
         return kept
 
-    stages, used = requantize.stages(total, constant, env), requantize.own_constants
+    pooled = pooling.stages(total, env) if pooling and requantize.follows_maxima else []
+    scaled = requantize.stages(pooled[-1] if pooled else total, constant, env)
+    stages, used = [*pooled, *scaled], requantize.own_constants
     if isinstance(requantize, WholeSums) and requantize.shared:
         stages.append(_parts(stages[-1], share(requantize.shared, "shifts")))
     for step in requantize.then:
@@ -310,14 +324,16 @@ def epilogue(
             residual = Residual(step, value, env)
             args += residual.args
             stages += residual.stages
-    if pooling is not None:
-        stages = [*stages, *pooling.stages(stages[-1], env)]
+    if pooling is not None and not pooled:
+        pooled = [*stages, *pooling.stages(stages[-1], env)]
+        stages = pooled
     last = stages[-1]
     if output is None:
         y = te.compute(last.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
     else:
         y = output(last)
-    return Epilogue(constants, buffer, stages, y, args, shared, residual)
+    carried = pooled[: -len(Pooling.STAGES)]
+    return Epilogue(constants, buffer, stages, y, args, shared, residual, carried)
 
 
 def _parts(value: Tensor, shifts: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 Array = npt.NDArray[Any]
@@ -37,17 +37,22 @@ def identity_operand(env: Environment) -> tuple[Tensor, Tensor]:
 
 
 def multiplied(
-    shape: Sequence[int], source: Callable[..., Expr], w_buf: Tensor, name: str, env: Environment
+    shape: Sequence[int],
+    source: Callable[..., Expr],
+    w_buf: Tensor,
+    name: str,
+    env: Environment,
+    axes: Sequence[IterVar] = (),
 ) -> Tensor:
     """Accumulators of ``shape`` whose element at each index is the input at ``source`` of that
-    index.
+    index, summed over ``axes``.
     """
     k = te.reduce_axis((0, env.BLOCK_IN), "k")
     return te.compute(
         shape,
         lambda *i: te.sum(
             source(*i[:-1], k).astype(env.acc_dtype) * w_buf[0, i[-1], k].astype(env.acc_dtype),
-            axis=k,
+            axis=[*axes, k],
         ),
         name,
     )

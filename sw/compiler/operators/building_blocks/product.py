@@ -11,12 +11,14 @@ from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 from .epilogue import Epilogue
+from .row_sums import RowSums
 
 
 @dataclass(frozen=True)
 class Product:
     """``x`` and ``w`` are the operands, ``x_buf`` and ``w_buf`` their scratchpad buffers; ``total``
-    is the sum of products over ``axes``, the last of which is within tiles.
+    is the sum of products over ``axes``, the last of which is within tiles. The epilogue follows
+    ``rows`` if there are any, else ``total``.
     """
 
     x: Tensor
@@ -26,12 +28,15 @@ class Product:
     axes: tuple[IterVar, ...]
     total: Tensor
     epilogue: Epilogue
+    rows: RowSums | None = None
 
     @property
     def args(self) -> list[Tensor]:
         end = self.epilogue
         added = [] if end.residual is None else [end.residual.x]
-        return [self.x, *added, self.w, *end.args, end.y]
+        constants = end.args[:1] if self.rows is None else [*end.args[:1], self.rows.weights]
+        # The other constants before those that a step may add.
+        return [self.x, *added, self.w, *constants, *end.args[1:], end.y]
 
     def place_results(
         self,
@@ -56,6 +61,8 @@ class Product:
         if self.epilogue.residual is not None:
             added = (added_copies, copies)
             self.epilogue.residual.place(s, self.epilogue.y, at, env, added)
+        if self.rows is not None:
+            self.rows.place(s, self.epilogue.y, at, copies, env)
 
     def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
         """Load bias or parameters at the output axis ``at``, or at the start if None; constants

@@ -63,6 +63,8 @@ def _tilings(c: Conv2dSizes, config: Config) -> dict[str, Array]:
     kept = (weights + (c.addition is not None) <= config.wgt.depth) & (
         whole | fields["weights_outside"]
     )
+    if c.row_sums:
+        kept &= whole & (not c.carries)
     if c.carries:
         kept &= fields["in_turn"] & whole & fields["weights_outside"] & (fields["rows"] == 1)
     return {name: values[kept] for name, values in fields.items()}
@@ -90,12 +92,12 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
     vectors = c.batch * c.outputs * c.output_height * c.output_width / tiles
     added = c.addition is not None
-    pixels, pooled = vectors, 0
+    pixels = vectors
     if c.pooling is not None:
         pixels = knobs.outputs * c.image_rows(knobs.rows) * c.image_columns(knobs.columns)
-        pooled = c.pooling.operations
     gemm = pixels * (c.products + knobs.resets(c, config) + added) / steps
-    alu = pixels * c.requantize.operations + vectors * pooled
+    gemm = gemm + pixels / knobs.outputs * c.sum_products
+    alu = pixels * c.operations + vectors * c.pooled_operations
     stored = vectors * c.requantize.parts * config.out.element_bytes
     store = bus_cycles(config, 1, stored)
     image = bus_cycles(
@@ -117,7 +119,7 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     step = np.maximum(step, (gemm + load + ROUND_TRIP_CYCLES) / copies)
     turn = (steps * gemm + alu + store + ROUND_TRIP_CYCLES) / banks
     # All but the last ALU passes keep GEMM from issuing the next tile.
-    issue = steps * gemm + vectors * max(c.requantize.operations - OVERLAPPING_PASSES, 0)
+    issue = steps * gemm + vectors * max(c.operations - OVERLAPPING_PASSES, 0)
     slowest = np.maximum(np.maximum(steps * step, turn), issue)
     total: Array = load_first + tiles * slowest + alu + store
     return total

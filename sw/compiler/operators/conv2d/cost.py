@@ -73,8 +73,9 @@ class _Tiles:
         resets = self.knobs.resets(c, self.config)
         pixels = sum(tile.nest.pixels for tile in self.tiles)
         gemm = pixels * (c.products + resets + (c.addition is not None))
+        gemm += sum(tile.nest.pixels // tile.nest.outputs for tile in self.tiles) * c.sum_products
         last = self.tiles[-1].nest
-        alu = (last.pixels if self.config.overlap else pixels) * c.requantize.operations
+        alu = (last.pixels if self.config.overlap else pixels) * c.operations
         stored = last.vectors * c.requantize.parts * self.config.out.element_bytes
         store = bus_cycles(self.config, 1, stored, reads=False)
         least = gemm + alu + float(store)
@@ -113,6 +114,7 @@ class _Tiles:
                 if reloads:
                     pipeline.load_for_compute(micro_ops)
                 products = vectors * inputs * kernel_rows * c.weights_per_row
+                products += vectors // nest.outputs * c.sum_products
                 gemm = pipeline.gemm(products, [*waits, self.image.loaded, self.weights.loaded])
                 self.image.use(gemm)
                 self.weights.use(gemm)
@@ -121,9 +123,9 @@ class _Tiles:
                 self._load_constants(nest.outputs)
             # The WaitForAlu that `mark_independent` inserts before each epilogue.
             waited = pipeline.reset(0, [alu]) if knobs.in_turn and alu is not None else None
-            alu = pipeline.alu(vectors, [gemm, waited], c.requantize.operations)
-            if c.pooling is not None:
-                alu = pipeline.alu(nest.vectors * c.pooling.operations, [alu])
+            alu = pipeline.alu(vectors, [gemm, waited], c.operations)
+            if c.pooled_operations:
+                alu = pipeline.alu(nest.vectors * c.pooled_operations, [alu])
             stores.append(self._store(nest, alu))
             yield
 
@@ -179,12 +181,12 @@ class _Tiles:
         """
         c, knobs, config = self.c, self.knobs, self.config
         rows, columns = c.image_rows(knobs.rows), c.image_columns(knobs.columns)
-        loops = [knobs.outputs, rows, columns, knobs.inputs, knobs.kernel_rows]
-        loops = sorted([*loops, c.kernel[1], c.terms])
+        loops = [rows, columns, knobs.inputs, knobs.kernel_rows, c.kernel[1], c.terms]
         copies = lcm(knobs.copies_of_results(), knobs.copies_of_image(c))
         copies = min(copies * knobs.copies_of_weights(c), len(self.tiles) * len(self.steps))
         nests = len({tile.nest for tile in self.tiles})
-        one = prod(loops[:-2])
+        one = prod(sorted([*loops, knobs.outputs])[:-2])
+        one += c.row_sums * prod(sorted(loops)[:-2])
         if one * copies * nests <= config.uop.depth:
             return one * copies * nests * config.uop.element_bytes, False
         return one * config.uop.element_bytes, True

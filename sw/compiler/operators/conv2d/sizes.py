@@ -26,7 +26,8 @@ class Conv2dSizes(SlidingWindow):
     """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
     BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` of the input are in pixels; ``pads``
     are rows and columns of ``pad_value`` at the top, left, bottom and right. Each weight is the sum
-    of ``terms`` values of wgt_dtype, for weights that need more bits. A ``pooling`` may be
+    of ``terms`` values of wgt_dtype, for weights that need more bits. With ``row_sums`` a weighted
+    sum of a pixel's inputs is added to all of its results (see `RowSums`). A ``pooling`` may be
     fused; ``output_height`` and ``output_width`` are then the size after it.
     """
 
@@ -42,6 +43,7 @@ class Conv2dSizes(SlidingWindow):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
     terms: int = 1
+    row_sums: bool = False
     pooling: Pooling | None = None
 
     @property
@@ -87,6 +89,28 @@ class Conv2dSizes(SlidingWindow):
     def products(self) -> int:
         """GEMM micro-ops per vector of results."""
         return self.inputs * self.kernel[0] * self.weights_per_row
+
+    @property
+    def sum_products(self) -> int:
+        """GEMM micro-ops for the row sums of a pixel, one for each weight tile."""
+        return self.products * self.row_sums
+
+    @property
+    def operations(self) -> int:
+        """ALU micro-ops per vector of results before pooling."""
+        return self.requantize.operations * (not self.pools_sums) + self.row_sums
+
+    @property
+    def pools_sums(self) -> bool:
+        """Whether a pooling precedes the requantization."""
+        return self.pooling is not None and self.requantize.follows_maxima
+
+    @property
+    def pooled_operations(self) -> int:
+        """ALU micro-ops per vector of maxima."""
+        if self.pooling is None:
+            return 0
+        return self.pooling.operations + self.requantize.operations * self.pools_sums
 
     @property
     def row_step(self) -> int:
@@ -195,7 +219,12 @@ class Conv2dKnobs:
         weights = self.outputs * self.inputs * self.kernel_rows * c.weights_per_row
         vectors = self.outputs * self.rows * self.columns
         pixels = self.outputs * c.held_rows(self.rows) * c.image_columns(self.columns)
-        results = c.requantize.accumulators * pixels + vectors * (c.pooling is not None)
+        if c.pools_sums:
+            results = pixels + c.requantize.accumulators * vectors
+        else:
+            results = c.requantize.accumulators * pixels + vectors * (c.pooling is not None)
+        if c.row_sums:
+            results = results + pixels // self.outputs
         if c.pooling is not None and c.pooling.carries:
             # Carried results have twice as many copies.
             width = self.columns if c.pooling.columns_first else c.image_columns(self.columns)
@@ -207,7 +236,7 @@ class Conv2dKnobs:
         banks = 1 + self.in_turn
         results = results * self.copies_of_results() // banks
         return (
-            (self.copies_of_weights(c) * weights + added <= config.wgt.depth)
+            (self.copies_of_weights(c) * weights + c.sum_products + added <= config.wgt.depth)
             & (self.copies_of_image(c) * self.image_elements(c) + added_vectors <= config.inp.depth)
             & (
                 banks * (results + c.requantize.constants * channels) + c.requantize.shared

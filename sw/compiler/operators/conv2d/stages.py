@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import epilogue
-from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.building_blocks.product import (
     Product,
     of_term,
     reduce_axes,
     term_axis,
 )
+from amaranth_vta.sw.compiler.operators.building_blocks.row_sums import RowSums
 from amaranth_vta.sw.compiler.operators.building_blocks.window import padded
-from amaranth_vta.sw.compiler.te.expr import IterVar
+from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled
 
@@ -56,7 +58,7 @@ def _carry(s: te.Schedule, product: Product, column: IterVar, knobs: Conv2dKnobs
     results = (product.total, *product.epilogue.stages)
     for tensor in (product.x_buf, *results):
         s[tensor].store_at(column)
-    carried = results[: -len(Pooling.STAGES)]
+    carried = (product.total, *product.epilogue.carried)
     for tensor in carried:
         s[tensor].carry(tensor.op.axis[2])
     # Two tiles read its last row while GEMM computes the next one.
@@ -79,31 +81,32 @@ def expression(c: Conv2dSizes, env: Environment) -> Product:
     ci, dy, dx, ki = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=c.kernel[1], ki=env.BLOCK_IN)
     term = term_axis(c.terms)
     axes = (ci, dy, dx, *term, ki)
+
+    def operand(i: Sequence[Expr], at: Sequence[IterVar]) -> Expr:
+        n, h, w, b = i
+        ci, dy, dx, *_, ki = at
+        row = h * (c.strides[0] // c.row_step) + dy * c.dilations[0]
+        return x_buf[n, ci, row, w * c.strides[1] + dx * c.dilations[1], b, ki]
+
     conv = te.compute(
         (c.batch, c.outputs, *c.image, env.BATCH, env.BLOCK_OUT),
         lambda n, o, h, w, b, k: te.sum(
-            x_buf[
-                n,
-                ci,
-                h * (c.strides[0] // c.row_step) + dy * c.dilations[0],
-                w * c.strides[1] + dx * c.dilations[1],
-                b,
-                ki,
-            ].astype(acc)
+            operand((n, h, w, b), axes).astype(acc)
             * w_buf[o, ci, dy, of_term(dx, c.terms, term), k, ki].astype(acc),
             axis=list(axes),
         ),
         "conv",
     )
+    rows = RowSums.added(conv, 1, operand, axes, env) if c.row_sums else None
     end = epilogue(
-        conv,
+        rows.total if rows else conv,
         (c.outputs,),
         lambda n, o, h, w: (o,),
         c.requantize,
         env,
         pooling=c.pooling,
     )
-    return Product(x, w, x_buf, w_buf, axes, conv, end)
+    return Product(x, w, x_buf, w_buf, axes, conv, end, rows)
 
 
 def _rows_that_are_read(x: Tensor, c: Conv2dSizes) -> Tensor:

@@ -49,7 +49,7 @@ def is_possible(workload: ExpandedConv2d, config: Config) -> bool:
     """
     a, b = workload.expansion, workload.depthwise.group
     plain = a.kernel == (1, 1) and a.strides == (1, 1) and not any(a.pads)
-    alone = a.addition is None and a.pooling is None
+    alone = a.addition is None and a.pooling is None and not a.row_sums
     fits = (b.inputs, b.outputs, workload.depthwise.groups) == (1, 1, a.outputs)
     same = (a.batch, a.height, a.width) == (b.batch, b.height, b.width)
     scaled = all(isinstance(item.requantize, PerChannelScale) for item in (a, b))

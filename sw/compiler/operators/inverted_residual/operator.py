@@ -62,7 +62,7 @@ def is_possible(workload: InvertedResidual, config: Config) -> bool:
         c.height,
         c.width,
     )
-    scaled = isinstance(c.requantize, PerChannelScale)
+    scaled = isinstance(c.requantize, PerChannelScale) and not c.row_sums
     return plain and same and scaled and is_expansion_possible(workload.expanded, config)
 
 

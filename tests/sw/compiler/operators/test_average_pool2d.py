@@ -23,6 +23,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import (
     averaged,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
 from amaranth_vta.sw.compiler.te.requantization import requantization_parameters
 from tests.support.seeds import each_seed
 
@@ -37,6 +38,13 @@ def pooled(workload: AveragePool2d, x: npt.NDArray[Any], quantized: Any) -> npt.
     windows = windows[:, :, :: workload.strides[0], :: workload.strides[1]]
     kernel = workload.kernel[0] * workload.kernel[1]
     return averaged(windows.sum(axis=(6, 7)), *quantized, kernel, -128, 127).astype(np.int8)
+
+
+def constants_of(workload: AveragePool2d, env: Environment) -> list[npt.NDArray[Any]]:
+    """The function's arguments between input and output."""
+    identity = [identity_weights(env)] if workload.by_gemm(env) else []
+    parameters = workload.constants.parameters(env)
+    return [*identity, parameters] if len(parameters) else identity
 
 
 def random_pool(seed: int, config: Config) -> tuple[AveragePool2d, tuple[Quantized, Quantized]]:
@@ -69,8 +77,7 @@ def test_average_pooling_is_exact(
     workload, quantized = random_pool(seed * 6 + CONFIGS.index(config), env.config)
     function = average_pool2d(workload, env)
     x = some(np.random.default_rng(seed), function.args[0])
-    parameters = [workload.constants.parameters(env)][: len(function.args) - 2]
-    got = run(function, [x, *parameters], order=f"random:{seed}")
+    got = run(function, [x, *constants_of(workload, env)], order=f"random:{seed}")
     np.testing.assert_array_equal(got, pooled(workload, x, quantized))
 
 
@@ -90,7 +97,7 @@ def test_an_image_larger_than_the_accumulators_is_averaged_in_parts(
     image = np.clip(
         image.astype(int) // 4 + 40 * np.arange(-1, 2).reshape(3, 1, 1, 1, 1), -128, 127
     )
-    got = run(function, [image.astype(np.int8), constants.parameters(env)])
+    got = run(function, [image.astype(np.int8), *constants_of(workload, env)])
     np.testing.assert_array_equal(got, pooled(workload, image, (x, y)))
 
 
@@ -104,7 +111,7 @@ def test_no_pass_changes_what_an_average_pooling_does(
     knobs = AveragePool2dKnobs(1, 2, 3, 2, 1)
     schedule = workload.scheduled(env, knobs)
     x = some(np.random.default_rng(0), schedule[1][0])
-    inputs = [x, workload.constants.parameters(env)][: len(schedule[1]) - 1]
+    inputs = [x, *constants_of(workload, env)]
     want = pooled(workload, x, quantized)
     interpreted(schedule, inputs, want, env)
     function = average_pool2d(workload, env, knobs)
@@ -147,10 +154,9 @@ def test_results_with_parameters_of_their_own(
         [wide == count for count in (9, 6, 4)],
         [averaged(sums + count * zero, x, y, count, -128, 127) for count in (9, 6, 4)],
     ).astype(np.int8)
-    interpreted(schedule, [image, tiles], want, env)
-    np.testing.assert_array_equal(
-        run(average_pool2d(workload, env), [image, tiles], device="rtl"), want
-    )
+    inputs = [image, identity_weights(env), tiles]
+    interpreted(schedule, inputs, want, env)
+    np.testing.assert_array_equal(run(average_pool2d(workload, env), inputs, device="rtl"), want)
 
 
 def test_averages_that_cannot_be_exact_are_refused_with_a_sentence() -> None:

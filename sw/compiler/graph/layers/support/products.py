@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization, WholeSums
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.dense import Dense
 from amaranth_vta.sw.runtime.network.packing import Window
-from amaranth_vta.sw.runtime.network.tile_layout import Image
+from amaranth_vta.sw.runtime.network.tile_layout import Array, Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
@@ -20,6 +24,8 @@ from .layer import Layer, Unsupported
 from .layer_functions import MakeFunction
 from .sums import RequantizedSums, Sums, requantization, requantized_sums, sums
 from .tensors import INT8_RANGE, Range, Tensors
+from .tiled_constants import pack_weights
+from .weight_terms import Product, fastest, shared_part
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,27 @@ class ConstantProduct:
         tensors.require_padding(self.zero_point, "its zero point")
         return self.zero_point
 
+    def fastest(self, plain: Product) -> Product:
+        """The faster of ``plain`` and the same product with row sums (see `weight_terms`)."""
+        return fastest(plain, self._shared, self.config)
+
+    @cached_property
+    def _shared(self) -> int | None:
+        return shared_part(int(self.sums.weights.min()), int(self.sums.weights.max()))
+
+    def packed(
+        self, workload: Conv2d | Dense, arranged: Callable[[Array], Array]
+    ) -> tuple[Bytes, Bytes | None]:
+        """The weights of ``workload``, packed as ``arranged``, and those of its row sums if it has
+        any."""
+        whole, config = self.sums.weights, self.config
+        if not workload.row_sums:
+            return pack_weights(arranged(whole), config), None
+        assert self._shared is not None
+        row = np.full((config.block_out, *whole.shape[1:]), self._shared, whole.dtype)
+        rest = whole - row[:1]
+        return pack_weights(arranged(rest), config), pack_weights(arranged(row), config)
+
     def layer(
         self,
         tensors: Tensors,
@@ -58,12 +85,15 @@ class ConstantProduct:
         weights: Bytes,
         anchor: Layer | None = None,
         macs: int | None = None,
+        row_weights: Bytes | None = None,
     ) -> Layer:
         """The layer of the function that ``make`` builds for ``workload``; its arguments are input,
-        ``weights``, parameters and output. For an ``anchor``, a product fused before this one, the
-        anchor's weights and parameters come first. ``macs`` overrides the MACs counted from the
-        weights."""
+        ``weights``, parameters, ``row_weights`` if there are any, and output. For an ``anchor``, a
+        product fused before this one, the anchor's weights and parameters come first. ``macs``
+        overrides the MACs counted from the weights."""
         constants = {"weights": weights, "requantization": self._requantization[1]}
+        if row_weights is not None:
+            constants["row_weights"] = row_weights
         nodes = self.nodes
         if macs is None:
             macs = prod(out) * prod(self.sums.weights.shape[1:])

@@ -15,7 +15,7 @@ pixel, so it is folded into the bias, provided that padding has the value of the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import log2, prod
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,7 @@ def constants_of(sums: RequantizedSums, config: Config) -> tuple[Requantization,
     """How the machine of ``config`` requantizes sums, and the constants it reads: the parameters of
     REQUANTIZE (channels, 4), the first of which is the bias, or else the bias (channels,). Raises
     `Unsupported`."""
+    wraps = _wraps(sums, config)
     if config.requantize:
         if config.acc_width < _INT32:
             _require_no_overflow(sums.least, sums.most, config)
@@ -171,9 +172,9 @@ def constants_of(sums: RequantizedSums, config: Config) -> tuple[Requantization,
                 f"REQUANTIZE by the scale {sums.scale[channel]:.6g} of channel {channel} differs "
                 f"from float32 for sums from {sums.least[channel]:,} to {sums.most[channel]:,}"
             )
-        return PerChannelScale(), parameters.astype(np.int64)
+        return PerChannelScale(wraps=wraps), parameters.astype(np.int64)
     shift = _shift(sums)
-    how = RoundingShift(shift, sums.low, sums.high)
+    how = RoundingShift(shift, sums.low, sums.high, wraps=wraps)
     if shift and sums.zero_point % 2:
         raise Unsupported(
             f"the zero point {sums.zero_point} is odd: halves would be rounded to odd"
@@ -195,6 +196,14 @@ def _shift(sums: RequantizedSums) -> int:
     if not 0 <= shift <= _LARGEST_SHIFT:
         raise Unsupported(f"its scale 2^{-int(shift)} is not within 2^-{_LARGEST_SHIFT} and 1")
     return int(shift)
+
+
+def _wraps(sums: Sums, config: Config) -> bool:
+    """Whether sums, with or without bias, may use the highest bits of accumulators."""
+    # Products have 16 bits, or 17 with nine-bit weights.
+    plain = prod(sums.weights.shape[1:]) << 16
+    most = max(plain, int(np.abs(sums.least).max()), int(np.abs(sums.most).max()))
+    return most >= 1 << config.acc_width - 2
 
 
 def _require_no_overflow(least: Integers, most: Integers, config: Config) -> None:

@@ -75,10 +75,11 @@ def test_a_concatenation_can_be_in_place_in_another(qdq: Make) -> None:
     assert placed(graph).count("Concat") == 0
 
 
-def test_parts_that_would_not_be_aligned_are_copied(qdq: Make) -> None:
+@pytest.mark.parametrize("device", ["functional", "rtl"])
+def test_parts_are_aligned_to_tiles(qdq: Make, device: str) -> None:
     graph, *parts = branches(qdq, 7)
     convolved(graph, concatenated(graph, *parts), 12, 5)
-    assert placed(graph)[-2:] == ["Concat", "QLinearConv"]
+    assert placed(graph, device)[-2:] == ["QLinearConv+Concat", "QLinearConv"]
 
 
 def test_a_part_of_two_concatenations_is_in_place_in_one(qdq: Make) -> None:
