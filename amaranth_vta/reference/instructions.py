@@ -71,7 +71,10 @@ def page() -> str:
         ((item.value, f"`{item.name.lower()}`", semantics.CAUSES[item]) for item in isa.Cause),
     )
     lines += ["", "## Extensions", ""]
-    lines += ["Each is a flag of the configuration; without it what it adds is illegal."]
+    lines += [
+        "Each is a flag of the configuration; without the flag, all that the extension adds "
+        "is illegal."
+    ]
     for name, text in semantics.EXTENSIONS.items():
         lines += ["", f"### {name.upper()}", "", text]
     return "\n".join(lines) + "\n"

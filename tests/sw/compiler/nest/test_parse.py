@@ -147,7 +147,7 @@ def test_a_loop_nest_is_lowered_only_from_where_it_stands(line: str) -> None:
         if first <= position <= last:
             check_form(body(line), after)
         else:
-            with pytest.raises(LoweringError, match=f"f is not as {after} leaves it: "):
+            with pytest.raises(LoweringError, match=f"f is not a loop nest after {after}: "):
                 lower_further(body(line), after, PRESETS["tiny"])
 
 
