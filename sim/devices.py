@@ -54,7 +54,8 @@ class RunOptions:
 
     @classmethod
     def of(cls, device: RunOptions | Device | str, dram: str, keywords: RunKeywords) -> RunOptions:
-        """Options from the arguments of a call, which gives either keywords or `RunOptions`."""
+        """``device`` if it is `RunOptions`, else options from all arguments. Raises `TypeError` if
+        both `RunOptions` and other arguments are given."""
         if not isinstance(device, RunOptions):
             return cls(device, dram, **keywords)
         if keywords or dram != cls.dram:

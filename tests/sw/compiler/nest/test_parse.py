@@ -58,7 +58,7 @@ def test_printing_numbers_equal_names_again_as_they_were() -> None:
     )
     nest = parse(text)
     loops = [part.var.name for part in walk(nest.body) if isinstance(part, For)]
-    # Suffixes stay if they are no second use of a name: there is no `j`, and no `i_3`.
+    # A suffix is dropped only if it numbers a repeated name: there is no `j`, and no `i_3`.
     assert loops == ["i", "i", "j_1", "i", "i_4"]
     assert to_text(nest) == text.rstrip("\n")
 
