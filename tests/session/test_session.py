@@ -127,7 +127,7 @@ def test_an_additional_pass_sees_each_layer(images: npt.NDArray[np.float32]) -> 
         with Session(DIGITS / "digits.onnx", "tiny") as plain:
             expected = plain.run({"image": images[:1]})["logits"]
         np.testing.assert_array_equal(session.run({"image": images[:1]})["logits"], expected)
-    with pytest.raises(LoweringError, match="'after lunch' is not a place for a pass"):
+    with pytest.raises(LoweringError, match="'after lunch' is not a position for a pass"):
         vta.compile(DIGITS / "digits.onnx", "tiny", passes=[("after lunch", note)])
 
 
