@@ -38,7 +38,7 @@ EXAMPLES = {
     ),
     "cocotb-bench": (
         "tutorials/7_cocotb_bench.ipynb",
-        "a bench of a module, and a mistake that it finds",
+        "a bench of a module, and a planted bug that it finds",
         "jupyter lab 7_cocotb_bench.ipynb",
     ),
     "litex-soc": ("litex_soc.py", "the machine in a LiteX SoC", "python litex_soc.py -o soc.v"),

@@ -156,8 +156,9 @@ def _rates(rates: Iterable[Measurement]) -> list[str]:
 
 def _rounds(rounds: Iterable[Round]) -> list[str]:
     lines = [
-        "Rounds in which each instruction waits for the one before, of one element or micro-op "
-        "unless it says how many (`amaranth_vta/measurements/rounds.py`, memory `ideal`):",
+        "Rounds of one element or micro-op each, unless stated otherwise, in which every "
+        "instruction waits for its predecessor (`amaranth_vta/measurements/rounds.py`, memory "
+        "`ideal`):",
         "",
         *head("round", "cycles"),
     ]
@@ -183,8 +184,8 @@ def area() -> list[str]:
     last = next(number for number in range(first, len(lines)) if not lines[number].startswith("|"))
     return [
         "Area after synthesis for a Zynq-7020 (`make resources`; by module in "
-        "[bitstreams/resources.md](../bitstreams/resources.md)). An XC7Z020 is full by its memory "
-        "before it is by its logic.",
+        "[bitstreams/resources.md](../bitstreams/resources.md)). Block RAM limits an XC7Z020 "
+        "before logic does.",
         "",
         *(line for line in lines[first:last] if not line.startswith("| target")),
     ]

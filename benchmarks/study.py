@@ -161,8 +161,8 @@ def reason(space: Space, good: list[Row], name: str, best: dict[str, Row]) -> st
     row, own = best[name], of_network(good, name)
     parts = [
         f"**{TITLES[name]}**: {machine(space, row)}, {1000 * float(row['seconds']):.1f} ms per "
-        f"image; array or bus need {percent(int(row['bound_cycles']) / int(row['cycles']))} of "
-        "that at least."
+        f"image, of which the bound of array and bus is "
+        f"{percent(int(row['bound_cycles']) / int(row['cycles']))}."
     ]
     others: dict[str, list[str]] = {}
     for other in STUDIED:

@@ -98,7 +98,7 @@ class Fetch(wiring.Component):
         if in_block_ram:
             self._decisive = self._keep_in_luts(m, buffer, words)
 
-        # Streams longer than DRAM all end at the end of DRAM.
+        # Clamped: a stream longer than DRAM ends with a bus error at the end of DRAM.
         longest = (1 << self._index_width) - 1
         self._count = Signal(self._index_width)
         m.d.comb += self._count.eq(Mux(self.insn_count > longest, longest, self.insn_count))
@@ -178,7 +178,7 @@ class Fetch(wiring.Component):
         few = log_burst + 1
         m.d.comb += [
             last.eq(place[:log_burst] + self._count - 1),
-            # Equivalent to "the chunk of the last one is 0", with a shorter adder.
+            # Whether the last instruction is in chunk 0, by a shorter adder than the sum above.
             ends_here.eq(
                 (self._count >> few == 0) & (place[:log_burst] + self._count[:few] <= per_burst)
             ),

@@ -33,7 +33,7 @@ class MemoryTiming:
         words = read + written if self.shared else max(read, written)
         if not self.refresh_period or not words:
             return words
-        # A run need not wait for a stall after its last word.
+        # A refresh after the last word of a run does not delay the run.
         moved = self.refresh_period - self.refresh_stall
         stalls = max(0, (words - runs) // moved - (runs - 1))
         return words + stalls * self.refresh_stall

@@ -41,7 +41,7 @@ ALU_LANE_REGISTERS = 2
 # Cycles in which REQUANTIZE changes its parameters: the ALU's pipeline is drained, then parameters
 # are read, one accumulator per cycle.
 PARAMETER_CYCLES = REQUANTIZING_ALU_LATENCY + 2 + REQUANTIZE_PARAMETERS
-# Words in which a LOOKUP table is copied into the lanes, one per cycle.
+# Words of a LOOKUP table, which is copied into the lanes at one word per cycle.
 TABLE_WORDS = 64
 # Cycles from accepting a GEMM micro-op to its completion, without tile registers: tiles are read
 # before the dot products, accumulators written after them.

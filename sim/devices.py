@@ -54,7 +54,8 @@ class RunOptions:
 
     @classmethod
     def of(cls, device: RunOptions | Device | str, dram: str, keywords: RunKeywords) -> RunOptions:
-        """Options from the arguments of a call, which gives either keywords or `RunOptions`."""
+        """``device`` if it is `RunOptions`, else options from all arguments. Raises `TypeError` if
+        both `RunOptions` and other arguments are given."""
         if not isinstance(device, RunOptions):
             return cls(device, dram, **keywords)
         if keywords or dram != cls.dram:
@@ -80,9 +81,7 @@ class RunOptions:
         if self.skip is not None and self.skip not in PARTS:
             raise DeviceError(f"{self.skip!r} cannot be skipped; the parts are {', '.join(PARTS)}")
         if self.timing_only and self.name != "estimate":
-            raise DeviceError(
-                f"only the estimate can do without results; the {self.name} device cannot"
-            )
+            raise DeviceError(f"only the estimate can omit results; the {self.name} device cannot")
         if origin + memory_bytes > config.dram_bytes:
             raise DeviceError(
                 f"memory of {memory_bytes:,} bytes from address {origin:#x} on is beyond the "
@@ -184,7 +183,8 @@ def _open(
                 raise DeviceError("the estimate has no signals, hence no waves to write")
             if memory_timing(dram).seed is not None:
                 raise DeviceError(
-                    f"the estimate knows the memories ideal and ddr; the latencies of {dram} are "
+                    f"the estimate supports only the memories ideal and ddr; the latencies of "
+                    f"{dram} are "
                     "random"
                 )
             return EstimateDevice(
@@ -206,6 +206,8 @@ def _open(
             memory_timing(dram)
             path = os.environ.get(REMOTE)
             if not path:
-                raise DeviceError(f"{REMOTE} in the environment names no file of `vta serve`")
+                raise DeviceError(
+                    f"{REMOTE} in the environment does not name a client's file of `vta serve`"
+                )
             return RemoteDevice(config, memory_bytes, Credentials.load(path), dram, progress)
     raise DeviceError(f"{name!r} is not a device; the devices are {', '.join(DEVICES)}")

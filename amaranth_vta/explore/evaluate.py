@@ -76,7 +76,7 @@ class Cost:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Cost:
-        """From `asdict`, also after a round trip through JSON."""
+        """The `Cost` whose `asdict` is ``values``, also after a round trip through JSON."""
         return cls(**{**values, "layers": tuple(LayerCost(**item) for item in values["layers"])})
 
 

@@ -59,14 +59,14 @@ class Folder:
         of this one.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise SpecError(f"{self.path} is a file and no folder")
+            raise SpecError(f"{self.path} is a file, not a folder")
         there = {item.name for item in self.path.iterdir()} if self.path.exists() else set()
         if there - {_LOCK} and _STATE not in there:
-            raise SpecError(f"{self.path} holds other things and no {_STATE}")
+            raise SpecError(f"{self.path} holds other files and no {_STATE}")
         if resumes and (self.path / _STATE).read_text(encoding="utf-8") != state:
             raise SpecError(
                 f"{self.path} has the results of another SPEC, other networks or another version: "
-                "name another folder, or replace it by leaving --resume out"
+                "name another folder, or replace it by omitting --resume"
             )
 
     def append(self, row: Row) -> None:

@@ -76,7 +76,7 @@ def _described(exploration: Exploration) -> str:
         f"{good:,} within the limits, chosen by {spec.search.method}; networks: "
         f"{escape(', '.join(exploration.networks))}; memory: {', '.join(spec.memories)}. "
         f"Chip: {chip.name}, {clock_mhz(spec):g} MHz ({_source_of_clock(spec)}). Cycles are "
-        "estimated, area is that of a fitted model; what was simulated or synthesized says so."
+        "estimated, area comes from a fitted model; simulated and synthesized values are marked."
     )
 
 

@@ -109,7 +109,7 @@ class Workers:
         # Another item may have killed the worker: retry each item alone.
         for suspect in suspects:
             for number, outcome in self._together(work, {suspect: items[suspect]}):
-                yield number, outcome or TaskOutcome(None, "the workers that had it died")
+                yield number, outcome or TaskOutcome(None, "the workers that ran it died")
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """The results of ``work`` on the items, in order of completion; `WorkersError` if an item
@@ -137,8 +137,8 @@ class Workers:
                 outcome = None
             except Exception as error:
                 raise WorkersError(
-                    f"the scheduler has lost a task ({type(error).__name__}); a command that has "
-                    "--resume goes on from what was found"
+                    f"the scheduler has lost a task ({type(error).__name__}); repeat the command, "
+                    f"with --resume if it has that option"
                 ) from None
             yield number, outcome
 

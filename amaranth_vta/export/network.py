@@ -195,8 +195,8 @@ vta_result network_run(const vta_port *port, {self._arguments()})
                 packing = operand.packing
                 if packing is not None and not isinstance(packing, Packing):
                     raise ExportError(
-                        f"{operand.tensor} is a second factor that the network makes, which in C "
-                        "cannot be packed"
+                        f"{operand.tensor} is a second factor computed by the network, which "
+                        f"exported C cannot pack"
                     )
                 table = self._table(operand, packing, flip)
                 return [f"vta_pack({table}, (const uint8_t *){source}, {self._at(buffer)});"]
@@ -271,8 +271,8 @@ def _quantization_of(step: RunHost) -> _Quantization:
                 return _Quantization(node.op_type, float(scale.item()), int(zero.item()), dtype)
     first = step.operators[0]
     raise ExportError(
-        f"{first.operator} {first.name} runs on the host, which in C can only quantize and "
-        "dequantize with one scale and zero point for a tensor"
+        f"{first.operator} {first.name} runs on the host; exported C can only quantize and "
+        f"dequantize there, with one scale and zero point per tensor"
     )
 
 
@@ -306,7 +306,7 @@ def _address(placed: PlacedProgram, buffer: str) -> int:
 
 def _c_type(name: str, info: TensorType) -> str:
     if str(info.dtype) not in _C_TYPES or info.shape is None:
-        raise ExportError(f"{name} is {info}; what can be exported is {', '.join(_C_TYPES)}")
+        raise ExportError(f"{name} is {info}; exported C supports {', '.join(_C_TYPES)}")
     return _C_TYPES[str(info.dtype)]
 
 

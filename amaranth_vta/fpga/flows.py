@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 # The step of Yosys' synthesis for ECP5 and Gowin that maps adders to carry chains.
 GATES = "map_gates"
-# Wires for array elements, such as ``data[0]``: they are copies, and if ABC's result gives bit 0 of
-# the array the same name, an assertion in Yosys 0.70 fails. `verilog` names them otherwise.
+# Hides wires such as ``data[0]``, copies of the elements of an array: if ABC gives bit 0 of the
+# array the same name, an assertion in Yosys 0.70 fails. `verilog` writes other names for them.
 _HIDE_ELEMENTS = "rename -hide */w:*[*"
 # Adders of up to 12 bits are built from LUTs: entering and leaving a carry chain takes up to four
 # LUTs, and logic around an adder cannot share LUTs with a chain. Packed, `ecp5-25f` took 11,327
@@ -52,8 +52,8 @@ class Flow:
         return f"{self.before_gates(top)}; {self.command} -top {top} -run {GATES}:"
 
     def overrides(self, top: str, first: Sequence[str]) -> dict[str, str]:
-        """Overrides of Amaranth's synthesis script for the module ``top``, which begins with the
-        commands ``first``.
+        """Overrides of Amaranth's synthesis script for the module ``top``. The script then begins
+        with the commands ``first``.
         """
         begin = "; ".join((_HIDE_ELEMENTS, *first))
         if not self.command:

@@ -72,7 +72,8 @@ def page() -> str:
     )
     lines += ["", "## Extensions", ""]
     lines += [
-        "Each is a flag of the configuration; without it what it adds is illegal, or ignored."
+        "Each is a flag of the configuration; without the flag, all that the extension adds "
+        "is illegal, or ignored."
     ]
     for name, text in semantics.EXTENSIONS.items():
         lines += ["", f"### {name.upper()}", "", text]

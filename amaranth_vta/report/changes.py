@@ -26,7 +26,7 @@ _PARTS = (
     "anything else",
 )
 _NOTE = (
-    "Mostly: the largest change among the parts of the cycles, in which compute is busy or waits. "
+    "Mostly: the part of the cycles that changed most. In each part, compute is busy or waits. "
     "ALU counts only cycles that do not overlap with the other parts."
 )
 

@@ -39,7 +39,7 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"power of two|is not within 2|zero point -?\d+ is odd|has no REQUANTIZE",
-        "scales that the base instruction set cannot give",
+        "scales that the base instruction set cannot represent",
         _EXTENDED,
     ),
     (
@@ -49,7 +49,7 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"no factors, addend and shift|differs from float32",
-        "scales for which fixed point does not give every result of float32",
+        "scales for which fixed point differs from float32",
         "calibrate with other data, or quantize with --power-of-two",
     ),
     (

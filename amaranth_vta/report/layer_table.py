@@ -130,4 +130,4 @@ def host_lines(layers: Sequence[LayerReport], width: int | None) -> Iterator[str
         line = f"{group.count:>5,}  {group.reason}{macs}{advice}"
         yield line if width is None else fill(line, width, subsequent_indent=" " * 7)
     if rest := sum(group.count for group in groups[_MAX_REASONS:]):
-        yield f"{rest:>5,}  others, for which --explain has the reasons"
+        yield f"{rest:>5,}  others; --explain prints the reasons"

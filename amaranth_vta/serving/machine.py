@@ -44,7 +44,7 @@ class Served:
     ) -> tuple[dict[str, Any], bytes]:
         """Opens a fresh device with the configuration in the ``request``."""
         if request.get("version") != VERSION:
-            raise MessageError(f"this server speaks version {VERSION} and no other")
+            raise MessageError(f"this server supports only version {VERSION} of the protocol")
         values, dram = request.get("config"), request.get("dram")
         if not isinstance(values, dict) or not isinstance(dram, str):
             raise MessageError("config is not an object, or dram is not text")

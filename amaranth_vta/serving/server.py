@@ -123,15 +123,15 @@ class Server:
         owns = self._owner is not None and self._owner.identity == identity
         if request.get("do") == "open":
             if owns or any(client.identity == identity for client in self._waiting):
-                raise MessageError("it is open already, or being waited for")
+                raise MessageError("a machine is open or requested already")
             if len(self._waiting) >= _MAX_WAITING:
                 raise MessageError(f"{_MAX_WAITING} clients are waiting already")
             self._waiting.append(_Client(identity, request, time.monotonic()))
             return
         if not owns or self._served is None:
-            raise MessageError("no machine is open; one that is idle may be given to others")
+            raise MessageError("no machine is open; an idle machine may be given to another client")
         if self._work is not None:
-            raise MessageError("the request before has no reply yet")
+            raise MessageError("the previous request has no reply yet")
         assert self._owner is not None
         self._owner.request, self._owner.heard = request, time.monotonic()
         if request.get("do") == "close":

@@ -100,7 +100,8 @@ def _checked(labels: Array, output: str, scores: Array) -> npt.NDArray[np.int64]
     outside = np.flatnonzero((flat < 0) | (flat >= classes))
     if outside.size:
         raise InputError(
-            f"label {flat[outside[0]]} of image {outside[0]} is no class of output {output}, which "
+            f"label {flat[outside[0]]} of image {outside[0]} is not a class of output {output}, "
+            f"which "
             f"has 0 to {classes - 1}"
         )
     return flat

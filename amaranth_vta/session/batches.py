@@ -116,8 +116,8 @@ class Batches:
         values = array[start : start + self.images_per_run]
         if any(values != values[0]):
             raise InputError(
-                f"input {name} is one value for all {self.images_per_run} images of a run, and "
-                f"those from {start} on have different ones"
+                f"input {name} has one value per run of {self.images_per_run} images, but the "
+                f"values for the images from {start} on differ"
             )
         return np.array(values[0])
 

@@ -51,7 +51,7 @@ def compile(
     config = Config.load(config) if isinstance(config, str) else config
     if images is not None and not open_batch(model):
         raise ModelError(
-            f"the model fixes how many images one run takes{_first_shape(model)}: leave "
+            f"the model fixes the number of images per run{_first_shape(model)}: leave "
             "images out, or export the model with an open first dimension"
         )
     if images is not None and images < 1:

@@ -111,5 +111,5 @@ def _conversion(operand: TiledTensor, stored: set[str]) -> str:
         difference = f" instead of {plain:,}" if packed != plain else ", as many as without"
         return f"{operand.packing}: it writes {packed:,} bytes{difference}"
     if operand.tensor in stored:
-        return "tiles that the machine stores are not those that it reads"
+        return "the machine stores tiles of another form than it loads"
     return ""

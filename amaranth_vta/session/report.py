@@ -82,7 +82,7 @@ def page(
     parts = [f"<h1>{escape(title)}</h1>", _summary(session, dram, provenance)]
     if numbers["skipped"] is not None:
         parts.append(
-            f'<p class="wrong">{numbers["skipped"]} only passed its tokens on: the results of '
+            f'<p class="wrong">{numbers["skipped"]} passed tokens without working: the results of '
             "this run are wrong.</p>"
         )
     if session.label_accuracy is not None:

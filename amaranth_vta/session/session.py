@@ -245,8 +245,8 @@ class Session:
         """The compiled network with its graph; raises `ModelError` for a session from `load`."""
         if self._compiled is None:
             raise ModelError(
-                f"{self._name} is compiled and does not hold its model: this needs a Session of "
-                "the ONNX file"
+                f"{self._name} is a compiled network without its model; this needs a Session of "
+                f"the ONNX file"
             )
         return self._compiled
 

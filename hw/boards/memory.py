@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In
 
 from amaranth_vta.hw.bus.axi import AXI4Signature
 
-from .bursts import ReadBursts, WriteBursts, connect_bursts
+from .axi_slave import ReadBursts, WriteBursts, connect_bursts
 from .link import HostAccessSignature, word_of_beat
 from .protocol import WORD_BYTES
 

@@ -214,7 +214,7 @@ class ReadArbiter(wiring.Component):
 
         # Requests.
         chosen = Signal(Reader)
-        # The latest burst is fetch's; the latest one of load and compute is load's.
+        # Round-robin state: fetch had the latest burst; load had the latest of load and compute.
         after_fetch, after_load = Signal(), Signal()
         other = Mux(
             self.load.request.valid & (~after_load | ~self.compute.request.valid),

@@ -53,8 +53,8 @@ class CounterBank(wiring.Component):
         write = sums.write_port()
         read, show = sums.read_port(domain="comb"), sums.read_port(domain="comb")
         turn = Signal(range(self._rounds))
-        # Number of counters whose sums in memory precede ``clear``; and of counters to add up after
-        # the last event.
+        # Counters whose sum in memory dates from before ``clear``, and counters whose latest
+        # increments are not in their sum yet.
         stale, unsettled = Signal(range(self._rounds + 1)), Signal(range(self._rounds + 2))
         recent = Signal(max(self._recent_width(width) for width in self._events.values()))
         m.d.sync += turn.eq(turn + 1)
@@ -68,7 +68,7 @@ class CounterBank(wiring.Component):
             m.d.sync += unsettled.eq(self._rounds + 1)
         with m.Elif(unsettled != 0):
             m.d.sync += unsettled.eq(unsettled - 1)
-        # The increment of a sum, one cycle after its turn.
+        # The counter to update, one cycle after its turn, and its increment.
         place, amount, restarts = Signal.like(turn), Signal.like(recent), Signal()
         m.d.sync += [
             place.eq(turn),

@@ -146,7 +146,7 @@ class DotProducts(wiring.Component):
         b, j, k = place
         name = f"b{b}_o{j}_i{k}"
         offset = (1 << half) - 1
-        # Each half needs one more bit, and the upper one the carry.
+        # The upper half has one bit more than a product, plus one for the lower half's carry.
         width = 2 * half + 2
         total: Value = Const((offset << half) + offset, width)
         parities = []

@@ -157,7 +157,7 @@ class GemmUnit(wiring.Component):
         kept, written = (data.View(tile, port.data[0]) for port in (self.acc_read, self.acc_write))
         for b in range(self._config.batch):
             for j in range(self._config.block_out):
-                # Adding a constant one to the bit makes a carry.
+                # The lowest bits, 1 and the carry, add up to a carry into the sum.
                 carry, total = dot_products.carries[b][j], dot_products.sums[b][j]
                 one, other = Cat(carry, total), Cat(1, kept[b][j])
                 m.d.comb += written[b][j].eq((one.as_signed() + other.as_signed())[1:])

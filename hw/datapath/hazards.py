@@ -35,8 +35,8 @@ class Hazards(wiring.Component):
     -----
     i, o : micro-ops
     works : the micro-op at ``o`` will write its ``dst``; high only if it is valid
-    in_flight : the write of each stage, which moves to the next stage in the next cycle. If
-        ``registered``, the last one writes; otherwise the last but one
+    in_flight : per stage behind ``o``, the write of its micro-op, which moves one stage per cycle.
+        The last stage writes if ``registered``, otherwise the last but one
     waits : the micro-op at ``o`` must not enter the pipeline in this cycle
     source_waits : (``registered``) the micro-op at ``o`` must not read its source in this cycle
         without forwarding

@@ -239,8 +239,9 @@ class ReadAhead:
         self._kept: list[Any] = [0 * contents[0]] * 2
 
     def given(self, enable: int, index: int, keeps: int) -> Any:
-        """Data after a cycle with these values of the port and ``ahead_read_keeps``; must be called
-        before the array is updated with that cycle's writes.
+        """The port's data after a cycle in which its inputs were ``enable`` and ``index``, and
+        ``ahead_read_keeps`` was ``keeps``. Call it before updating the array with the writes of
+        that cycle.
         """
         for half, arrived in enumerate(self._arriving):
             if arrived is not None:

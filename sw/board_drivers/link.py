@@ -241,7 +241,7 @@ class Link:
             yield reply
 
     def _gone(self, error: OSError) -> LinkError:
-        return LinkError(f"the serial port {self._line.port} has gone: {error}")
+        return LinkError(f"the serial port {self._line.port} was disconnected: {error}")
 
 
 def _fits(sent: deque[_Sent], request: LinkRequest) -> bool:

@@ -119,7 +119,7 @@ def open_mapped(place: str, memory_bytes: int) -> MappedTransport:
             return _open_physical(registers, memory, size)
         case "pynq", [registers]:
             return _open_pynq(registers, memory_bytes)
-    raise BoardError(f"{place} is not the place of a machine: those are {FORMS}")
+    raise BoardError(f"{place} does not locate a machine; the forms are {FORMS}")
 
 
 def _parts(address: int, count: int) -> Iterator[slice]:
@@ -188,8 +188,8 @@ def map_words(path: str, offset: int, size: int) -> npt.NDArray[np.uint32]:
     where = f"{size:#x} bytes at {offset:#x} of {path}"
     if offset % mmap.PAGESIZE or size % WORD_BYTES or size <= 0:
         raise BoardError(
-            f"{where} cannot be mapped: an address is a multiple of {mmap.PAGESIZE:#x}, and a size "
-            f"of {WORD_BYTES}"
+            f"{where} cannot be mapped: addresses must be multiples of "
+            f"{mmap.PAGESIZE:#x}, and sizes of {WORD_BYTES}"
         )
     try:
         # O_SYNC makes the kernel map /dev/mem uncached.

@@ -35,7 +35,7 @@ class Environment:
         if not isinstance(config, Config):
             if not isinstance(config, str | Path):
                 raise ConfigError(
-                    f"an environment is of a Config, a preset's name or a file, not of {config!r}"
+                    f"an Environment takes a Config, the name of a preset or a file, not {config!r}"
                 )
             config = Config.load(str(config))
         self.config = config

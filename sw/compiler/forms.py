@@ -31,9 +31,10 @@ def check_form(nest: LoopNest, after: str) -> None:
     for part in walk(nest.body):
         what, begin, end = _occurs(part)
         if not PASS_NAMES.index(begin) <= PASS_NAMES.index(after) < _index(end):
+            removed = _index(end) <= _index(after)
             raise LoweringError(
-                f"{nest.name} is not as {after} leaves it: {what} "
-                + (f"is there until {end}" if _index(end) <= _index(after) else f"comes by {begin}")
+                f"{nest.name} is not a loop nest after {after}: {what} is "
+                + (f"removed by {end}" if removed else f"introduced by {begin}")
             )
 
 

@@ -88,12 +88,12 @@ def _load(path: Path, made: Callable[..., Any]) -> Any:
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, RecursionError, FileLimitError):
-        raise KeyFileError(f"{path} is no file of keys that `vta serve` wrote") from None
+        raise KeyFileError(f"{path} is not a key file written by `vta serve`") from None
     texts = asdict(loaded)
     address = texts.pop("address", "tcp://")
     keys = [key for key in texts.values() if isinstance(key, str) and len(key) == 40]
     if len(keys) < len(texts) or not str(address).startswith(("tcp://", "ipc://")):
-        raise KeyFileError(f"{path} is no file of keys that `vta serve` wrote")
+        raise KeyFileError(f"{path} is not a key file written by `vta serve`")
     return loaded
 
 

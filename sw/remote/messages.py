@@ -33,7 +33,7 @@ def packed(header: dict[str, Any], data: bytes | memoryview = b"") -> list[bytes
 def unpacked(parts: list[bytes]) -> tuple[dict[str, Any], bytes]:
     """Header and bytes; raises `MessageError`."""
     if len(parts) != 2 or len(parts[0]) > MAX_HEADER or len(parts[1]) > MAX_BYTES:
-        raise MessageError("a message has another form or size")
+        raise MessageError("a message has an unexpected form or size")
     try:
         header = json.loads(parts[0])
     except (ValueError, RecursionError):

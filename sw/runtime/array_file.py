@@ -83,7 +83,7 @@ def require_within_limit(what: str, size: int) -> None:
 
 def _trusted(limit: int) -> str:
     return (
-        f"the {limit:,} bytes with which files are trusted ({LIMIT_VARIABLE} in the environment "
+        f"the {limit:,} bytes that a file may take in memory ({LIMIT_VARIABLE} in the environment "
         "sets another limit)"
     )
 
@@ -195,7 +195,7 @@ def _array(file: IO[bytes], size: int) -> npt.NDArray[Any]:
         raise DamagedFile("it holds Python objects")
     count = math.prod(shape)
     if min(shape, default=0) < 0 or count * dtype.itemsize != size - file.tell():
-        raise DamagedFile(f"it does not hold {list(shape)} of {dtype}")
+        raise DamagedFile(f"it is not an array of shape {list(shape)} and dtype {dtype}")
     # With zero-byte elements any count would fit.
     require_within_limit("an array in it", count * max(1, dtype.itemsize))
     data = bytearray(count * dtype.itemsize)

@@ -50,7 +50,7 @@ class RegisterDriver:
         for name, expected in (("IDENTITY", IDENTITY), ("VERSION", VERSION)):
             found = self._read(name)
             if found != expected:
-                raise MismatchError(f"the machine's {name} is {found:#x} and not {expected:#x}")
+                raise MismatchError(f"the machine's {name} is {found:#x}, not {expected:#x}")
         names = [item.name for item in fields(self.config)]
         found_values = self.read_words(REGISTERS[names[0].upper()].offset, len(names))
         for name, found in zip(names, found_values, strict=True):

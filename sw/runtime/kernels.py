@@ -125,8 +125,8 @@ class KernelBuilder:
             raise CommandError(f"uop_push of mode {operation.mode.name} in a kernel of {kernel}")
         if self.operation is not None:
             raise CommandError(
-                f"one kernel, two operations: {self.operation} and {operation}; all micro-ops of a "
-                "kernel do the same"
+                f"a kernel with two operations, {self.operation} and {operation}; all micro-ops "
+                f"of a kernel have the same operation"
             )
         if operation.mode is UopMode.ALU and operation.alu_opcode not in self._alu_opcodes():
             raise CommandError(f"{operation.alu_opcode} is not an ALU opcode")
@@ -181,7 +181,7 @@ class KernelBuilder:
             return operation
         first = self.wgt[0]
         if any(index != first for index in self.wgt) or any(loop.factors[2] for loop in self.loops):
-            raise CommandError("the micro-ops of a MULTIPLY_ADD have one factor, wgt, in common")
+            raise CommandError("the micro-ops of a MULTIPLY_ADD must have the same factor, wgt")
         if not 0 <= first < self.config.acc.depth:
             raise CommandError(
                 f"a micro-op kernel multiplies by ACC {first}; the scratchpad has 0 to "

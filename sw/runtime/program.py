@@ -155,7 +155,7 @@ class Program:
         for item in self.buffers:
             data = self.contents.get(item.name, np.empty(0, np.uint8))
             valid = data.dtype == np.uint8 and data.ndim == 1 and data.size <= item.size
-            require(valid, f"the contents of its buffer {item.name} do not fit it")
+            require(valid, f"the contents of its buffer {item.name} exceed the buffer")
         require_within_limit("the memory that it needs", self.placed_bytes())
 
     def save_image(self, path: str | Path, inputs: Mapping[str, npt.NDArray[np.generic]]) -> None:
@@ -386,7 +386,7 @@ class _MemoryOnlyDevice:
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        raise ProgramError("a recorder runs nothing: place its program on a device")
+        raise ProgramError("a recorder cannot run: place its program in the memory of a device")
 
 
 def _relocated(
@@ -410,7 +410,8 @@ def _relocated(
     elements = field_of(chosen, base) + sign * start
     if elements.size and int(elements.max()) >> base.width:
         raise ProgramError(
-            f"the program was placed out of reach: an instruction addresses {1 << base.width:,} "
+            f"the program lies beyond the addressable range: an instruction addresses "
+            f"{1 << base.width:,} "
             "elements"
         )
     moved = words.copy()

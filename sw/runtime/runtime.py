@@ -211,7 +211,7 @@ class Runtime:
         ``wgt``, the factor accumulator.
         """
         if mode not in (UopMode.GEMM, UopMode.ALU):
-            raise CommandError(f"uop_push of mode {mode}: it is 0 for GEMM or 1 for ALU")
+            raise CommandError(f"uop_push of mode {mode}: the mode is 0 for GEMM or 1 for ALU")
         if mode == UopMode.ALU:
             given = immediate if use_immediate else 0
             of_mode: dict[str, int] = {"alu_opcode": alu_opcode, "immediate": given}

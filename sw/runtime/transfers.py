@@ -102,7 +102,8 @@ class TransferredMemory:
             )
         if rows.base >= _DRAM_ELEMENTS:
             raise CommandError(
-                f"{buffer.name} lies at {buffer.address:#x}, out of reach: instructions address "
+                f"{buffer.name} lies at {buffer.address:#x}, beyond the addressable range: "
+                f"instructions address "
                 f"{_DRAM_ELEMENTS:,} elements of {self.name}, {self.element_bytes} bytes each"
             )
         return rows

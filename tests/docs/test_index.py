@@ -15,8 +15,8 @@ def answers() -> list[str]:
     return [row[2] for row in rows if row[1].strip().endswith("?")]
 
 
-def test_there_are_ten_questions() -> None:
-    assert len(answers()) == 10
+def test_there_are_at_least_ten_questions() -> None:
+    assert len(answers()) >= 10
 
 
 def test_every_answer_names_files_and_what_is_in_them() -> None:

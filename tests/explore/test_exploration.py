@@ -128,7 +128,7 @@ def test_another_spec_is_not_resumed(spec_path: Path, tmp_path: Path) -> None:
 
 def test_a_folder_with_other_things_is_left_alone(spec_path: Path, tmp_path: Path) -> None:
     spec = load_spec(spec_path)
-    with pytest.raises(SpecError, match="holds other things"):
+    with pytest.raises(SpecError, match="holds other files"):
         explored(spec, tmp_path, InProcess())
 
 

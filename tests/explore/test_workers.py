@@ -73,7 +73,7 @@ def test_what_a_dead_worker_had_is_done_by_another(workers: Workers, tmp_path: P
 def test_an_item_that_kills_every_worker_is_told(workers: Workers) -> None:
     outcomes = dict(workers.run(dies, [("dies", "data"), ("", "data")]))
     assert outcomes[0].result is None
-    assert "the workers that had it died" in outcomes[0].error
+    assert "the workers that ran it died" in outcomes[0].error
     assert outcomes[1].result == b"abc"
 
 
@@ -103,7 +103,7 @@ def test_fuzzing_tells_what_is_wrong_with_a_scheduler(
     ]
     for more, message in (
         ([], "no worker at the scheduler tcp://127.0.0.1:9"),
-        (["--jobs", "2"], "--scheduler has workers of its own"),
+        (["--jobs", "2"], "with --scheduler, its workers do the work"),
     ):
         assert invoke([*fuzz, *more]) == 2
         assert message in capsys.readouterr().err

@@ -110,7 +110,9 @@ design.il
 def replaced_in(
     modules: Sequence[ModuleType], texts: tuple[tuple[str, str], ...]
 ) -> list[ModuleType]:
-    """Reload ``modules`` with each text, which one must contain, replaced everywhere."""
+    """Reload ``modules`` with replacements ``texts`` (original, planted) in their sources; each
+    original must occur in one of them.
+    """
     sources = [inspect.getsource(module) for module in modules]
     for original, planted in texts:
         if not any(original in source for source in sources):

@@ -81,5 +81,6 @@ def test_the_command_says_where_products_are_in_luts(capsys: pytest.CaptureFixtu
     lines = [line for line in capsys.readouterr().out.splitlines() if "products in LUTs" in line]
     luts = CHIPS["ecp5-25f"].area_of(PRESETS["tiny-extended"]).lut
     assert lines == [
-        f"ecp5-25f: 12 products in LUTs, for want of multipliers; {luts:,} LUTs in all"
+        f"ecp5-25f: 12 products in LUTs, since the chip has too few multipliers; "
+        f"{luts:,} LUTs in all"
     ]

@@ -57,7 +57,7 @@ def run(commands: list[str]) -> None:
 
 @pytest.mark.parametrize("count", [1, 5, 16])
 def test_yosys_finds_the_multiplications_of_the_design(count: int) -> None:
-    """By all commands except the last one, which the Yosys of the tests does not have."""
+    """Runs all commands except the last, ``booth``, which the Yosys of the tests lacks."""
     *find, last = lacking(count)
     assert last == "booth @products"
     run([*find, "delete @products", f"select -assert-count {16 - count} */t:$mul"])

@@ -36,7 +36,9 @@ QUANTIZED = """
 
 
 def quantized(add: str) -> onnx.ModelProto:
-    """The model after the removal, as ONNX Runtime's quantizer names its tensors."""
+    """`QUANTIZED` with the operator ``add``, after removal of the quantization before it; tensors
+    have the names of ONNX Runtime's quantizer.
+    """
     rng, model = np.random.default_rng(2), onnx.parser.parse_model(QUANTIZED.replace("ADD", add))
     values: dict[str, Any] = {
         "w_quantized": rng.integers(-90, 90, (8, 12)).astype(np.int8),

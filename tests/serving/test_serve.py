@@ -193,7 +193,7 @@ def test_an_idle_client_gives_way(serve: Callable[..., Served]) -> None:
     served = serve(replace(LIMITS, idle_seconds=0.3))
     idle = served.open("idle")
     served.open("next").close()
-    with pytest.raises(RemoteError, match="no machine is open; one that is idle may be given"):
+    with pytest.raises(RemoteError, match="no machine is open; an idle machine may be given"):
         idle.read(0, 1)
     idle.close()
 
@@ -325,7 +325,7 @@ def test_malformed_requests_are_answered_and_do_no_harm(serve: Callable[..., Ser
 def test_a_file_that_has_no_keys_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "client.json"
     path.write_text(text)
-    with pytest.raises(KeyFileError, match="is no file of keys that `vta serve` wrote"):
+    with pytest.raises(KeyFileError, match="is not a key file written by `vta serve`"):
         Credentials.load(path)
     keys = asdict(Credentials("tcp://a:1", "k" * 40, "k" * 40, "k" * 39))
     path.write_text(json.dumps(keys))
@@ -335,7 +335,7 @@ def test_a_file_that_has_no_keys_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_without_a_file_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VTA_REMOTE", raising=False)
-    with pytest.raises(DeviceError, match="VTA_REMOTE in the environment names no file"):
+    with pytest.raises(DeviceError, match="VTA_REMOTE in the environment does not name a"):
         open_device("remote", TINY, 64)
 
 

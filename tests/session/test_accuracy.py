@@ -74,7 +74,7 @@ def test_the_float_model_is_judged_as_well() -> None:
     [
         (np.arange(3), r"labels are int64 of shape \[3\]; an integer for each of 4 images"),
         (np.arange(4.0), "labels are float64"),
-        (np.array([0, 1, 7, 2]), "label 7 of image 2 is no class of output y, which has 0 to 6"),
+        (np.array([0, 1, 7, 2]), "label 7 of image 2 is not a class of output y, which has 0 to 6"),
         (np.array([-1, 1, 7, 2]), "label -1 of image 0"),
     ],
 )

@@ -31,7 +31,7 @@ def test_a_session_says_what_it_is(saved: Path) -> None:
 
 def test_a_loaded_network_has_no_model_to_compare_with(saved: Path) -> None:
     with vta.Session.load(saved, "tiny", device="functional") as session:
-        with pytest.raises(ModelError, match=r"digits.vta is compiled and does not hold its model"):
+        with pytest.raises(ModelError, match=r"digits.vta is a compiled network without its model"):
             session.check({})
 
 

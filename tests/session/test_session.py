@@ -127,7 +127,7 @@ def test_an_additional_pass_sees_each_layer(images: npt.NDArray[np.float32]) -> 
         with Session(DIGITS / "digits.onnx", "tiny") as plain:
             expected = plain.run({"image": images[:1]})["logits"]
         np.testing.assert_array_equal(session.run({"image": images[:1]})["logits"], expected)
-    with pytest.raises(LoweringError, match="'after lunch' is not a place for a pass"):
+    with pytest.raises(LoweringError, match="'after lunch' is not a position for a pass"):
         vta.compile(DIGITS / "digits.onnx", "tiny", passes=[("after lunch", note)])
 
 
@@ -271,7 +271,7 @@ def test_an_input_of_rank_0_is_for_all_images_of_a_run() -> None:
         assert one.outputs["y"].shape == (4, 4, 2, 2)
         np.testing.assert_array_equal(one.outputs["y"][:2], each.outputs["y"][:2])
         assert (one.outputs["y"][2:] != each.outputs["y"][2:]).any()
-        with pytest.raises(InputError, match="rate is one value for all 2 images of a run, and"):
+        with pytest.raises(InputError, match="rate has one value per run of 2 images, but"):
             session.run({"x": x, "rate": rates[[0, 2, 0, 0]]})
         with pytest.raises(InputError, match="different numbers of images: x 4, rate 3"):
             session.run({"x": x, "rate": rates[:3]})

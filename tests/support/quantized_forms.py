@@ -208,7 +208,9 @@ def _weights_in_nodes() -> onnx.ModelProto:
 
 
 def _dead(scale: float) -> onnx.ModelProto:
-    """Weights of one channel with this ``scale``, and a bias as large as in other channels."""
+    """A Conv with a nearly dead channel: its weights have this ``scale``, and its bias is as large
+    as in other channels.
+    """
     text = qdq("a", "x", 0.03) + matrix("m", "k(8,8,3,3)", "v(8)") + matrix("o", "j(8)", "v(8)")
     model = floats(text + "b = Conv(a, m, o)" + qdq("y", "b", 0.05))
     weights, bias = (item for item in model.graph.initializer if item.name.startswith("v"))

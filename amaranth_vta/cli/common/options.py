@@ -47,7 +47,9 @@ class DramType(click.ParamType):
 def open_workers(jobs: int | None, scheduler: str | None) -> Workers:
     """Opens the workers that the two options select."""
     if jobs is not None and scheduler is not None:
-        raise click.UsageError("--jobs is for this machine, --scheduler has workers of its own")
+        raise click.UsageError(
+            "--jobs counts processes of this machine; with --scheduler, its workers do the work"
+        )
     from amaranth_vta.explore.workers import Workers
 
     return Workers(jobs, scheduler)
@@ -83,7 +85,7 @@ def device_options(
             metavar="ideal|ddr|random:SEED",
             default=dram,
             show_default=True,
-            help="The timing of the memory. It makes no difference to the functional model.",
+            help="The timing of the memory; the functional model ignores it.",
         ),
         click.option(
             "--trace",
@@ -95,8 +97,8 @@ def device_options(
         click.option(
             "--skip",
             type=click.Choice(PARTS),
-            help="Let a part of the machine only pass its tokens on, to see what its work costs; "
-            "results are wrong then.",
+            help="Let a part of the machine pass tokens without working, to measure what its work "
+            "costs; results are then wrong.",
         ),
         click.option(
             "--timing-only",
@@ -134,27 +136,28 @@ images_option = click.option(
     "--images",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many images one run takes, for a model that leaves their number open: weights are "
-    "loaded once for all of them.  [default: BATCH]",
+    help="Images per run, for a model with an open first dimension: weights are loaded once for "
+    "all images of a run.  [default: BATCH]",
 )
 tuned_option = click.option(
     "--tuned",
     type=click.Path(),
     metavar="FILE",
-    help="Better schedules of the network's layers, as `vta tune` writes them.",
+    help="Tuned schedules of the network's layers, written by `vta tune`.",
 )
 rounding_option = click.option(
     "--allow-rounding",
     is_flag=True,
-    help="Let the machine requantize the results of products whose biases, rounded to steps of the "
-    "sums, can move them by more than half a step.",
+    help="Run products on the machine even if rounding their biases to steps of the sums can "
+    "change results by more than half a step.",
 )
 launch_option = click.option(
     "--launch",
     type=click.Choice(("network", "layer")),
     default=None,
-    help="What one launch of the machine runs: consecutive layers of the network, each beginning "
-    "while the one before it ends, or one layer, whose counters then say where its cycles went.  "
+    help="What one launch of the machine runs: `network`, consecutive layers, each of which "
+    "starts while its predecessor drains; `layer`, a single layer, so that its counters say "
+    "where its cycles went.  "
     "[default: network; layer with --report]",
 )
 json_option = click.option(
@@ -178,4 +181,4 @@ scheduler_option = click.option(
     "package and nothing else.",
 )
 # Message after a run with --skip.
-SKIPPED = "{} only passed its tokens on (--skip): the results are wrong and were not compared"
+SKIPPED = "{} passed tokens without working (--skip): the results are wrong and were not compared"

@@ -237,7 +237,7 @@ class _Folder:
                 if not target.is_dir():
                     raise _problem(option, path, "it is a file")
                 if any(target.iterdir()) and not (target / replaced).exists():
-                    raise _problem(option, path, f"it holds other things and no {replaced}")
+                    raise _problem(option, path, f"it holds other files and no {replaced}")
             self._part.mkdir()
         except OSError as error:
             raise _problem(option, path, error.strerror) from None

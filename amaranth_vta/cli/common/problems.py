@@ -40,8 +40,8 @@ def describe(error: BaseException) -> tuple[str, int]:
             line, code = "there is not enough memory for this on the host", WRONG_INPUT
         case _:
             line = (
-                f"internal error: {type(error).__name__}: {error}; this is a mistake in "
-                "amaranth-vta, and VTA_DEBUG=1 in the environment shows where"
+                f"internal error: {type(error).__name__}: {error}; this is a bug in amaranth-vta; "
+                f"VTA_DEBUG=1 in the environment prints the traceback"
             )
             code = INTERNAL_ERROR
     return " ".join(line.split()), code

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 @click.option(
     "--config",
     metavar="NAME|FILE",
-    help="The machine: a preset, or a file in the form of vta_config.json.  [default: the one "
-    "that is made for the board]",
+    help="The machine: a preset, or a file in the form of vta_config.json.  [default: the board's "
+    "preset]",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(),
     metavar="DIR",
-    help="The folder to write, which appears when all is done.  [default: build/BOARD-CONFIG]",
+    help="The folder to write; it appears when the build is complete.  [default: "
+    "build/BOARD-CONFIG]",
 )
 @json_option
 def build(board: str, config: str | None, output: str | None, json_path: str | None) -> None:

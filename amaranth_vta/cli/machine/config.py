@@ -42,12 +42,12 @@ class Setting(click.ParamType):
     type=Setting(),
     metavar="KEY=VALUE",
     multiple=True,
-    help="Another value for a parameter, such as LOG_BLOCK=3; may be given several times.",
+    help="Set a parameter, such as LOG_BLOCK=3; may be repeated.",
 )
 @click.option(
     "--microarchitecture",
     is_flag=True,
-    help="Print the choices of its implementation, which are derived from the configuration.",
+    help="Print the implementation choices that are derived from the configuration.",
 )
 def config(machine: Config, settings: tuple[tuple[str, int], ...], microarchitecture: bool) -> None:
     values = dict(settings)

@@ -35,5 +35,6 @@ def program(board: str, file: str) -> None:
     if done.returncode:
         raise click.ClickException(
             f"openFPGALoader cannot program {chosen.title} (exit code {done.returncode}): is it "
-            "connected, may you access its USB device, and is libftdi there (Debian: libftdi1-2)?"
+            f"connected, do you have access to its USB device, and is libftdi installed (Debian: "
+            f"libftdi1-2)?"
         )

@@ -17,7 +17,7 @@ _MEBI = 1 << 20
     type=click.Choice([name for name in DEVICES if name != "remote"]),
     default="rtl",
     show_default=True,
-    help="What runs programs here, as for `vta run`.",
+    help="The device that runs programs here, as for `vta run`.",
 )
 @click.option(
     "--bind",
@@ -33,7 +33,7 @@ _MEBI = 1 << 20
     metavar="DIR",
     default="vta-keys",
     show_default=True,
-    help="The server's keys, and a file per client in DIR/clients; made if they do not exist.",
+    help="The server's keys, and a file per client in DIR/clients; created if missing.",
 )
 @click.option(
     "--client",
@@ -42,7 +42,7 @@ _MEBI = 1 << 20
     multiple=True,
     default=("client",),
     show_default=True,
-    help="A client to make a file for, unless it has one; may be given several times.",
+    help="Write a credentials file for this client unless it has one; may be repeated.",
 )
 @click.option(
     "--memory",
@@ -50,7 +50,7 @@ _MEBI = 1 << 20
     metavar="MIB",
     default=1024,
     show_default=True,
-    help="The most memory that a machine may have, in MiB.",
+    help="Memory limit of a machine, in MiB.",
 )
 @click.option(
     "--run-limit",
@@ -66,7 +66,7 @@ _MEBI = 1 << 20
     metavar="SECONDS",
     default=300.0,
     show_default=True,
-    help="A client that is silent for longer loses the machine to one that waits.",
+    help="After this time without a request, a client loses the machine to a waiting client.",
 )
 def serve(
     device: str,

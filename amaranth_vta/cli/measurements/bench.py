@@ -77,7 +77,7 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
     type=click.Choice(("default", "by-hand")),
     default="default",
     show_default=True,
-    help="For resnet18-layers: those that the compiler chooses, or those found by hand.",
+    help="For resnet18-layers: schedules chosen by the compiler, or written by hand.",
 )
 @click.option(
     "--explain",
@@ -116,7 +116,7 @@ def bench(
         if name not in NETWORKS and given:
             raise click.UsageError(f"{option} is for networks")
     if schedules == "by-hand" and not has_knobs(config):
-        raise click.UsageError("schedules were found by hand for pynq-extended alone")
+        raise click.UsageError("schedules written by hand exist only for pynq-extended")
     if save_path is not None:
         return _save(name, save_path)
     if explain:

@@ -17,7 +17,7 @@ from amaranth_vta.cli.common.problems import DONE
     "html_path",
     type=click.Path(),
     metavar="FILE",
-    help="Write a page with all parts of the cycles.",
+    help="Write an HTML page with the whole breakdown of the cycles.",
 )
 @json_option
 def compare(first: str, second: str, html_path: str | None, json_path: str | None) -> int:

@@ -36,7 +36,8 @@ def estimate_area(machine: Config, json_path: str | None) -> None:
             if chip.family == family and chip.share(there := chip.area_of(machine)) <= 1
         }
         lacking += [
-            f"{name}: {area.dsp - there.dsp} products in LUTs, for want of multipliers; "
+            f"{name}: {area.dsp - there.dsp} products in LUTs, since the chip has too few "
+            f"multipliers; "
             f"{there.lut:,} LUTs in all"
             for name, there in fits.items()
             if there.dsp < area.dsp
@@ -55,7 +56,7 @@ def estimate_area(machine: Config, json_path: str | None) -> None:
                 f"{column.upper()} {model[column]['mean_error_of_others']:.1%}" for column in FITTED
             )
             outputs.say(
-                f"{family}: mean error of machines that were not fitted to, of {model['samples']}: "
+                f"{family}: mean error on machines left out of the fit, of {model['samples']}: "
                 f"{errors}"
             )
         outputs.save_json("--json", {family: asdict(area) for family, area in areas.items()})

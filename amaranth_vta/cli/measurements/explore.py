@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 )
 @jobs_option
 @scheduler_option
-@click.option(
-    "--resume", is_flag=True, help="Go on in DIR where a run of the same SPEC was stopped."
-)
+@click.option("--resume", is_flag=True, help="Resume a stopped run of the same SPEC in DIR.")
 def explore(
     spec_path: str, output: str, jobs: int | None, scheduler: str | None, resume: bool
 ) -> int:

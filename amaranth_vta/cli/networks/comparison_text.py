@@ -26,11 +26,11 @@ def comparison_lines(checked: CheckReport, explain: bool) -> Iterator[str]:
         text += f" (by {', '.join(f'{by:+g}: {count:,}' for by, count in frequent)}{rest})"
     yield f"{text} from the network in canonical form"
     if checked.file is None:
-        yield "The file itself: ONNX Runtime cannot run it as it stands, so it was not compared"
+        yield "The file itself: not compared, since ONNX Runtime cannot run it unchanged"
     else:
         yield f"The file itself, without optimizations: {_outputs(checked.file)}"
         if checked.file.layers:
-            yield f"Its layers, each on the file's own tensors: {_layers(checked.file)}"
+            yield f"Its layers, each run on the file's tensors: {_layers(checked.file)}"
     if explain and checked.differs_from_default is not None:
         yield (
             f"The file in a default session, which optimizes: {checked.differs_from_default:,} of "

@@ -42,8 +42,8 @@ _MAX_LAYERS = 10
     type=click.Path(),
     metavar="X.npz|DIR",
     help="Typical inputs: an .npz with an array of many samples for each input of the graph, or a "
-    "folder of .npz and .npy files. Sizes that the model leaves open become theirs. If not given "
-    "they are random, which suits only a first try.",
+    "folder of .npz and .npy files. They set the dimensions that the model leaves open. The "
+    "default is random inputs, which suit only a first try.",
 )
 @click.option("--per-tensor", is_flag=True, help="One scale for all channels of a weight.")
 @click.option(
@@ -68,7 +68,7 @@ _MAX_LAYERS = 10
 @click.option(
     "--force",
     is_flag=True,
-    help="Write INT8.onnx also if a tensor is mostly noise: below 0 dB.",
+    help="Write INT8.onnx even if a tensor is mostly noise (below 0 dB).",
 )
 def quantize(
     model: str,
@@ -150,7 +150,7 @@ def _warnings(
             "a range without outliers (--percentile 99.9)"
             if options.percentile is None
             else f"a wider range (--percentile above {options.percentile:g}, or none)",
-            f"the first of these, and what it reads, in float (--in-float {poor[0].name})",
+            f"the first of these and its inputs in float (--in-float {poor[0].name})",
         ]
         names = [f"{item.name} ({item.operator}, {item.decibels:.1f} dB)" for item in poor]
         yield (
@@ -159,8 +159,8 @@ def _warnings(
         )
     if zero:
         yield (
-            f"zero in all samples, so that the scale is a guess: {_few(zero)}. What helps: samples "
-            "for which it is not zero"
+            f"zero in all samples, so that the scale is a guess: {_few(zero)}. Add samples in "
+            f"which it is not zero"
         )
 
 

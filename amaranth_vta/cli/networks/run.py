@@ -84,14 +84,14 @@ Arrays = dict[str, Any]
 @click.option(
     "--explain",
     is_flag=True,
-    help="Print what the compiler made of each operator, with its loop nest, and one line for each "
-    "in the table.",
+    help="Print how each operator was compiled, with its loop nest, and list each on a line of "
+    "the table.",
 )
 @click.option(
     "--allow-host",
     is_flag=True,
-    help="Run a float model on the host, or a dynamically quantized one with all but its products "
-    "there, instead of refusing it.",
+    help="Accept a float model, which runs on the host, or a dynamically quantized model, of "
+    "which only the products run on the machine.",
 )
 @waves_option
 @click.option(
@@ -170,7 +170,7 @@ def run(
     if not options.has_results:
         outputs.say(unchecked(options))
     if given is None:
-        outputs.say("Inputs were random; --inputs gives others.")
+        outputs.say("Inputs were random; use --inputs for your own.")
     if session.label_accuracy is not None:
         outputs.say(str(session.label_accuracy))
     if checked is not None:
@@ -213,9 +213,9 @@ def _refuse_accuracy(labels: str | None, inputs: str | None, options: RunOptions
     option = "--float" if labels is None else "--labels"
     if not options.has_results:
         wrong = "--timing-only" if options.timing_only else "--skip"
-        raise click.UsageError(f"{option} judges results, and {wrong} gives none that are right")
+        raise click.UsageError(f"{option} needs correct results, which {wrong} does not compute")
     if labels is not None and inputs is None:
-        raise click.UsageError("--labels are of images, which --inputs gives")
+        raise click.UsageError("--labels needs --inputs, the labelled images")
 
 
 def _refuse_host_alone(session: Session, model: str) -> None:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     metavar="N",
     default=24,
     show_default=True,
-    help="How many schedules of each layer are built and estimated.",
+    help="Number of schedules per layer to build and estimate.",
 )
 @click.option(
     "--device",
@@ -118,7 +118,7 @@ def tune(
         outputs.save_json("--json", {**report, "layers": layers})
         outputs.say(_conclusion(found, before, after, path if better else ""))
         outputs.say(
-            f"array or bus need {bound:,} cycles at least, one layer after the other: "
+            f"bound of array and bus, layer after layer: {bound:,} cycles, "
             f"{bound / min(before, after):.1%} of that"
         )
     if checked.mismatches:

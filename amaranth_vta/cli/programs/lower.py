@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 @click.option(
     "--after",
     metavar="PASS",
-    help="Print only the loop nest after this pass. For NEST.txt, the pass that left it: lowering "
-    "goes on from there.",
+    help="Print only the loop nest after this pass. For NEST.txt, the pass after which it was "
+    "printed: lowering continues from there.",
 )
 @click.option("--trace", is_flag=True, help="Print the loop nest after every pass that changes it.")
 @click.option(
@@ -72,7 +72,9 @@ def lower(
     if source.endswith(".txt"):
         if after is None:
             names = ", ".join(PASS_NAMES)
-            raise click.ClickException(f"--after says which pass left {source}, one of {names}")
+            raise click.ClickException(
+                f"give --after, the pass after which {source} was printed: one of {names}"
+            )
         if origins:
             raise click.ClickException(f"--origins is for schedules: {source} has no source lines")
         click.echo(_of_nest(source, config, after, trace))
@@ -105,7 +107,7 @@ def _text(
     if after is not None and after in steps:
         return steps[after]
     if after is not None:
-        raise click.ClickException(f"{name} does not come as far as {after}: {lowered.problem}")
+        raise click.ClickException(f"{name} cannot be lowered up to {after}: {lowered.problem}")
     return _shown(lowered, trace)
 
 

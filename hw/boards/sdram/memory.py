@@ -6,7 +6,7 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from amaranth_vta.hw.boards.bursts import ReadBursts, WriteBursts, connect_bursts
+from amaranth_vta.hw.boards.axi_slave import ReadBursts, WriteBursts, connect_bursts
 from amaranth_vta.hw.boards.link import HostAccess, HostAccessSignature, word_of_beat
 from amaranth_vta.hw.boards.protocol import WORD_BYTES
 from amaranth_vta.hw.bus.axi import AXI4Signature

@@ -73,7 +73,9 @@ def _check_attachments(schedule: Schedule) -> None:
                 raise LoweringError(f"{place}: that is a cycle, {names}")
             stored = around[-1].stored_at
             if stored is not None and consumer.axis_around(axis) is not stored:
-                raise LoweringError(f"{place} and stored at {stored}, which is not right outside")
+                raise LoweringError(
+                    f"{place} and stored at {stored}, which is not the next loop outside"
+                )
             around.append(consumer)
 
 
@@ -370,7 +372,7 @@ class _Builder:
                 if self._within_region(loops, depth + 1):
                     raise LoweringError(
                         f"{stage.name} is computed at {loops.stage.name}.{atom.axis}, which is "
-                        f"within what {loops.stage.name} does in one instruction"
+                        f"within one instruction of {loops.stage.name}"
                     )
                 inner = self._place(stage, inner, fixed[atom.var])
         return inner

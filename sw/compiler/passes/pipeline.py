@@ -88,7 +88,8 @@ def with_placed(placed: Sequence[PlacedPass]) -> list[Pass]:
     if left:
         names = ", ".join(step.__name__ for step in PASSES)
         raise LoweringError(
-            f"{left[0][0]!r} is not a place for a pass: it is before or after one of {names}, or "
+            f"{left[0][0]!r} is not a position for a pass, which is before or after one of "
+            f"{names}, or "
             "after infer_bounds"
         )
     return steps

@@ -222,8 +222,8 @@ class _Order:
             needed = lead - least + (min(writes, default=0) < last)
             if buffer.copies < needed:
                 raise LoweringError(
-                    f"{buffer.name} is computed ahead; double_buffer keeps the copy that is read, "
-                    f"with {needed} copies"
+                    f"{buffer.name} is computed ahead, which takes {needed} copies: use "
+                    f"double_buffer"
                 )
 
 

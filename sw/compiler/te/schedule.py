@@ -380,9 +380,9 @@ class Schedule:
     def __getitem__(self, key: Tensor | Operation) -> Stage:
         op = key.op if isinstance(key, Tensor) else key
         if not isinstance(op, Operation):
-            raise ScheduleError(f"s[{key!r}]: a stage is found by its tensor, or the tensor's op")
+            raise ScheduleError(f"s[{key!r}]: index a schedule by a tensor or its op")
         if op not in self._by_op:
-            raise ScheduleError(f"{op.name} is not a part of this schedule")
+            raise ScheduleError(f"{op.name} is not part of this schedule")
         return self._by_op[op]
 
     def cache_read(
@@ -417,8 +417,8 @@ class Schedule:
             raise ScheduleError(f"cache_write of {tensor.name}: a placeholder is not computed")
         if stage.is_scheduled():
             raise ScheduleError(
-                f"cache_write of {tensor.name}: it has been scheduled already; its first step is "
-                "cache_write"
+                f"cache_write of {tensor.name}: it is scheduled already; cache_write must be its "
+                f"first step"
             )
         axis = [IterVar(old.name, old.extent, "spatial") for old in stage.op.axis]
         values: dict[Var, Affine] = {

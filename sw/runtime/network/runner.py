@@ -225,7 +225,7 @@ def _packed(operand: TiledTensor, value: Array) -> Bytes:
     """
     if value.size != prod(operand.image) or value.dtype.kind not in "iu":
         raise ModelError(
-            f"the host made {operand.tensor} a tensor of {value.dtype} with {value.size:,} "
+            f"the host computed {operand.tensor} as a tensor of {value.dtype} with {value.size:,} "
             f"elements; the machine takes integers, {prod(operand.image):,} of them"
         )
     return operand.pack(value)

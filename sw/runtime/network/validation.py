@@ -69,7 +69,7 @@ def _check_step(
     match step:
         case RunHost():
             for name in step.inputs:
-                require(name in known, f"nothing makes {name}, which the host reads")
+                require(name in known, f"no step produces {name}, which the host reads")
             for name in step.outputs:
                 known[_text(name)] = _ANY
             for item in step.operators:
@@ -105,7 +105,7 @@ def _check_launch(launch: Launch, steps: dict[range, int], program: Program) -> 
     require(bool(alone) and all(item in steps for item in alone), "a launch runs no layers")
     first = steps[alone[0]]
     in_order = [steps[item] for item in alone] == list(range(first, first + len(alone)))
-    require(in_order, "a launch runs layers that do not follow one another")
+    require(in_order, "a launch runs layers that are not consecutive")
     words = program.streams[launch.stream].words
     layout = isa.instruction_set(program.config).layouts[isa.Opcode.STORE]
     stores = field_of(words, layout["opcode"])

@@ -75,7 +75,7 @@ def test_check_says_what_it_compared_with_what(
     assert "0 of 40 output elements differ from the network in canonical form" in out
     assert "The file itself, without optimizations: " in out
     assert "the same greatest element in 4 of 4 samples" in out
-    assert "Its layers, each on the file's own tensors: 7 tensors" in out
+    assert "Its layers, each run on the file's tensors: 7 tensors" in out
     assert "default session" not in out
     assert invoke(["run", *few_bits, "--check", "--explain"]) == 0
     out = capsys.readouterr().out

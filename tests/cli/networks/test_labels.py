@@ -58,11 +58,11 @@ def test_labels_among_the_inputs_and_a_float_model(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--labels", IMAGES], "--labels are of images, which --inputs gives"),
+        (["--labels", IMAGES], "--labels needs --inputs, the labelled images"),
         (["--labels", MODEL, "--inputs", IMAGES], "digits.onnx is no .npy, no .npz, and no text"),
         (["--labels", "none", "--inputs", IMAGES], "--labels none cannot be read: No such file"),
         (["--labels", IMAGES, "--inputs", IMAGES], r"labels are float32 of shape"),
-        (["--float", IMAGES, "--skip", "alu"], "--float judges results, and --skip gives none"),
+        (["--float", IMAGES, "--skip", "alu"], "--float needs correct results, which --skip"),
         (["--float", "none.onnx"], "none.onnx"),
     ],
 )

@@ -265,8 +265,8 @@ def test_what_is_zero_in_all_samples_is_a_warning(
     assert cli.invoke(["quantize", model, "-o", result]) == 0
     err = capsys.readouterr().err
     assert err == (
-        "vta: warning: zero in all samples, so that the scale is a guess: r. What helps: samples "
-        "for which it is not zero\n"
+        "vta: warning: zero in all samples, so that the scale is a guess: r. Add samples in "
+        "which it is not zero\n"
     )
     assert cli.invoke(["run", result, "--check"]) == 0
 

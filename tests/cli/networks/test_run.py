@@ -268,7 +268,7 @@ def test_what_is_skipped_is_said_and_cannot_be_checked(
 ) -> None:
     results = tmp_path / "results.npz"
     assert vta(model, "--inputs", images, "--outputs", results, "--skip", "gemm") == 0
-    assert "gemm only passed its tokens on (--skip): the results are wrong" in (
+    assert "gemm passed tokens without working (--skip): the results are wrong" in (
         capsys.readouterr().out
     )
     assert vta(model, "--skip", "gemm", "--check") == 2
@@ -346,7 +346,7 @@ def test_a_folder_with_other_things_is_left_alone(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert vta(model, "--report", tmp_path) == 2
-    assert "it holds other things and no report.html" in capsys.readouterr().err
+    assert "it holds other files and no report.html" in capsys.readouterr().err
     assert vta(model, "--report", model) == 2
     assert vta(model, "--report", model / "report") == 2
     assert vta(model, "--report", tmp_path / "report", "--inputs", tmp_path / "missing") == 2

@@ -108,7 +108,7 @@ def test_what_the_machine_cannot_do_is_said_behind_what_it_could(
     assert "b[i, j] = a[i, j] + 1" in out
     assert out.splitlines()[-1].startswith("# not for the machine: no instruction computes b: n")
     err = refused(capsys, f"{path}:plain", "--after", "insert_tokens")
-    assert "plain does not come as far as insert_tokens: no instruction computes b" in err
+    assert "plain cannot be lowered up to insert_tokens: no instruction computes b" in err
 
 
 @pytest.mark.parametrize("after", ["infer_bounds", "map_to_alu", "insert_tokens"])
@@ -155,12 +155,12 @@ def test_a_loop_nest_that_was_edited_is_traced_from_there(
         (
             "def f(a: int8[4]):\n    a[0] = 1\n",
             "fold_loops",
-            "f is not as fold_loops leaves it: the assignment of a is there until fold_loops",
+            "f is not a loop nest after fold_loops: the assignment of a is removed by fold_loops",
         ),
         (
             "def f(a: int8[4]):\n    dep_push(LOAD, COMPUTE)\n",
             "fold_loops",
-            "f is not as fold_loops leaves it: dep_push comes by insert_tokens",
+            "f is not a loop nest after fold_loops: dep_push is introduced by insert_tokens",
         ),
         (
             "def f(a: int32[9]):\n    b = allocate(acc, int32, [4], base=0)\n"
@@ -181,7 +181,10 @@ def test_a_mistake_in_a_loop_nest_is_told_with_its_line(
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
-        (["nothing.txt"], "--after says which pass left nothing.txt, one of infer_bounds, overwr"),
+        (
+            ["nothing.txt"],
+            "give --after, the pass after which nothing.txt was printed: one of inf",
+        ),
         (["nothing.txt", "--after", "fold_loops"], "nothing.txt: No such file"),
         (["nothing.txt", "--after", "x"], "--after x: the passes are infer_bounds, overwrite"),
         (["nothing.txt", "--after", "fold_loops", "--origins"], "schedules: nothing.txt has no"),

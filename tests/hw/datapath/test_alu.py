@@ -299,7 +299,7 @@ def test_alu_unit_reads_one_factor_for_each_instruction(gaps: float) -> None:
     rng = np.random.default_rng(5)
     items = []
     for _ in range(40):
-        # Mostly what other instructions have just written.
+        # Mostly an accumulator that an earlier instruction has just written.
         factor = int(rng.integers(8))
         others = [index for index in range(8) if index != factor]
         count = int(rng.integers(1, 6))

@@ -179,7 +179,7 @@ def test_registers_of_a_file_are_read_as_those_of_a_machine(tmp_path: Path) -> N
     other = replace(TINY, overwrite=1)
     with pytest.raises(MismatchError, match="the machine has OVERWRITE = 0"):
         BoardDevice(other, 64, MappedTransport(shown, memory, 0))
-    with pytest.raises(MismatchError, match="the machine's IDENTITY is 0x0 and not"):
+    with pytest.raises(MismatchError, match="the machine's IDENTITY is 0x0, not"):
         BoardDevice(TINY, 64, MappedTransport(memory, memory, 0))
 
 
@@ -314,9 +314,9 @@ def _one_map(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
         (_one_map, "/dev/uio7 is not a UIO device with two maps"),
         (lambda *_: "uio:/dev/uio9", "/dev/uio9 is not a UIO device with two maps"),
         (lambda *_: "pynq:0x43c00000", "the package pynq, which PYNQ's images have"),
-        (lambda *_: "mem:0x43c00000", "mem:0x43c00000 is not the place of a machine: those are"),
-        (lambda *_: "mem:here,there+1", "is not the place of a machine"),
-        (lambda *_: "mem:0x43c00004,0x1000+0x1000", "an address is a multiple of 0x1000"),
+        (lambda *_: "mem:0x43c00000", "mem:0x43c00000 does not locate a machine; the forms are"),
+        (lambda *_: "mem:here,there+1", "does not locate a machine"),
+        (lambda *_: "mem:0x43c00004,0x1000+0x1000", "addresses must be multiples of 0x1000"),
         (lambda *_: "mem:0x43c00000,0x1000+0", "0x0 bytes at 0x1000 of"),
         (lambda *_: "mem:0x43c00000,0x1f000000+0x200000", "cannot be mapped: mmap length is gre"),
     ],

@@ -148,9 +148,9 @@ def test_a_token_from_a_neighbour_that_does_not_exist_never_comes() -> None:
 
 
 def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(DeviceError, match="knows the memories ideal and ddr"):
+    with pytest.raises(DeviceError, match="supports only the memories ideal and ddr"):
         open_device("estimate", PRESETS["tiny"], 64, dram="random:1")
     with pytest.raises(DeviceError, match="no signals, hence no waves"):
         open_device("estimate", PRESETS["tiny"], 64, waves="x.vcd")
-    with pytest.raises(DeviceError, match="only the estimate can do without results"):
+    with pytest.raises(DeviceError, match="only the estimate can omit results"):
         open_device("rtl", PRESETS["tiny"], 64, timing_only=True)

@@ -22,8 +22,8 @@ def test_an_environment_is_made_from_a_name_a_file_or_a_configuration(tmp_path: 
     ("config", "problem"),
     [
         ("pinq", "pinq is neither a preset .*pynq-extended.* nor a file"),
-        (16, "of a Config, a preset's name or a file, not of 16"),
-        (None, "not of None"),
+        (16, "a Config, the name of a preset or a file, not 16"),
+        (None, "not None"),
     ],
 )
 def test_anything_else_is_refused(config: Any, problem: str) -> None:

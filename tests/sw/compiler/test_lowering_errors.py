@@ -399,7 +399,7 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
     (read_after_store, "again reads y, which the same function stores"),
     (read_outside_of_its_loop, r"b is computed at c\.i, but it is read outside of that loop"),
     (at_an_axis_that_is_gone, r"b is computed at c\.i, which has been split or fused since"),
-    (within_an_instruction, r"x_buf is computed at total\.ki, which is within what total does"),
+    (within_an_instruction, r"x_buf is computed at total\.ki, which is within one instruction"),
     (parts_of_a_fused_axis, r"b\.i_j_fused is fused from loops of 4 x 6 and cannot be split by 8"),
     (output_that_is_not_an_argument, "y is computed but is not one of the arguments"),
     (input_that_is_not_an_argument, "x is read but is not one of the arguments"),

@@ -431,7 +431,7 @@ def test_an_additional_pass_may_change_the_program() -> None:
 @pytest.mark.parametrize("phase", ["after fuse_loops", "fold_loops", "before infer_bounds", ""])
 def test_an_additional_pass_needs_a_place_that_exists(phase: str) -> None:
     program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
-    with pytest.raises(LoweringError, match=f"{phase!r} is not a place for a pass.* fold_loops"):
+    with pytest.raises(LoweringError, match=f"{phase!r} is not a position for a pass.* fold_loops"):
         lower(program.schedule, program.args, passes=[(phase, lambda f, _: f)])
 
 

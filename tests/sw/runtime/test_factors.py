@@ -50,8 +50,8 @@ def test_a_multiply_add_without_one_factor_is_refused(fake_device: MakeDevice) -
         return body
 
     for body, message in (
-        (one_uop(runtime, 1, 0, 0, 1, np.array([9, 8]), multiply_add), "one factor, wgt, in comm"),
-        (looped(1), "one factor, wgt, in common"),
+        (one_uop(runtime, 1, 0, 0, 1, np.array([9, 8]), multiply_add), "the same factor, wgt"),
+        (looped(1), "the same factor, wgt"),
         (one_uop(runtime, 1, 0, 0, 1, 128, multiply_add), "by ACC 128; the scratchpad has 0 to 12"),
         (one_uop(runtime, 1, 0, 0, 1, -1, multiply_add), "by ACC -1; the scratchpad has 0 to 127"),
         (one_uop(runtime, 1, 0, 0, 128, 9, multiply_add), "reaches ACC 128 to 128"),

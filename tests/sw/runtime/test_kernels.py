@@ -257,7 +257,7 @@ def test_impossible_kernels_are_refused(fake_device: MakeDevice) -> None:
         (
             push_alu,
             one_uop(runtime, 2, 0, 0, 0, 0),
-            "mode 2: it is 0 for GEMM or 1 for ALU",
+            "mode 2: the mode is 0 for GEMM or 1 for ALU",
         ),
         (push_alu, calls(add, one_uop(runtime, 1, 0, 0, 0, 0, AluOp.ADD, 1, 4)), "two operations"),
         (push_alu, one_uop(runtime, 1, 0, 0, 0, 0, 5), "5 is not an ALU opcode"),

@@ -226,7 +226,7 @@ def test_a_program_out_of_reach_is_refused(fake_device: MakeDevice) -> None:
     x = recorder.allocate(64, "x")
     recorder.load_buffer_2d(x, 0, 1, 1, 1, 0, 0, 0, 0, 0, Memory.INP)
     recorder.synchronize()
-    with pytest.raises(ProgramError, match="placed out of reach"):
+    with pytest.raises(ProgramError, match="beyond the addressable range"):
         recorder.program(inputs=[x]).place(runtime)
 
 

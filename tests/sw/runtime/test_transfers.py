@@ -271,7 +271,7 @@ def test_a_buffer_beyond_the_reach_of_an_instruction_is_refused(fake_device: Mak
     runtime = Runtime(device)
     runtime.allocate(1 << 34)
     buffer = runtime.allocate(64, "far")
-    with pytest.raises(CommandError, match="far lies at 0x400000000, out of reach"):
+    with pytest.raises(CommandError, match="far lies at 0x400000000, beyond the addressable range"):
         load(runtime, buffer, 1, memory=Memory.INP)
 
 

@@ -241,8 +241,9 @@ def _are_shifts(unit: Array) -> bool:
 def _finer(
     weight: QuantizationParameters, factors: Array, weights: Array
 ) -> QuantizationParameters:
-    """Divide the scales of ``weight`` by ``factors``. Zero points become the neutral one if the
-    ``weights``, less their zero points, fit around it."""
+    """Divide the scales of ``weight`` by ``factors``. The zero point becomes the one that the
+    machine stores as 0 if all ``weights``, less their zero points, are in the range of the type
+    around it."""
     same = weight.per_tensor and bool((factors == factors[0]).all())
     scale = (weight.scale.reshape(-1) / (factors[:1] if same else factors)).astype(np.float32)
     limits = np.iinfo(weight.zero.dtype)

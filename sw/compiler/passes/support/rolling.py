@@ -85,13 +85,13 @@ class RollingBuffer:
         if known is not None:
             overlap = known.plus(begin, -1)
             if overlap.terms or overlap.const > extent:
-                raise self._error("what two iterations have in common differs")
+                raise self._error("the overlap of consecutive iterations is not constant")
             carried = max(overlap.const, 0)
             new = extent - carried
             if carried > (computed if var is None else min(computed, new)):
                 raise self._error(f"it needs {carried} elements, more than an iteration computes")
             if carried and self.stage.copies == 1:
-                raise self._error("double_buffer keeps the copy of the iteration before")
+                raise self._error("double_buffer must keep the copy of the previous iteration")
         last = end if var is None else end.replace({var: Affine({}, ranges[var][1])})
         self._end, self._known = (last, new), known
         assert self._carried is not None

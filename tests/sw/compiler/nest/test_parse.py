@@ -58,7 +58,7 @@ def test_printing_numbers_equal_names_again_as_they_were() -> None:
     )
     nest = parse(text)
     loops = [part.var.name for part in walk(nest.body) if isinstance(part, For)]
-    # Suffixes stay if they are no second use of a name: there is no `j`, and no `i_3`.
+    # A suffix is dropped only if it numbers a repeated name: there is no `j`, and no `i_3`.
     assert loops == ["i", "i", "j_1", "i", "i_4"]
     assert to_text(nest) == text.rstrip("\n")
 
@@ -147,7 +147,7 @@ def test_a_loop_nest_is_lowered_only_from_where_it_stands(line: str) -> None:
         if first <= position <= last:
             check_form(body(line), after)
         else:
-            with pytest.raises(LoweringError, match=f"f is not as {after} leaves it: "):
+            with pytest.raises(LoweringError, match=f"f is not a loop nest after {after}: "):
                 lower_further(body(line), after, PRESETS["tiny"])
 
 

@@ -121,7 +121,7 @@ def test_no_pass_changes_what_an_average_pooling_does(
 def test_results_with_parameters_of_their_own(
     interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:
-    """As for windows that count fewer pixels at the border."""
+    """Parameters per result, as averages need whose border windows count fewer pixels."""
     env = Environment(PRESETS["tiny-extended"])
     x, y = Quantized(0.0213, 5), Quantized(0.0137, -20)
     known = [average_constants(x, y, count, env.config) for count in (9, 6, 4)]

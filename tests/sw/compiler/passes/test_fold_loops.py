@@ -87,10 +87,10 @@ def test_no_instruction_steps_through_the_turns_of_a_rolling_buffer(step: int, f
 @pytest.mark.parametrize(
     ("loops", "uop", "alone"),
     [
-        # One factor for all micro-ops is one instruction, whatever it adds.
+        # Micro-ops with one factor are one instruction, whatever their addends.
         ("i6 j2", "dst=a + 2*i + j, src=a + 12 + i + j, wgt=a + 23", True),
         ("i6", "dst=a + i, src=a + 9, wgt=a + 23", True),
-        # Another factor is another instruction; the other loop is within it.
+        # Each factor is a separate instruction, which contains the other loop.
         ("i3 j4", "dst=a + 4*i + j, src=a + 12 + j, wgt=a + 20 + i", False),
         ("i3 j4", "dst=a + i + 3*j, src=a + 12 + j, wgt=a + 18 + j", False),
         ("i3", "dst=a + 5, src=a + i, wgt=a + 18 + i", False),

@@ -136,7 +136,7 @@ def test_the_buffer_outlives_the_loop_that_fills_it() -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        ({"copies": 1}, "double_buffer keeps the copy of the iteration before"),
+        ({"copies": 1}, "double_buffer must keep the copy"),
         ({"size": 11, "rows": 2}, "reads from two iterations at once"),
         ({"step": 1}, "it needs 2 elements, more than an iteration computes"),
     ],
@@ -155,5 +155,5 @@ def test_virtual_threads_have_no_rolling_buffers() -> None:
 def test_the_axis_of_the_buffer_stays_right_outside() -> None:
     s, args = windows(strips=2)
     s[args[1]].reorder(*s[args[1]].leaves[1::-1])
-    with pytest.raises(LoweringError, match="stored at i1, which is not right outside"):
+    with pytest.raises(LoweringError, match="stored at i1, which is not the next loop outside"):
         lower(s, args, env=ENV)

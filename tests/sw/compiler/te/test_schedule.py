@@ -176,9 +176,9 @@ def _whole_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
             _tensor_for_a_stage,
             r"c: int32\[8, 6\] is not a stage, such as s\[tensor\]",
         ),
-        (_stage_by_name, r"s\['c'\]: a stage is found by its tensor, or the tensor's op"),
+        (_stage_by_name, r"s\['c'\]: index a schedule by a tensor or its op"),
         (_half_a_loop, "split of c.i: 2.5 is not a whole number"),
-        (_late_cache, "cache_write of c: it has been scheduled already"),
+        (_late_cache, "cache_write of c: it is scheduled already"),
         (_cache_without_readers, "cache_read of b: no reader is given"),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_placeholder_is_not_scheduled() -> None:
 def test_a_tensor_of_another_schedule_is_refused() -> None:
     _, _, c = tensors()
     _, other, _ = tensors()
-    with pytest.raises(te.ScheduleError, match="b is not a part of this schedule"):
+    with pytest.raises(te.ScheduleError, match="b is not part of this schedule"):
         te.create_schedule(c.op)[other]
 
 

@@ -55,7 +55,7 @@ def test_functions_and_gates_with_channels_last_are_on_images(qdq: Make) -> None
 
 
 def test_a_change_of_scale_between_two_transposes_is_of_images(qdq: Make) -> None:
-    """The quantizer has removed a Relu there and kept its scale."""
+    """The quantizer removed a Relu between the Transposes, and kept the scale of its result."""
     graph = qdq((1, 3, 8, 8)).qdq(0.03).conv(3, 8).qdq(0.9).node("Transpose", perm=LAST)
     graph.qdq(0.53, -128).node("Transpose", perm=FIRST).conv(8, 5, 1).qdq(0.9)
     assert graph.on_machine() == ["QLinearConv+QuantizeLinear", "QLinearConv"]

@@ -188,7 +188,7 @@ def test_a_compiled_product_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
 
 def test_what_the_host_packs_as_weights_is_not_exported() -> None:
     with Session(drawn(1), "tiny-extended") as session:
-        with pytest.raises(ExportError, match="b is a second factor that the network makes"):
+        with pytest.raises(ExportError, match="b is a second factor computed by the network"):
             export(session.program)
 
 

@@ -47,7 +47,7 @@ def test_an_if_of_the_shape_of_another_if_is_decided() -> None:
 
 @pytest.mark.parametrize(("images", "wanted"), [(1, 3), (2, 4)])
 def test_the_number_of_images_decides(images: int, wanted: int) -> None:
-    """A batch that PyTorch squeezes if it is one image."""
+    """PyTorch squeezes the batch dimension if the batch is one image."""
     text = "s = Shape<start=0,end=1>(x) p = Equal(s, i(1))"
     text += choice("p", of("Squeeze(x, i(0))"), of("Identity(x)")) + "y = Relu(z)"
     model = floats(text)

@@ -116,7 +116,7 @@ def test_equal_layers_that_cannot_be_built_are_all_left_to_the_host(
 
 
 def test_what_cannot_be_built_of_an_own_operator_is_an_error() -> None:
-    """Only promises are asked for again."""
+    """Placement is repeated only if a function that `LayerFunctions` has promised fails."""
     result = TiledTensor("x", (1, 1, 1, 1), TileLayout.of(MACHINE.out))
     own = Layer("own", "Own", (), (), result, refuse, {}, 0)
     with pytest.raises(NoScheduleFits):
