@@ -1,6 +1,7 @@
 """Run the command line on damaged and hostile files of every kind.
 
-    python benchmarks/fuzz_files.py [--runs 10000] [--seed 1] [--jobs 2] [--keep DIR]
+    python benchmarks/fuzz_files.py [--runs 10000] [--seed 1] [--jobs 2] [--only KIND]
+        [--keep DIR]
 
 Whatever a file contains, a command must exit with 0, 1, 2 or 3, in bounded time and memory. Takes
 valid files, mutates bytes or fields (sizes, names, numbers, instructions, with corrected
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import math
 import os
 import resource
 import sys
@@ -41,17 +41,17 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.session import compilation
 from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 from amaranth_vta.sw.runtime.archive import write_archive
 from amaranth_vta.sw.runtime.array_file import ArrayFile, write_arrays
 from amaranth_vta.sw.runtime.network.network_file import KIND, write_network
+from tests.support.damaged_tflite import FLOATS, NUMBERS, any_tflite, any_word, small_tflite
 from tests.support.random_networks import QuantizedNetwork
 
 CONFIG = "tiny-extended"
 ALLOWED = (0, 1, 2, 3)
 SECONDS, MEGABYTES = 30, 1500
 FILE_LIMIT = "64M"
-NUMBERS = (0, 1, -1, 2, 7, 255, 65535, 2**31 - 1, 2**31, 2**32, 2**40, 2**63 - 1, -(2**63))
-FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 1e38, math.inf, -math.inf, math.nan)
 TEXTS = ("", "x", "file", "header", "../x", "/dev/zero", "a\0b", "int8", "O", "ä" * 300, "[" * 2000)
 
 Change = Callable[[Random, bytes], bytes]
@@ -382,8 +382,10 @@ def kinds(folder: Path) -> dict[str, Kind]:
     ``folder``.
     """
     models = tuple(small_model(on_host).SerializeToString() for on_host in (False, True))
+    tflite = tuple(small_tflite(keeps_state) for keeps_state in (False, True))
+    converted = read_model(tflite[1]).SerializeToString()
     compiled = []
-    for model in models:
+    for model in (*models, tflite[1]):
         file = io.BytesIO()
         write_network(compilation.compile(model, CONFIG).program, file)
         compiled.append(file.getvalue())
@@ -392,6 +394,12 @@ def kinds(folder: Path) -> dict[str, Kind]:
     inputs = with_arrays({"x": np.zeros((1, 4, 6, 6), np.float32)})
     raw = (flip_bits, move_bytes, cut_short)
     chosen = ("--config", CONFIG)
+    reading = (
+        ("run", "FILE", *chosen, "--check"),
+        ("compile", "FILE", *chosen, "-o", "/dev/null"),
+        ("lower", "FILE", *chosen),
+        ("show", "FILE", *chosen),
+    )
     return {
         "config": Kind(
             ".json",
@@ -413,14 +421,15 @@ def kinds(folder: Path) -> dict[str, Kind]:
         ),
         "model": Kind(
             ".onnx",
-            models,
+            (*models, converted),
             (*raw, any_model, any_model, any_model),
-            (
-                ("run", "FILE", *chosen, "--check"),
-                ("compile", "FILE", *chosen, "-o", "/dev/null"),
-                ("lower", "FILE", *chosen),
-                ("show", "FILE", *chosen),
-            ),
+            reading,
+        ),
+        "tflite": Kind(
+            ".tflite",
+            tflite,
+            (*raw, any_word, any_word, *(any_tflite,) * 4),
+            reading,
         ),
         "compiled": Kind(
             ".vta",
@@ -446,22 +455,27 @@ def kinds(folder: Path) -> dict[str, Kind]:
 # Runs.
 
 
-def case(number: int, seed: int, folder: Path) -> tuple[bytes, str, tuple[str, ...]]:
-    """The file of case ``number``, its suffix, and the command that reads it."""
+def case(
+    number: int, seed: int, folder: Path, only: str = ""
+) -> tuple[bytes, str, tuple[str, ...]]:
+    """The file of case ``number``, its suffix, and the command that reads it, of all kinds or
+    ``only`` one."""
     random = Random(f"{seed} {number}")
-    kind = random.choice(list(kinds(folder).values()))
+    kind = random.choice([item for name, item in kinds(folder).items() if not only or name == only])
     data = random.choice(kind.changes)(random, random.choice(kind.seeds))
     return data, kind.suffix, random.choice(kind.commands)
 
 
-def begun(number: int, seed: int, folder: Path) -> Run:
+def begun(number: int, seed: int, folder: Path, only: str = "") -> Run:
     """The run of a case, with its file written; the command has not started."""
-    run = Run(number, *case(number, seed, folder), folder / f"{seed}-{number}")
+    run = Run(number, *case(number, seed, folder, only), folder / f"{seed}-{number}")
     run.file.write_bytes(run.data)
     return run
 
 
-def outcomes(numbers: Iterable[int], seed: int, folder: Path, jobs: int) -> Iterator[Outcome]:
+def outcomes(
+    numbers: Iterable[int], seed: int, folder: Path, jobs: int, only: str = ""
+) -> Iterator[Outcome]:
     """Run cases, up to ``jobs`` at a time, each in its own process. The files of failing cases stay
     in ``folder``.
     """
@@ -470,7 +484,7 @@ def outcomes(numbers: Iterable[int], seed: int, folder: Path, jobs: int) -> Iter
     for number in numbers:
         while len(running) >= jobs:
             yield _ended(running)
-        run = begun(number, seed, folder)
+        run = begun(number, seed, folder, only)
         child = os.fork()
         if child == 0:
             _child(run.arguments, run.log)
@@ -556,6 +570,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", metavar="KIND", help="one kind of file")
     parser.add_argument("--keep", type=Path, metavar="DIR")
     options = parser.parse_args()
     started = perf_counter()
@@ -565,7 +580,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         prepare(folder)
         numbers = range(options.first, options.first + options.runs)
-        found = list(outcomes(numbers, options.seed, folder, options.jobs))
+        found = list(outcomes(numbers, options.seed, folder, options.jobs, options.only))
     codes = Counter(outcome.code for outcome in found)
     print(f"{len(found):,} files in {perf_counter() - started:,.0f} s")
     print(", ".join(f"exit code {code}: {count:,}" for code, count in sorted(codes.items())))

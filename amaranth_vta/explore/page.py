@@ -187,7 +187,7 @@ def _commands(exploration: Exploration, folder: str) -> Iterator[str]:
         machine = f"{folder}/{MACHINES}/{machine_name(rank)}"
         for row in rows:
             source = source_of(exploration.spec, row.network)
-            command = "run" if source.endswith(".onnx") else "bench"
+            command = "run" if source.endswith((".onnx", ".tflite")) else "bench"
             call = f"vta {command} {source} --config {machine} --dram {row.memory} --device"
             lines += [f"{call} estimate --timing-only", f"{call} rtl"]
         lines += [f"vta verilog --config {machine} -o vta.v", ""]

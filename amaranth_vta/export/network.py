@@ -48,6 +48,10 @@ def export(network: NetworkProgram) -> dict[str, bytes]:
     Raises `ExportError` if the host would have to do more than quantize and dequantize, or if the
     machine holds scalars other than bytes.
     """
+    if network.states:
+        raise ExportError(
+            f"{network.states[0].source} is kept from run to run, which exported code does not do"
+        )
     if network.constants:
         raise ExportError(f"tensor {next(iter(network.constants))} depends on no input")
     files = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _RUNTIME}

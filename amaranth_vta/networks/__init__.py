@@ -1,7 +1,8 @@
 """Generates quantized networks with random weights, as costly to run as trained ones: `generate`.
 
 The networks are built with ONNX's helpers, calibrated and quantized by ONNX Runtime, in various
-formats; no file is loaded. This needs the packages of the extra ``networks``.
+formats; no file is loaded. This needs the packages of the extra ``networks``. Those of MLPerf Tiny
+are TensorFlow Lite files: `generate_tiny`, which needs the extra ``tflite``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from amaranth_vta.extras import explain_missing_extras
 
-from .generators import NETWORKS
+from .generators import MLPERF_TINY, NETWORKS
 
 if TYPE_CHECKING:
     from .generated_network import GeneratedNetwork
 
-__all__ = ["NETWORKS", "generate"]
+__all__ = ["MLPERF_TINY", "NETWORKS", "generate", "generate_tiny"]
 
 
 @cache
@@ -30,3 +31,15 @@ def generate(name: str, size: int | None = None, width: float = 1.0) -> Generate
     with explain_missing_extras():
         from .generated_network import generated_network
     return generated_network(name, generator, size or generator.size, width)
+
+
+@cache
+def generate_tiny(name: str) -> bytes:
+    """The network ``name`` of `MLPERF_TINY` as a TensorFlow Lite file, the same at each call.
+
+    Raises `KeyError`, and `MissingExtra` if LiteRT is not installed.
+    """
+    what = MLPERF_TINY[name].what
+    with explain_missing_extras():
+        from .mlperf_tiny import tiny_model
+    return tiny_model(name, what)

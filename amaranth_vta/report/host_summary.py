@@ -49,7 +49,7 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"no factors, addend and shift|differs from float32",
-        "scales for which fixed point differs from float32",
+        "scales for which fixed point does not give every result",
         "calibrate with other data, or quantize with --power-of-two",
     ),
     (

@@ -1,1 +1,1 @@
-"""Serves machines to other computers: ``vta serve``."""
+"""Serves machines to other computers and to a benchmark's runner: ``vta serve``."""

@@ -1,10 +1,11 @@
-"""Compares results with ONNX Runtime, on the canonical form and on the model file."""
+"""Compares results with ONNX Runtime, on the canonical form and on the model file, or with the
+reference kernels of TensorFlow Lite."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,9 @@ class CheckReport:
     with the unchanged model file, in a session without optimizations; None if ONNX Runtime cannot
     run it. ``differs_from_default`` counts elements that differ from the file in a default session,
     with optimizations; None if that cannot run it. ``outputs`` are the compared outputs.
+
+    A TensorFlow Lite file defines its results itself: ``mismatches`` then counts elements that
+    differ from its reference kernels, ``of_tflite``, and nothing else is compared.
     """
 
     elements: int
@@ -38,6 +42,7 @@ class CheckReport:
     differs_from_default: int | None
     file: FileComparison | None
     outputs: dict[str, Array]
+    of_tflite: bool = False
 
     @property
     def ok(self) -> bool:
@@ -71,6 +76,11 @@ def compare(
 
     ``in_batches`` feeds the inputs of ``outputs`` to a given run function.
     """
+    from amaranth_vta.sw.compiler.graph.load.tflite import (
+        ReferenceModel,
+        tflite_source,
+        written_anew,
+    )
     from amaranth_vta.sw.runtime.network.onnx_runtime import (
         default_session,
         exact_session,
@@ -78,6 +88,19 @@ def compare(
     )
 
     names = list(outputs)
+    tflite = tflite_source(model)
+    if tflite is not None:
+        kernels = ReferenceModel(written_anew(tflite))
+        expected = in_batches(
+            lambda feeds: dict(
+                zip(
+                    network.public_outputs,
+                    kernels([feeds[name] for name in network.public_inputs]),
+                    strict=True,
+                )
+            )
+        )
+        return _report(outputs, expected, network, of_tflite=True)
     reference = exact_session(network.to_onnx().SerializeToString())
     expected = in_batches(lambda feeds: run_session(reference, names, feeds))
     untouched: Mapping[str, Array] | None = None
@@ -87,20 +110,33 @@ def compare(
     file: FileComparison | None = None
     with suppress(ModelError):  # of an operator set that ONNX Runtime does not know
         file = compare_with_file(outputs, network, model, images, in_batches, untouched)
+    report = _report(outputs, expected, network)
+    differs = None
+    if untouched is not None:
+        differs = sum(_differences(outputs[name], untouched[name], 1).size for name in names)
+    return replace(report, differs_from_default=differs, file=file)
+
+
+def _report(
+    outputs: dict[str, Array],
+    expected: Mapping[str, Array],
+    network: Network,
+    of_tflite: bool = False,
+) -> CheckReport:
+    """Compares ``outputs`` with the ``expected`` ones, element by element."""
     histogram: dict[float, int] = {}
-    for name in names:
-        different = _differences(outputs[name], expected[name], _step(network, name))
+    for name, output in outputs.items():
+        different = _differences(output, expected[name], _step(network, name))
         for value, count in zip(*np.unique(different, return_counts=True), strict=True):
             histogram[value.item()] = histogram.get(value.item(), 0) + int(count)
     return CheckReport(
         elements=sum(output.size for output in outputs.values()),
         mismatches=sum(histogram.values()),
         histogram=histogram,
-        differs_from_default=None
-        if untouched is None
-        else sum(_differences(outputs[name], untouched[name], 1).size for name in names),
-        file=file,
+        differs_from_default=None,
+        file=None,
         outputs=outputs,
+        of_tflite=of_tflite,
     )
 
 

@@ -8,7 +8,7 @@ it depends on.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -16,7 +16,12 @@ import onnx
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
-from amaranth_vta.sw.compiler.graph.load.input_shapes import inputs_of, is_open, open_batch
+from amaranth_vta.sw.compiler.graph.load.input_shapes import (
+    inputs_of,
+    is_open,
+    open_batch,
+    with_dimensions,
+)
 from amaranth_vta.sw.compiler.graph.load.onnx_model import Source, read_model
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network as load_model
 from amaranth_vta.sw.compiler.graph.network import Network
@@ -37,17 +42,19 @@ def compile(
     passes: Sequence[PlacedPass] = (),
     tuned: Records | str | Path | None = None,
     allow_rounding: bool = False,
+    dimensions: Mapping[str, int] | None = None,
 ) -> CompiledNetwork:
     """Compiles ``model`` for the machine of ``config``, both as in `Session`.
 
     ``passes`` are additional passes over the loop nest of each layer, each with its position as in
     `vta.build`. ``tuned`` are records of better schedules, or a file of them that ``vta tune``
     wrote. With ``allow_rounding`` the machine requantizes products even where rounding their biases
-    to the scale of the sums can shift results by more than half a step. A model that was compiled
-    before is loaded from the cache folder, unless passes or operators have been added. Raises
-    `ModelError`, `ConfigError`, `RecordsError`, and `LoweringError` for an unknown position.
+    to the scale of the sums can shift results by more than half a step. ``dimensions`` has sizes of
+    open dimensions, by name. A model that was compiled before is loaded from the cache folder,
+    unless passes or operators have been added. Raises `ModelError`, `ConfigError`, `RecordsError`,
+    and `LoweringError` for an unknown position.
     """
-    model = read_model(model)
+    model = with_dimensions(read_model(model), dimensions or {})
     config = Config.load(config) if isinstance(config, str) else config
     if images is not None and not open_batch(model):
         raise ModelError(

@@ -48,12 +48,13 @@ if TYPE_CHECKING:
 class Session:
     """A network compiled for a machine and placed on a device.
 
-    ``model`` is the path or the bytes of an ONNX file, or an ``onnx.ModelProto``; ``config`` a
-    `Config`, the name of a preset or the path of a file. ``images`` sets the batch size of a run
-    for a model with an open one, so that weights are loaded once for all of these images; BATCH by
-    default. ``passes``, ``tuned`` and ``allow_rounding`` are as in `compile`. ``launch`` is
-    ``network``, which joins consecutive layers in one launch, or ``layer``, which launches each
-    layer separately and so measures the counters of each.
+    ``model`` is the path or the bytes of a file of ONNX or TensorFlow Lite, or an
+    ``onnx.ModelProto``; ``config`` a `Config`, the name of a preset or the path of a file.
+    ``images`` sets the batch size of a run for a model with an open one, so that weights are loaded
+    once for all of these images; BATCH by default. ``passes``, ``tuned``, ``allow_rounding`` and
+    ``dimensions`` are as in `compile`. ``launch`` is ``network``, which joins consecutive layers in
+    one launch, or ``layer``, which launches each layer separately and so measures the counters of
+    each.
 
     ``device`` is the name of a device, an open device, or a `RunOptions`. With a name, ``dram`` and
     the keywords ``waves``, ``timeline``, ``skip``, ``timing_only`` and ``progress`` are those of
@@ -77,17 +78,19 @@ class Session:
         passes: Sequence[PlacedPass] = (),
         tuned: Records | str | Path | None = None,
         allow_rounding: bool = False,
+        dimensions: Mapping[str, int] | None = None,
         launch: str = "network",
         **keywords: Unpack[RunKeywords],
     ) -> None:
         options = RunOptions.of(device, dram, keywords)
         # Imported here only, so that saved networks run without the compiler.
         with explain_missing_extras():
+            from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
             from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
             from .compilation import compile
         self._name = _name(model)
-        self._model: onnx.ModelProto | None = read_model(model)
+        self._model: onnx.ModelProto | None = with_dimensions(read_model(model), dimensions or {})
         self._images = images
         self._compiled: CompiledNetwork | None = compile(
             self._model, config, images, passes, tuned, allow_rounding
@@ -197,6 +200,13 @@ class Session:
             finally:
                 self._wall_seconds += perf_counter() - start
 
+    def reset(self) -> None:
+        """Sets the network's variables, such as the state of a streaming model, to their initial
+        values.
+        """
+        with self._lock:
+            self._runner.reset()
+
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:
         """Runs the network, and compares the outputs with ONNX Runtime on the canonical form and on
         the file.
@@ -206,6 +216,7 @@ class Session:
         with self._lock:
             network, model = self.compiled.network, self._model
             assert model is not None
+            self.reset()
             outputs = self.run(inputs)
             images = self._images or self.config.batch
             report = compare(

@@ -57,10 +57,16 @@ CALLS: dict[str, tuple[str, dict[str, str]]] = {
 }
 # Arguments and options that name inputs.
 READ = {
-    **{"compare": {"first", "second"}, "compile": {"model", "--tuned"}, "disasm": {"image"}},
+    **{
+        "bench": {"--models"},
+        "compare": {"first", "second"},
+        "compile": {"model", "--tuned"},
+        "disasm": {"image"},
+    },
     **{"explore": {"spec_path"}, "export": {"file"}, "program": {"file"}, "replay": {"image"}},
     **{"quantize": {"model", "--calibrate"}, "show": {"model"}, "tune": {"model"}},
     "run": {"model", "--inputs", "--tuned", "--labels", "--float"},
+    "serve": {"--mlperf-tiny", "--port"},
 }
 # Options with separate tests below.
 APART = {

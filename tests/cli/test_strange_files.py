@@ -111,6 +111,21 @@ def test_a_bound_that_is_not_a_number_is_left_to_the_host(tmp_path: Path) -> Non
     assert invoke(["compile", str(path), *CONFIG, "-o", str(tmp_path / "out.vta")]) == 0
 
 
+def test_zero_points_that_are_not_as_many_as_scales_are_left_to_the_host(
+    tmp_path: Path,
+) -> None:
+    model = network()
+    (add,) = (node for node in model.graph.node if node.op_type == "Add")
+    makers = {name: node for node in model.graph.node for name in node.output}
+    for name in add.input:
+        makers[name].input[2] = "several"
+    zeros = np.zeros(2, np.int8)
+    model.graph.initializer.append(numpy_helper.from_array(zeros, "several"))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert invoke(["compile", str(path), *CONFIG, "-o", str(tmp_path / "out.vta")]) == 0
+
+
 def test_a_host_operator_that_fails_is_an_error_of_the_model(refused: Refused) -> None:
     model = network()
     model.graph.initializer.append(numpy_helper.from_array(np.array([7, 7]), "shape"))

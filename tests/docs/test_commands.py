@@ -18,6 +18,7 @@ import onnx
 import pytest
 
 from amaranth_vta.cli import vta
+from amaranth_vta.networks.mlperf_tiny import tiny_model
 from amaranth_vta.sw.runtime.array_file import write_arrays
 from tests.support.quantized_files import Case
 
@@ -188,6 +189,7 @@ def add_what_the_reader_has(folder: Path) -> None:
     case = Case(3, "images", (1, 5, 9, 8), 17, (("conv", 1), ("activation", 9), ("classifier", 0)))
     model = case.float_model()
     onnx.save(model, folder / "float.onnx")
+    (folder / "model.tflite").write_bytes(tiny_model("mlperf-anomaly", "an example"))
     inputs = {
         item.name: [dim.dim_value or 1 for dim in item.type.tensor_type.shape.dim]
         for item in model.graph.input

@@ -44,6 +44,20 @@ class DramType(click.ParamType):
         return str(value)
 
 
+class DimensionType(click.ParamType):
+    """The size of an open dimension: ``NAME=SIZE``."""
+
+    name = "NAME=SIZE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        name, _, size = str(value).rpartition("=")
+        if not name or not size.isdecimal():
+            self.fail(f"{value!r} is not NAME=SIZE, such as sequence=64", param, ctx)
+        return name, int(size)
+
+
 def open_workers(jobs: int | None, scheduler: str | None) -> Workers:
     """Opens the workers that the two options select."""
     if jobs is not None and scheduler is not None:
@@ -150,6 +164,13 @@ rounding_option = click.option(
     is_flag=True,
     help="Run products on the machine even if rounding their biases to steps of the sums can "
     "change results by more than half a step.",
+)
+dim_option = click.option(
+    "--dim",
+    type=DimensionType(),
+    metavar="NAME=SIZE",
+    multiple=True,
+    help="The size of an open dimension, such as sequence=64; may be given several times.",
 )
 launch_option = click.option(
     "--launch",

@@ -19,11 +19,15 @@ def comparison_lines(checked: CheckReport, explain: bool) -> Iterator[str]:
     """Lines on how results differ from the canonical form and from the file; with ``explain`` also
     from the file in a default session.
     """
-    text = f"ONNX Runtime: {checked.mismatches:,} of {checked.elements:,} output elements differ"
+    reference = "TensorFlow Lite's reference kernels" if checked.of_tflite else "ONNX Runtime"
+    text = f"{reference}: {checked.mismatches:,} of {checked.elements:,} output elements differ"
     if checked.mismatches:
         frequent = sorted(checked.histogram.items(), key=lambda item: -item[1])[:_MOST_FREQUENT]
         rest = ", …" if len(checked.histogram) > _MOST_FREQUENT else ""
         text += f" (by {', '.join(f'{by:+g}: {count:,}' for by, count in frequent)}{rest})"
+    if checked.of_tflite:
+        yield text
+        return
     yield f"{text} from the network in canonical form"
     if checked.file is None:
         yield "The file itself: not compared, since ONNX Runtime cannot run it unchanged"

@@ -6,6 +6,7 @@ import click
 
 from amaranth_vta.cli.common.options import (
     config_option,
+    dim_option,
     images_option,
     rounding_option,
     tuned_option,
@@ -16,7 +17,7 @@ from amaranth_vta.report.text_table import counted
 
 
 @click.command(name="compile")
-@click.argument("model", type=click.Path(), metavar="MODEL.onnx")
+@click.argument("model", type=click.Path(), metavar="MODEL")
 @click.option(
     "-o", "--output", type=click.Path(), metavar="FILE", required=True, help="The file to write."
 )
@@ -24,6 +25,7 @@ from amaranth_vta.report.text_table import counted
 @images_option
 @tuned_option
 @rounding_option
+@dim_option
 def compile_model(
     model: str,
     output: str,
@@ -31,8 +33,11 @@ def compile_model(
     images: int | None,
     tuned: str | None,
     allow_rounding: bool,
+    dim: tuple[tuple[str, int], ...],
 ) -> None:
-    """Compile the quantized network of MODEL.onnx for a machine.
+    """Compile the quantized network of MODEL for a machine.
+
+    MODEL is a file of ONNX or TensorFlow Lite.
 
     The file holds instructions, micro-ops, weights, the host's part as ONNX, and the configuration
     that it is for. `vta run FILE` runs it.
@@ -42,7 +47,7 @@ def compile_model(
 
     with Outputs() as outputs:
         outputs.reserve("--output", output)
-        network = compile(model, config, images, (), tuned, allow_rounding).program
+        network = compile(model, config, images, (), tuned, allow_rounding, dict(dim)).program
         outputs.save("--output", lambda file: write_network(network, file))
     click.echo(
         f"{output}: {counted(network.layer_count, 'layer')} on the machine, "

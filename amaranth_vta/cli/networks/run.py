@@ -14,6 +14,7 @@ from amaranth_vta.cli.common.options import (
     command_line,
     config_option,
     device_options,
+    dim_option,
     images_option,
     json_option,
     launch_option,
@@ -24,6 +25,7 @@ from amaranth_vta.cli.common.options import (
 )
 from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
+from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.devices import RunOptions
 
@@ -39,12 +41,13 @@ Arrays = dict[str, Any]
 
 
 @click.command()
-@click.argument("model", type=click.Path(), metavar="MODEL.onnx|FILE")
+@click.argument("model", type=click.Path(), metavar="MODEL|FILE")
 @config_option
 @device_options()
 @images_option
 @tuned_option
 @rounding_option
+@dim_option
 @launch_option
 @click.option(
     "--inputs",
@@ -110,6 +113,7 @@ def run(
     images: int | None,
     tuned: str | None,
     allow_rounding: bool,
+    dim: tuple[tuple[str, int], ...],
     launch: str | None,
     inputs_path: str | None,
     outputs_path: str | None,
@@ -122,16 +126,17 @@ def run(
     report_path: str | None,
     json_path: str | None,
 ) -> int:
-    """Run the quantized network of MODEL.onnx or a compiled FILE.
+    """Run the quantized network of MODEL or a compiled FILE.
 
-    `vta compile` writes such a FILE. Prints a table of the network's layers: where each ran, its
-    MACs, its cycles, and its utilization; on a device with a clock a second table says where the
-    cycles went. Operators that the machine cannot run run on the host, by ONNX Runtime.
+    MODEL is a file of ONNX or TensorFlow Lite; `vta compile` writes a FILE. Prints a table of the
+    network's layers: where each ran, its MACs, its cycles, and its utilization; on a device with a
+    clock a second table says where the cycles went. Operators that the machine cannot run run on
+    the host, by ONNX Runtime.
     """
     from amaranth_vta.session import random_inputs
     from amaranth_vta.session.report import PAGE
 
-    _refuse_contradictions(model, images, tuned, allow_rounding, check, explain, options)
+    _refuse_contradictions(model, images, tuned, allow_rounding, dim, check, explain, options)
     if labels_path is not None or float_path is not None:
         _refuse_accuracy(labels_path, inputs_path, options)
     if options.timing_only and outputs_path is not None:
@@ -145,7 +150,9 @@ def run(
         given = read_inputs(inputs_path) if inputs_path is not None else None
         labels = read_labels(labels_path) if labels_path is not None else None
         launch = launch or ("network" if report_path is None else "layer")
-        compiling = {"images": images, "tuned": tuned, "allow_rounding": allow_rounding}
+        compiling: dict[str, Any] = {"images": images, "tuned": tuned}
+        compiling["allow_rounding"] = allow_rounding
+        compiling["dimensions"] = _dimensions(model, dim, given)
         with _open(model, config, compiling, options, launch) as session:
             if not allow_host:
                 _refuse_host_alone(session, model)
@@ -184,6 +191,7 @@ def _refuse_contradictions(
     images: int | None,
     tuned: str | None,
     allow_rounding: bool,
+    dim: tuple[tuple[str, int], ...],
     check: bool,
     explain: bool,
     options: RunOptions,
@@ -204,6 +212,7 @@ def _refuse_contradictions(
         ("--images", images),
         ("--tuned", tuned),
         ("--allow-rounding", rounding),
+        ("--dim", dim or None),
     ):
         if value is not None:
             raise click.UsageError(f"{option} is for `vta compile`; {model} is compiled")
@@ -243,6 +252,21 @@ def _timeline(
     if timeline is None and report_path is not None and options.name != "functional":
         timeline = Timeline()
     return timeline
+
+
+def _dimensions(
+    model: str, dim: tuple[tuple[str, int], ...], inputs: Arrays | None
+) -> dict[str, int]:
+    """The sizes of open dimensions: those of --dim, and of the arrays in --inputs."""
+    from amaranth_vta.sw.runtime.archive import is_archive
+
+    found = {}
+    if inputs is not None and not is_archive(model):
+        with explain_missing_extras():
+            from amaranth_vta.sw.compiler.graph.load.input_shapes import sizes_of
+            from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
+        found = sizes_of(read_model(model), {name: a.shape for name, a in inputs.items()})
+    return found | dict(dim)
 
 
 def _open(

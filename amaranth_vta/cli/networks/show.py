@@ -21,7 +21,7 @@ STEPS = ("loaded", "canonical", "placed", "planned")
 
 
 @click.command()
-@click.argument("model", type=click.Path(), metavar="MODEL.onnx")
+@click.argument("model", type=click.Path(), metavar="MODEL")
 @config_option
 @images_option
 @rounding_option
@@ -38,7 +38,9 @@ def show(
     allow_rounding: bool,
     after: tuple[str, ...],
 ) -> None:
-    """Print the graph of MODEL.onnx after each step of compilation.
+    """Print the graph of MODEL after each step of compilation.
+
+    MODEL is a file of ONNX or TensorFlow Lite.
 
     loaded: shapes fixed, constants folded. canonical: operators on integers wherever they compute
     the same. placed: on the machine or on the host, and why. planned: in the order in which they

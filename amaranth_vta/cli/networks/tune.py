@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", type=click.Path(), metavar="MODEL.onnx")
+@click.argument("model", type=click.Path(), metavar="MODEL")
 @click.option(
     "-o",
     "--output",
@@ -82,9 +82,9 @@ def tune(
     scheduler: str | None,
     json_path: str | None,
 ) -> int:
-    """Search for faster schedules of the layers of MODEL.onnx.
+    """Search for faster schedules of the layers of MODEL.
 
-    MODEL.onnx may be the name of a network of `vta bench` too.
+    MODEL is a file of ONNX or TensorFlow Lite, or the name of a network of `vta bench`.
 
     Each layer's most promising schedules are built and their cycles estimated; what the compiler
     refuses is counted and never runs. Then the network runs with the best, and is compared with the

@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     # A name, a schedule, and the arguments of its function.
     Scheduled = tuple[str, Schedule, list[Tensor]]
 
+# Suffixes of files with networks.
+_NETWORKS = (".onnx", ".tflite")
+
 
 @click.command()
-@click.argument("source", metavar="FILE.py:FUNCTION|MODEL.onnx|NEST.txt")
+@click.argument("source", metavar="FILE.py:FUNCTION|MODEL|NEST.txt")
 @config_option
 @rounding_option
 @click.option("--layer", metavar="NAME", help="Only this layer of the network.")
@@ -53,9 +56,9 @@ def lower(
 
     FILE.py is executed with your rights: read a file from others before. FUNCTION takes no
     arguments and returns a schedule and the list of its arguments, as `vta.build` takes them; in it
-    `vta.get_env()` is the machine of --config. Of MODEL.onnx the layers that the machine runs are
-    printed, with the schedules that the compiler chooses. NEST.txt is a loop nest as --after prints
-    it, which may have been edited.
+    `vta.get_env()` is the machine of --config. Of MODEL, a file of ONNX (.onnx) or TensorFlow Lite
+    (.tflite), the layers that the machine runs are printed, with the schedules that the compiler
+    chooses. NEST.txt is a loop nest as --after prints it, which may have been edited.
     """
     from amaranth_vta.sw.compiler.environment import Environment
     from amaranth_vta.sw.compiler.passes.pipeline import FORMER_NAMES, PASS_NAMES
@@ -67,8 +70,8 @@ def lower(
         after = FORMER_NAMES[after]
     if after is not None and after not in PASS_NAMES:
         raise click.ClickException(f"--after {after}: the passes are {', '.join(PASS_NAMES)}")
-    if layer is not None and not source.endswith(".onnx"):
-        raise click.ClickException("--layer is for networks in ONNX files")
+    if layer is not None and not source.endswith(_NETWORKS):
+        raise click.ClickException("--layer is for networks in ONNX and TensorFlow Lite files")
     if source.endswith(".txt"):
         if after is None:
             names = ", ".join(PASS_NAMES)
@@ -82,7 +85,7 @@ def lower(
     with Environment(config) as env:
         found = (
             _of_network(source, config, layer, allow_rounding)
-            if source.endswith(".onnx")
+            if source.endswith(_NETWORKS)
             else [_of_file(source)]
         )
         for number, (name, schedule, args) in enumerate(found):
@@ -172,7 +175,7 @@ def _of_file(source: str) -> Scheduled:
     path, _, name = source.rpartition(".py:")
     path = f"{path}.py" if path else source
     if not path.endswith(".py"):
-        raise click.ClickException(f"{source} is not FILE.py:FUNCTION, MODEL.onnx or NEST.txt")
+        raise click.ClickException(f"{source} is not FILE.py:FUNCTION, MODEL or NEST.txt")
     if not Path(path).is_file():
         raise click.ClickException(f"{path} is not a file")
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,14 +14,18 @@ import onnx
 from onnx import helper, numpy_helper
 
 from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.network.network_program import State
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
+from .integer_operators import expanded
 from .nodes import Node, Nodes, renamed
 
 Array = npt.NDArray[Any]
 
 # Rounding of constants may move a result by at most this many of its steps.
 MOST_MOVED = 0.5
+# Prefix of the metadata that describes a variable.
+_STATE = "amaranth_vta.state."
 # Type of the results of operators that neither ONNX nor ONNX Runtime defines.
 UNKNOWN = TensorType(np.dtype(np.void), None)
 
@@ -52,7 +58,7 @@ class Network:
     """Operators in topological order.
 
     ``types`` has all tensors, including constants, as far as their types are known. ``opsets`` has
-    the version of each domain.
+    the version of each domain. ``inputs`` and ``outputs`` include the variables, ``states``.
     """
 
     name: str
@@ -64,6 +70,19 @@ class Network:
     opsets: dict[str, int]
     ir_version: int
     rounding: Rounding = field(default_factory=Rounding)
+    states: tuple[State, ...] = ()
+
+    @property
+    def public_inputs(self) -> list[str]:
+        """The inputs that a user gives."""
+        own = {item.source for item in self.states}
+        return [name for name in self.inputs if name not in own]
+
+    @property
+    def public_outputs(self) -> list[str]:
+        """The outputs that a user gets."""
+        count = len(self.outputs) - len(self.states)
+        return self.outputs[:count]
 
     @classmethod
     def from_onnx(cls, model: onnx.ModelProto) -> Network:
@@ -94,6 +113,7 @@ class Network:
             },
             # IR version 3 would require constants to be inputs too.
             ir_version=max(model.ir_version, 4),
+            states=_states(model, types),
         )
 
     def copied(self) -> Network:
@@ -106,13 +126,42 @@ class Network:
         )
 
     def to_onnx(self) -> onnx.ModelProto:
+        """The whole network as a model that ONNX Runtime can run."""
         return self.part(self.nodes, self.inputs, self.outputs)
+
+    def with_roundings(self) -> onnx.ModelProto:
+        """The whole network with the attributes of `integer_operators`, which ONNX's shape
+        inference ignores, instead of the operators that they stand for."""
+        model = self._model(list(self.nodes), self.inputs, self.outputs, self.constants)
+        for item in self.states:
+            value = b64encode(item.initial.tobytes()).decode()
+            text = json.dumps({"source": item.source, "result": item.result, "initial": value})
+            model.metadata_props.add(key=f"{_STATE}{item.source}", value=text)
+        return model
+
+    def with_types(self) -> onnx.ModelProto:
+        """`with_roundings`, and with the types of all tensors."""
+        model = self.with_roundings()
+        inner = self.types.keys() - {*self.inputs, *self.outputs} - self.constants.keys()
+        made = [name for node in self.nodes for name in node.outputs if name in inner]
+        model.graph.value_info.extend(self.value_info(name) for name in made)
+        return model
 
     def part(
         self, nodes: Iterable[Node], inputs: Sequence[str], outputs: Sequence[str]
     ) -> onnx.ModelProto:
-        """A model of some of the nodes, with the constants that they read."""
-        nodes = list(nodes)
+        """A model of some of the nodes, with the constants that they read. Nodes with a rounding of
+        their own are expanded, so that ONNX Runtime can run the model."""
+        plain, added = expanded(nodes, self.types)
+        return self._model(plain, inputs, outputs, self.constants | added)
+
+    def _model(
+        self,
+        nodes: Sequence[Node],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        constants: Mapping[str, Array],
+    ) -> onnx.ModelProto:
         needed = dict.fromkeys([*(name for node in nodes for name in node.reads), *outputs])
         graph = helper.make_graph(
             [node.to_onnx() for node in nodes],
@@ -120,9 +169,9 @@ class Network:
             [self.value_info(name) for name in inputs],
             [self.value_info(name) for name in outputs],
             [
-                numpy_helper.from_array(self.constants[name], name)
+                numpy_helper.from_array(constants[name], name)
                 for name in needed
-                if name in self.constants
+                if name in constants
             ],
         )
         opsets = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
@@ -182,6 +231,19 @@ class Network:
         Raises `ModelError` if the nodes form a cycle.
         """
         self.nodes = Nodes(_in_order(self.nodes))
+
+
+def _states(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> tuple[State, ...]:
+    """The variables in the metadata of a model from `Network.with_roundings`."""
+    found = []
+    for entry in model.metadata_props:
+        if entry.key.startswith(_STATE):
+            item = json.loads(entry.value)
+            info = types[item["source"]]
+            initial = np.frombuffer(b64decode(item["initial"]), info.dtype)
+            shape = info.shape or ()
+            found.append(State(item["source"], item["result"], initial.reshape(shape)))
+    return tuple(found)
 
 
 def _value(constant: onnx.TensorProto) -> Array:

@@ -13,9 +13,11 @@ from .functions import sum_over as sum
 from .multipliers import (
     multiply_by_quantized_multiplier,
     parameters_as_tflite,
+    parameters_of_scale,
     parameters_rounded_twice,
     quantized_multiplier,
     requantizes_as_tflite,
+    scale_of_steps,
 )
 from .requantization import (
     SCALE_END,
@@ -47,6 +49,7 @@ __all__ = [
     "multiply_by_quantized_multiplier",
     "pad",
     "parameters_as_tflite",
+    "parameters_of_scale",
     "parameters_rounded_twice",
     "placeholder",
     "quantized_multiplier",
@@ -56,6 +59,7 @@ __all__ = [
     "requantized",
     "requantizes_as_float32",
     "requantizes_as_tflite",
+    "scale_of_steps",
     "sum",
     "table_tiles",
     "thread_axis",

@@ -57,14 +57,18 @@ def quantized_multiplier(real: npt.ArrayLike) -> tuple[Array, Array]:
 
 
 def multiply_by_quantized_multiplier(
-    sums: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLike
+    sums: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLike, twice: bool = True
 ) -> Array:
-    """sums · multiplier · 2^(shift - 31), rounded twice: int64; the arguments broadcast.
+    """sums · multiplier · 2^(shift - 31), rounded twice: int64; the arguments broadcast. Unless
+    ``twice``, rounded once, half away from 0, as FULLY_CONNECTED does.
 
     ``sums`` are int32, ``multiplier`` is from 0 to 2^31 - 1, and ``shift`` is from -31 to 31,
     positive to the left. A left shift wraps around within 32 bits.
     """
     values, factor, moved = (np.asarray(item, np.int64) for item in (sums, multiplier, shift))
+    if not twice:
+        product, places = values * factor, _FRACTION - moved
+        return np.sign(product) * (np.abs(product) + (np.int64(1) << places >> 1) >> places)
     left, right = np.maximum(moved, 0), np.maximum(-moved, 0)
     shifted = (values << left).astype(np.int32).astype(np.int64)
     # SaturatingRoundingDoublingHighMul: C++ divides towards 0, so its nudge depends on the sign.
@@ -84,14 +88,16 @@ def parameters_rounded_twice(
     zero_point: int,
     low: int,
     high: int,
+    second_shift: npt.ArrayLike | None = None,
 ) -> Array:
     """Encode parameters of a REQUANTIZE that rounds as `multiply_by_quantized_multiplier`: int32
     (channels, 4), as `requantization_parameters`. The machine needs extension ROUND_TWICE.
 
     ``bias`` is int32 (channels,); ``multiplier`` and ``shift`` are those of `quantized_multiplier`,
-    (channels,) or scalars; ``zero_point``, ``low`` and ``high`` are int8. A scale with more than 43
-    bits of fraction is rounded: `requantizes_as_tflite` says whether results are equal. Raises
-    `ValueError` for other arguments.
+    (channels,) or scalars; ``zero_point``, ``low`` and ``high`` are int8. ``second_shift`` is the
+    shift of the second rounding, 0 for none; by default it is that of the multiplier. A scale with
+    more than 43 bits of fraction is rounded: `requantizes_as_tflite` says whether results are
+    equal. Raises `ValueError` for other arguments.
     """
     biases = np.asarray(bias)
     factor, moved = (
@@ -103,6 +109,8 @@ def parameters_rounded_twice(
             f"{1 << SCALE_WIDTH - SCALE_FRACTION}"
         )
     scale, second = _fixed_point(factor, moved)
+    if second_shift is not None:
+        second = np.broadcast_to(np.asarray(second_shift, np.int64), biases.shape)
     flags = 1 << ROUND_TWICE_BIT | second << SECOND_SHIFT_BIT
     return packed_parameters(biases, scale, (zero_point, low, high), flags)
 
@@ -114,6 +122,7 @@ def parameters_as_tflite(
     bounds: tuple[int, int, int],
     least: npt.ArrayLike,
     most: npt.ArrayLike,
+    twice: bool = True,
 ) -> tuple[Array, npt.NDArray[np.bool_]]:
     """Parameters int32 (channels, 4) with which REQUANTIZE equals TensorFlow Lite's reference
     kernels, and for which channels that is proved: bool (channels,).
@@ -121,15 +130,23 @@ def parameters_as_tflite(
     ``bounds`` are the zero point, the least and the greatest result; for the other arguments see
     `parameters_rounded_twice` and `requantizes_as_tflite`. Channels whose multiplier does not do
     get any other parameters that have the same results for all sums from ``least`` to ``most``.
+    Unless ``twice``, the kernel rounds once.
     """
     biases = np.asarray(bias, np.int64)
     factor, moved, begin, end = (
         np.broadcast_to(np.asarray(item, np.int64), biases.shape)
         for item in (multiplier, shift, least, most)
     )
-    proved = requantizes_as_tflite(factor, moved, *bounds, begin, end)
-    kept = np.where(proved, factor, 0), np.where(proved, moved, 0)
-    parameters = parameters_rounded_twice(biases, *kept, *bounds)
+    proved = np.zeros(biases.shape, np.bool_)
+    parameters = parameters_rounded_twice(biases, 0, 0, *bounds)
+    # A second rounding of almost no width makes the first one round ties away from 0.
+    for second in (None,) if twice else (0, _MOST_SHIFT):
+        equal = requantizes_as_tflite(factor, moved, *bounds, begin, end, twice, second)
+        new = np.flatnonzero(equal & ~proved)
+        parameters[new] = parameters_rounded_twice(
+            biases[new], factor[new], moved[new], *bounds, second
+        )
+        proved |= equal
     for channel in np.flatnonzero(~proved & (begin >= -_ROOM) & (end <= _ROOM)):
         found = _equivalent(
             int(factor[channel]),
@@ -137,11 +154,21 @@ def parameters_as_tflite(
             bounds,
             int(begin[channel]),
             int(end[channel]),
+            twice,
         )
         if found is not None:
             found[0] += biases[channel]
             parameters[channel], proved[channel] = found.astype(np.int32), True
     return parameters, proved
+
+
+def parameters_of_scale(
+    bias: int, scale: int, second_shift: int, bounds: tuple[int, int, int]
+) -> Array:
+    """Parameters int32 (1, 4) of a REQUANTIZE by ``scale``, in units of 2^-43, with a second
+    rounding unless ``second_shift`` is 0."""
+    flags = np.array([1 << ROUND_TWICE_BIT | second_shift << SECOND_SHIFT_BIT])
+    return packed_parameters(np.array([bias]), np.array([scale]), bounds, flags)
 
 
 def requantizes_as_tflite(
@@ -152,12 +179,15 @@ def requantizes_as_tflite(
     high: int,
     least: npt.ArrayLike,
     most: npt.ArrayLike,
+    twice: bool = True,
+    second_shift: int | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Whether REQUANTIZE with `parameters_rounded_twice` equals TensorFlow Lite's reference kernels
     for each channel: bool (channels,).
 
     The reference is clip(`multiply_by_quantized_multiplier` + zero_point, low, high), compared for
     every sum, bias included, from ``least`` to ``most``, each int64 (channels,) or a scalar.
+    Unless ``twice``, the kernel rounds once.
 
     If the scale is exact, the products are equal for sums of up to 25 bits. Both functions are
     monotone in the sum, so larger sums agree if the reference saturates for the least of them. For
@@ -172,16 +202,17 @@ def requantizes_as_tflite(
     # Neither a left shift nor the addition of a zero point wraps around.
     room = _ROOM >> np.maximum(moved, 0)
     result &= (begin >= -room) & (end <= room)
-    above = multiply_by_quantized_multiplier(_LIMIT, factor, moved) + zero_point
-    below = multiply_by_quantized_multiplier(-_LIMIT - 1, factor, moved) + zero_point
+    above = multiply_by_quantized_multiplier(_LIMIT, factor, moved, twice) + zero_point
+    below = multiply_by_quantized_multiplier(-_LIMIT - 1, factor, moved, twice) + zero_point
     result &= (end < _LIMIT) | (above >= high)
     result &= (begin >= -_LIMIT) | (below <= low)
     lost = np.clip(-moved - _EXACT_SHIFT, 0, _FRACTION)
     inexact = (factor & (1 << lost) - 1 > 0) | (moved < -_MOST_SHIFT)
-    at = np.flatnonzero(result & inexact)
+    at = np.flatnonzero(result & (inexact | (not twice)))
     if at.size:
         within = np.maximum(begin[at], -_LIMIT), np.minimum(end[at], _LIMIT - 1)
-        result[at] = _steps_agree(factor[at], moved[at], (zero_point, low, high), *within)
+        bounds = zero_point, low, high
+        result[at] = _steps_agree(factor[at], moved[at], bounds, *within, twice, second_shift)
     return result
 
 
@@ -202,17 +233,27 @@ def _fixed_point(multiplier: Array, shift: Array) -> tuple[Array, Array]:
 
 
 def _steps_agree(
-    multiplier: Array, shift: Array, bounds: tuple[int, int, int], least: Array, most: Array
+    multiplier: Array,
+    shift: Array,
+    bounds: tuple[int, int, int],
+    least: Array,
+    most: Array,
+    twice: bool,
+    second_shift: int | None,
 ) -> npt.NDArray[np.bool_]:
     """Whether all steps agree, for each channel."""
     zero_point, low, high = bounds
-    parameters = parameters_rounded_twice(np.zeros_like(shift), multiplier, shift, *bounds)
+    parameters = parameters_rounded_twice(
+        np.zeros_like(shift), multiplier, shift, *bounds, second_shift
+    )
 
     def agree(sums: Array, at: Any = slice(None)) -> tuple[Array, npt.NDArray[np.bool_]]:
         """The reference for ``sums`` (channels, any) of the channels ``at``, and whether all of a
         channel are equal.
         """
-        product = multiply_by_quantized_multiplier(sums, multiplier[at, None], shift[at, None])
+        product = multiply_by_quantized_multiplier(
+            sums, multiplier[at, None], shift[at, None], twice
+        )
         want = np.clip(product + zero_point, low, high)
         got = requantized(sums.astype(np.int32), *parameters[at].T[..., None])
         return want, (got == want).all(axis=1)
@@ -230,8 +271,41 @@ def _steps_agree(
     return result
 
 
+def scale_of_steps(before: Array, begins: Array, results: Array, second_shift: int) -> int | None:
+    """The least scale, in units of 2^-43, for which REQUANTIZE with this ``second_shift`` reaches
+    each of the ``results``, less the zero point, at the sum in ``begins``, bias included, and not
+    at the sum in ``before``; None if there is none. All are int64 (steps,).
+
+    A sum t reaches the result n if t · scale >= (n - 1/2) · 2^43, less the second rounding.
+    """
+    first = (1 << SCALE_FRACTION - 1 - second_shift) if second_shift else 0
+    least, most = 1, (1 << SCALE_WIDTH) - 1
+    for sums, reached in ((begins, True), (before, False)):
+        wanted = (2 * results - 1 << SCALE_FRACTION - 1) - np.where(sums >= 0, first, -first)
+        at_zero = sums == 0
+        if ((wanted[at_zero] <= 0) != reached).any():
+            return None
+        positive, negative = sums > 0, sums < 0
+        # Divided by a positive sum, rounded up: the least scale that reaches the result.
+        enough = -(-wanted[positive] // sums[positive])
+        # Divided by a negative sum, rounded down: the greatest scale that does.
+        limit = wanted[negative] // sums[negative]
+        if reached:
+            least = max([least, *enough.tolist()])
+            most = min([most, *limit.tolist()])
+        else:
+            most = min([most, *(enough - 1).tolist()])
+            least = max([least, *(limit + 1).tolist()])
+    return least if least <= most else None
+
+
 def _equivalent(
-    multiplier: int, shift: int, bounds: tuple[int, int, int], least: int, most: int
+    multiplier: int,
+    shift: int,
+    bounds: tuple[int, int, int],
+    least: int,
+    most: int,
+    twice: bool,
 ) -> Array | None:
     """Parameters without bias, int64, that have the results of a multiplier for all sums from
     ``least`` to ``most``; None if none are found.
@@ -246,7 +320,7 @@ def _equivalent(
     zero_point, low, high = bounds
 
     def wanted(sums: Array) -> Array:
-        product = multiply_by_quantized_multiplier(sums, multiplier, shift)
+        product = multiply_by_quantized_multiplier(sums, multiplier, shift, twice)
         return np.clip(product + zero_point, low, high)
 
     steps = steps_of(wanted, least, most)
@@ -275,6 +349,4 @@ def _equivalent(
 
 
 def _with_one_rounding(bias: int, scale: int, bounds: tuple[int, int, int]) -> Array:
-    flags = np.array([1 << ROUND_TWICE_BIT])
-    packed = packed_parameters(np.array([bias]), np.array([scale]), bounds, flags)
-    return packed[0].astype(np.int64)
+    return parameters_of_scale(bias, scale, 0, bounds)[0].astype(np.int64)

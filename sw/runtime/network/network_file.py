@@ -21,6 +21,7 @@ from .network_program import (
     OnHost,
     RunHost,
     RunLayer,
+    State,
     Step,
     ToHost,
     ToMachine,
@@ -33,7 +34,7 @@ from .validation import validate
 
 KIND = "network"
 # Array names, distinct from those of the program.
-_MODEL, _CONSTANT = "model_{}", "constant_{}"
+_MODEL, _CONSTANT, _STATE = "model_{}", "constant_{}", "state_{}"
 
 
 def save_network(network: NetworkProgram, path: str | Path) -> None:
@@ -65,6 +66,8 @@ def _parts(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Array]]:
         arrays[_MODEL.format(index)] = np.frombuffer(model, np.uint8)
     for index, value in enumerate(network.constants.values()):
         arrays[_CONSTANT.format(index)] = value
+    for index, state in enumerate(network.states):
+        arrays[_STATE.format(index)] = state.initial
     header |= {
         "steps": [_step_to_json(step) for step in network.steps],
         "inputs": {name: _type_to_json(info) for name, info in network.inputs.items()},
@@ -79,6 +82,7 @@ def _parts(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Array]]:
             }
             for launch in network.launches
         ],
+        "states": [{"source": item.source, "result": item.result} for item in network.states],
     }
     return header, arrays
 
@@ -104,6 +108,10 @@ def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkP
         launches=tuple(
             Launch(item["stream"], range(*item["streams"]), tuple(item["ends"]))
             for item in header.get("launches", ())
+        ),
+        states=tuple(
+            State(item["source"], item["result"], arrays[_STATE.format(index)])
+            for index, item in enumerate(header.get("states", ()))
         ),
     )
     validate(network)

@@ -82,13 +82,24 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class State:
+    """A variable of the network: a run reads it as ``source`` and writes it as ``result``. Before
+    the first run it is ``initial``.
+    """
+
+    source: str
+    result: str
+    initial: Array
+
+
+@dataclass(frozen=True)
 class NetworkProgram:
     """``steps`` in order; ``program`` contains the streams and buffers that they use.
 
     ``launches`` join the streams of consecutive layers. ``constants`` contains outputs that do not
     depend on an input, and constants that are written to the machine as activations. With
     ``open_batch`` the first dimension of inputs is an arbitrary number of images; each run takes
-    as many as the machine's BATCH.
+    as many as the machine's BATCH. ``states`` are neither inputs nor outputs.
     """
 
     program: Program
@@ -98,6 +109,7 @@ class NetworkProgram:
     constants: Mapping[str, Array]
     open_batch: bool
     launches: tuple[Launch, ...] = ()
+    states: tuple[State, ...] = ()
 
     @property
     def config(self) -> Config:

@@ -100,6 +100,11 @@ class Runner:
             if isinstance(step, RunHost)
         }
         self.measured = [StepTotals() for _ in network.steps]
+        self.reset()
+
+    def reset(self) -> None:
+        """Set the network's variables to their initial values."""
+        self._states = {item.source: item.initial for item in self._network.states}
 
     @property
     def launched(self) -> list[Launched]:
@@ -123,7 +128,7 @@ class Runner:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch; returns the network's outputs. Raises `RuntimeFault`."""
-        values = dict(self._network.constants) | dict(inputs)
+        values = dict(self._network.constants) | self._states | dict(inputs)
         steps = iter(enumerate(self._network.steps))
         for index, step in steps:
             measured, start, result = self.measured[index], perf_counter(), None
@@ -146,6 +151,7 @@ class Runner:
                         continue
                     result = self._run_layer(step)
             measured.add(perf_counter() - start, result)
+        self._states = {item.source: values[item.result] for item in self._network.states}
         return {name: values[name] for name in self._network.outputs}
 
     def _run_layer(self, step: RunLayer) -> RunResult:

@@ -43,7 +43,9 @@ def validate(network: NetworkProgram) -> None:
     known = dict(network.inputs)
     for name, info in known.items():
         require(info.shape is not None, f"input {name} has no shape")
-    for name, value in network.constants.items():
+    kept = {_text(item.source): item.initial for item in network.states}
+    require(kept.keys().isdisjoint(known), "a variable is an input too")
+    for name, value in (*network.constants.items(), *kept.items()):
         known[name] = TensorType(value.dtype, value.shape)
     for name, info in (*known.items(), *network.outputs.items()):
         _check_type(name, info)
@@ -53,6 +55,9 @@ def validate(network: NetworkProgram) -> None:
         _check_step(step, known, sizes, len(network.program.streams))
     for name in network.outputs:
         require(name in known, f"nothing makes its output {name}")
+    for item in network.states:
+        require(_text(item.result) in known, f"nothing makes {item.result}, which it keeps")
+        _check_kept(item.result, known[item.result], item.initial)
     steps = {
         step.streams: index
         for index, step in enumerate(network.steps)
@@ -160,6 +165,12 @@ def _check_factor(operand: TiledTensor, packing: FactorWeights | FactorBias) -> 
     image = packing.image(operand.image)
     _check_numbers(name, image, least=1)
     require_within_limit(f"{name} as weights", prod(image))
+
+
+def _check_kept(name: str, result: TensorType, initial: np.ndarray) -> None:
+    """Check that the result of a run can be the variable in the next run."""
+    fits = result == _ANY or (result.dtype, result.shape) == (initial.dtype, initial.shape)
+    require(fits, f"{name} is not of the shape and type of its initial value")
 
 
 def _check_type(name: str, info: TensorType) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN, LOOKUP_PAIR
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
@@ -22,6 +23,7 @@ _OPERANDS = {
     ("", "Mul"): (0, 1),
     ("com.microsoft", "QLinearAdd"): (0, 3),
     ("com.microsoft", "QLinearMul"): (0, 3),
+    (DOMAIN, LOOKUP_PAIR): (0, 1),
 }
 
 

@@ -54,7 +54,8 @@ def parameters_of(
     network: Network, node: Node | None, operator: str
 ) -> QuantizationParameters | None:
     """The parameters of ``node``; None if it is not an ``operator``, or if its scale is not
-    constant, float32, finite and positive (DequantizeLinear also allows 0)."""
+    constant, float32, finite and positive (DequantizeLinear also allows 0), or if there are not as
+    many zero points."""
     if node is None or node.operator != operator or node.domain:
         return None
     if node.attributes.get("block_size") or node.input(1) not in network.constants:
@@ -72,6 +73,8 @@ def parameters_of(
         if node.input(2) not in network.constants:
             return None
         zero = network.constants[node.input(2)]
+    if zero.size != scale.size:
+        return None
     return QuantizationParameters(scale, zero, int(node.attributes.get("axis", 1)))
 
 

@@ -20,9 +20,10 @@ from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .pooling import average_workload
+from .pooling import average_workload, rounding_of_all
 from .support.layer import Layer, Unsupported
 from .support.products import QuantizedProduct
+from .support.sums import RequantizedSums
 from .support.tensors import Tensors
 
 # Input position of the output scale of QLinearConv.
@@ -62,10 +63,8 @@ def border_average(
         raise Unsupported("it chooses from averages of different windows")
     tensors.require_held(node.inputs[0], image)
     limits, clip = tensors.clip_after(found.nodes[-1].outputs[0])
-    constants = [
-        _constants(QuantizedProduct.of(maker, tensors).sums.scale[0], limits, product, moved)
-        for maker in found.makers
-    ]
+    sums = [QuantizedProduct.of(maker, tensors).sums for maker in found.makers]
+    constants = [_constants(item, limits, product, moved) for item in sums]
     alike = average_workload(product, tensors, moved, image, constants[0].without_parameters())
     workload = replace(alike, by_result=True)
     parameters = np.stack([item.parameters(tensors.env)[1:] for item in constants])[found.chosen]
@@ -82,11 +81,12 @@ def border_average(
 
 
 def _constants(
-    scale: np.float32, limits: tuple[int, int], product: QuantizedProduct, moved: Window
+    sums: RequantizedSums, limits: tuple[int, int], product: QuantizedProduct, moved: Window
 ) -> FixedPoint:
-    zeros = product.zero_point, product.sums.zero_point
+    zeros, scale = (product.zero_point, product.sums.zero_point), sums.scale[0]
+    rounding = rounding_of_all(sums)
     try:
-        found = sum_constants(scale, *zeros, moved.taps, product.config, *limits)
+        found = sum_constants(scale, *zeros, moved.taps, product.config, *limits, rounding)
     except NotExact as problem:
         raise Unsupported(str(problem)) from None
     if found.scale is None or found.factors != (1,):
@@ -116,8 +116,12 @@ def _choice(network: Network, first: Node, out: Image) -> _Choice | None:
 
 
 def _alike(network: Network, node: Node, other: Node) -> bool:
-    """Whether two convolutions differ only in their output scales."""
-    if node.operator != other.operator or node.attributes != other.attributes:
+    """Whether two convolutions differ only in their output scales and pixel counts."""
+    kinds = [
+        {key: value for key, value in item.attributes.items() if key != "count"}
+        for item in (node, other)
+    ]
+    if node.operator != other.operator or kinds[0] != kinds[1]:
         return False
     if node.inputs[0] != other.inputs[0] or len(node.inputs) != len(other.inputs):
         return False

@@ -61,5 +61,7 @@ def product_layer(product: ConstantProduct, tensors: Tensors, image: Image, out:
         is_first=source.tensor not in tensors.results | tensors.sources,
     )
     workload = product.fastest(plain)
+    if isinstance(product, QuantizedProduct):
+        product, workload = product.with_fastest_scale(workload)
     weights, row_weights = product.packed(workload, lambda given: given.reshape(-1, *held[1:]))
     return product.layer(tensors, source, out, dense, workload, weights, row_weights=row_weights)

@@ -10,6 +10,7 @@ from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d, ave
 from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import sum_constants
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint, NotExact
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import reads_what_it_stores
+from amaranth_vta.sw.compiler.operators.building_blocks.integer_rounding import IntegerRounding
 from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.conv2d import conv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
@@ -22,6 +23,7 @@ from .support.layer import Layer, Unsupported
 from .support.layer_functions import where_it_fits
 from .support.products import QuantizedProduct
 from .support.scales import dequantized
+from .support.sums import RequantizedSums
 from .support.tensors import Tensors
 from .support.windows import fitting_window
 
@@ -120,8 +122,14 @@ def is_average(product: QuantizedProduct, window: Window) -> bool:
         and window.dilations == (1, 1)
         and bool((weights == 1).all())
         and bool((product.sums.scale == product.sums.scale[:1]).all())
+        and len(set(product.sums.roundings)) < 2
         and not product.nodes[0].input(8)
     )
+
+
+def rounding_of_all(sums: RequantizedSums) -> IntegerRounding | None:
+    """The integer rounding of all channels; None for float32 arithmetic."""
+    return sums.roundings[0] if sums.roundings else None
 
 
 def average_pool(
@@ -139,6 +147,7 @@ def average_pool(
             config,
             total.low,
             total.high,
+            rounding_of_all(total),
         )
     except NotExact as problem:
         raise Unsupported(str(problem)) from None

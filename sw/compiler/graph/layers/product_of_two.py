@@ -21,7 +21,13 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 from .support.layer import Layer, Unsupported
 from .support.products import in_parts
-from .support.sums import RequantizedSums, constants_of, float32_scale, whole_sums
+from .support.sums import (
+    RequantizedSums,
+    constants_of,
+    float32_scale,
+    roundings,
+    whole_sums,
+)
 from .support.tensors import INT8_RANGE, Tensors
 from .support.tiled_constants import pack_weights
 from .support.weight_terms import fastest, shared_part
@@ -125,6 +131,7 @@ def _requantization(
         high=high,
         least=np.array([min(ends)]),
         most=np.array([max(ends)]),
+        roundings=roundings(node, 1),
     )
     how, constants = constants_of(sums, tensors.config)
     return how, [int(value) for value in constants.reshape(-1)]

@@ -33,7 +33,6 @@ _BEGINNINGS = (
 )
 # Kinds by bytes 4 to 7, where FlatBuffers files name their schema.
 _SCHEMAS = {
-    b"TFL3": f"a TensorFlow Lite model: {_ONNX}",
     b"ORTM": "a model in ONNX Runtime's own format: give the ONNX file that it was made of",
 }
 _PRINTED = bytes(code for code in range(256) if code >= 32 and code != 127) + b"\t\n\r\f"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import onnx
 
+from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 _FIXER = (
@@ -52,6 +53,55 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
     return copied
 
 
+def with_dimensions(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
+    """A copy of ``model`` whose named open dimensions have these ``sizes``; the model itself if
+    there are none. Raises `ModelError` for a name that no input has, or a size below 1."""
+    if not sizes:
+        return model
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    names = named_dimensions(copied)
+    for name, size in sizes.items():
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise ModelError(f"no input has an open dimension {name}; open dimensions: {known}")
+        if size < 1:
+            raise ModelError(f"the dimension {name} cannot be {size}: give 1 or more")
+    for item in (*inputs_of(copied), *copied.graph.output):
+        for dim in item.type.tensor_type.shape.dim:
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+    # The file's shapes of other tensors assume open dimensions.
+    del copied.graph.value_info[:]
+    return copied
+
+
+def named_dimensions(model: onnx.ModelProto) -> list[str]:
+    """The names of open dimensions of inputs."""
+    dims = (dim for item in inputs_of(model) for dim in item.type.tensor_type.shape.dim)
+    return list(dict.fromkeys(dim.dim_param for dim in dims if dim.dim_param))
+
+
+def sizes_of(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The sizes of named open dimensions, other than the first, for inputs of these ``shapes``.
+    Raises `ModelError` if two inputs contradict each other."""
+    found: dict[str, tuple[int, str]] = {}
+    for item in inputs_of(model):
+        dims = item.type.tensor_type.shape.dim
+        if item.name not in shapes or len(dims) != len(shapes[item.name]):
+            continue
+        for dim, size in list(zip(dims, shapes[item.name], strict=True))[1:]:
+            if not dim.dim_param:
+                continue
+            other, of = found.setdefault(dim.dim_param, (size, item.name))
+            if other != size:
+                raise ModelError(
+                    f"the dimension {dim.dim_param} is {other} in the input {of} and {size} in "
+                    f"{item.name}"
+                )
+    return {name: size for name, (size, _) in found.items()}
+
+
 def fix_shapes(model: onnx.ModelProto, batch: int) -> None:
     """Fix the input shapes of ``model``, with ``batch`` for an open first dimension, and remove
     shapes that depend on it. Raises `ModelError` if another dimension is open."""
@@ -69,6 +119,11 @@ def fix_shapes(model: onnx.ModelProto, batch: int) -> None:
             if dim.HasField("dim_param") and dim.dim_param and dim.dim_param in named:
                 dim.dim_value = batch
             if is_open(dim):
+                if dim.dim_param:
+                    raise ModelError(
+                        f"{open_dimension(item.name, position, dim)}; give its size: "
+                        f"--dim {dim.dim_param}=SIZE, or inputs of that size"
+                    )
                 sizes = ",".join("SIZE" if is_open(dim) else str(dim.dim_value) for dim in dims)
                 raise ModelError(
                     f"{open_dimension(item.name, position, dim)}; only the first, the number of "
@@ -76,6 +131,8 @@ def fix_shapes(model: onnx.ModelProto, batch: int) -> None:
                 )
             if dim.dim_value < 1:
                 raise ModelError(f"input {item.name}: dimension {position} is {dim.dim_value}")
+    if DOMAIN in {item.domain for item in model.opset_import}:
+        return  # converted from a file whose shapes are all fixed
     # The file's shapes of other tensors assume an open batch; they are inferred again.
     del model.graph.value_info[:]
     for item in model.graph.output:

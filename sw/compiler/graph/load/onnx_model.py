@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN as FOREIGN_DOMAIN
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited, require_within_limit
@@ -28,6 +29,7 @@ from .opsets import opset_of, with_known_opset
 from .pooling_sizes import use_explicit_paddings
 from .small_integers import widen_small_integers
 from .standard_operators import use_standard_operators
+from .tflite import is_tflite, model_of, tflite_source
 from .undefined_operators import (
     hide_undefined,
     inferred,
@@ -58,7 +60,7 @@ def read_model(source: Source) -> onnx.ModelProto:
         if isinstance(source, onnx.ModelProto):
             model = source
         elif isinstance(source, bytes):
-            model = _parsed(what, source)
+            model = _converted(what, source) or _parsed(what, source)
         else:
             model = _model_in_file(Path(source))
     except FileLimitError as error:
@@ -71,6 +73,8 @@ def read_model(source: Source) -> onnx.ModelProto:
         raise ModelError(f"{what} is not an ONNX model, or is damaged or cut off") from None
     except (onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"{what} is not an ONNX model: {_first_line(error)}") from None
+    if _is_converted(model):
+        return model
     if apart := external_tensors(model):
         raise ModelError(
             f"{what} keeps tensor {apart[0].name} in another file: give the path of the model"
@@ -102,15 +106,37 @@ def read_model(source: Source) -> onnx.ModelProto:
 
 def _model_in_file(path: Path) -> onnx.ModelProto:
     """Read a model and the tensors that it keeps in other files."""
-    model = _parsed(str(path), read_limited(path))
+    data = read_limited(path)
+    if converted := _converted(str(path), data):
+        return converted
+    model = _parsed(str(path), data)
     load_external_data(model, path)
     return model
+
+
+def _converted(what: str, data: bytes) -> onnx.ModelProto | None:
+    """The model of a TensorFlow Lite file; None for other files."""
+    return model_of(data, what) if is_tflite(data) else None
 
 
 def _parsed(what: str, data: bytes) -> onnx.ModelProto:
     if kind := kind_of(data):
         raise ModelError(f"{what} is not an ONNX model: it is {kind}")
-    return onnx.load_model_from_string(data)
+    model = onnx.load_model_from_string(data)
+    if not _is_converted(model):
+        return model
+    # Its operators and variables are not checked, but the file that it was made of is.
+    source = tflite_source(model)
+    if source is None:
+        raise ModelError(f"{what} has operators of the domain {FOREIGN_DOMAIN}, and no source")
+    return model_of(source, what)
+
+
+def _is_converted(model: onnx.ModelProto) -> bool:
+    """Whether a model is, or claims to be, one from `model_of`."""
+    return FOREIGN_DOMAIN in {item.domain for item in model.opset_import} or any(
+        item.key.startswith(f"{FOREIGN_DOMAIN}.") for item in model.metadata_props
+    )
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
@@ -167,7 +193,7 @@ def infer(network: Network) -> Network:
     kept = {name: network.types[name] for name in foreign if network.types[name].shape is not None}
     known = {name: replace(network.types[name], shape=None) for name in network.outputs}
     known |= {name: network.types[name] for name in network.inputs} | kept
-    model = replace(network, types=known).to_onnx()
+    model = replace(network, types=known).with_roundings()
     model.graph.value_info.extend(
         network.value_info(name) for name in sorted(kept.keys() - set(network.outputs))
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 
+from .tflite import TFLITE_SOURCE
 from .undefined_operators import nodes_of
 
 # Result of `why_unquantized` for a model without integers.
@@ -18,6 +19,8 @@ _DYNAMIC = frozenset(
 def why_unquantized(model: onnx.ModelProto) -> str:
     """Why nothing in ``model``, or nothing but its products, can run on the machine, worded as a
     predicate. Empty if the model is quantized with scales stored in the file."""
+    if any(entry.key == TFLITE_SOURCE for entry in model.metadata_props):
+        return ""  # other files are refused when they are read
     operators = {node.op_type for node in nodes_of(model.graph.node)}
     static = operators & _STATIC or any(name.startswith("QLinear") for name in operators)
     if not operators or static:

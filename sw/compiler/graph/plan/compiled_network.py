@@ -76,20 +76,22 @@ def compile_network(
     placement = place(network, config, passes)
     planned = planned_steps(network, placement)
     steps, launches, program = _record(planned, config, network.constants)
-    outputs = {name: network.types[name] for name in network.outputs}
+    outputs = {name: network.types[name] for name in network.public_outputs}
+    results = [item.result for item in network.states]
     written = (step.operand.tensor for step in steps if isinstance(step, ToMachine))
-    needed = dict.fromkeys([*outputs, *written])
+    needed = dict.fromkeys([*outputs, *results, *written])
     for name, info in outputs.items():
         if name in network.constants and info.dtype.kind == "O":
             raise ModelError(f"output {name} is a constant of text; outputs are numbers")
     result = NetworkProgram(
         program=program,
         steps=steps,
-        inputs={name: network.types[name] for name in network.inputs},
+        inputs={name: network.types[name] for name in network.public_inputs},
         outputs=outputs,
         constants={name: network.constants[name] for name in needed if name in network.constants},
         open_batch=open_batch,
         launches=launches,
+        states=network.states,
     )
     return CompiledNetwork(result, lambda: network, lambda _: placement)
 

@@ -15,6 +15,16 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
 )
 from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float, why_in_float
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
+from amaranth_vta.sw.compiler.graph.integer_operators import (
+    DOMAIN,
+    LOOKUP,
+    LOOKUP_PAIR,
+    QUANTIZE,
+    REQUANTIZE,
+    RESIZE_BILINEAR,
+    SOFTMAX,
+)
+from amaranth_vta.sw.compiler.graph.layers import integer_operators
 from amaranth_vta.sw.compiler.graph.layers import microsoft_operators as microsoft
 from amaranth_vta.sw.compiler.graph.layers.addition import addition, sum_of_several
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution, convolution_sums
@@ -77,6 +87,12 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Sum"): sum_of_several,
     ("", "Tile"): rearrangement,
     ("", "Transpose"): transposing,
+    (DOMAIN, LOOKUP): integer_operators.lookup,
+    (DOMAIN, LOOKUP_PAIR): integer_operators.lookup_pair,
+    (DOMAIN, QUANTIZE): integer_operators.float_quantization,
+    (DOMAIN, REQUANTIZE): integer_operators.requantization,
+    (DOMAIN, RESIZE_BILINEAR): integer_operators.resize_bilinear,
+    (DOMAIN, SOFTMAX): integer_operators.softmax,
     (microsoft.DOMAIN, "QGemm"): microsoft.gemm,
     (microsoft.DOMAIN, "QLinearAdd"): microsoft.element_wise,
     (microsoft.DOMAIN, "QLinearAveragePool"): microsoft.average_of_integers,

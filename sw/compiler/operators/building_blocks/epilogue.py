@@ -164,9 +164,7 @@ class RoundingShift(Requantization):
         else: if any low bit is set, a - 1 has the same quotient. Bit n, shifted to the sign and
         back, is 0 or -1.
         """
-        biased = te.compute(
-            total.shape, lambda *i: total(*i) + constant(0, *i), f"{total.name}_biased"
-        )
+        biased = _biased(total, constant)
         stages = [biased]
         n, rounded = self.shift, biased
         if n > 0:
@@ -202,6 +200,21 @@ class PerChannelScale(Requantization):
 
 
 @dataclass(frozen=True)
+class TensorScale(Requantization):
+    """One scale for all channels, by REQUANTIZE: the bias is added first, and its parameters, with
+    a bias of 0, are loaded once for all channels.
+    """
+
+    constants_name = "bias"
+    own_shared = REQUANTIZE_PARAMETERS
+    own_operations = 2
+
+    def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
+        """The sum with its bias; `requantized` with the shared parameters follows."""
+        return [_biased(total, constant)]
+
+
+@dataclass(frozen=True)
 class WholeSums(Requantization):
     """No requantization: stores the biased sum in ``parts`` of out_dtype, lowest bits first, as a
     leading dimension of the output. The host combines them.
@@ -228,9 +241,7 @@ class WholeSums(Requantization):
         return None
 
     def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
-        return [
-            te.compute(total.shape, lambda *i: total(*i) + constant(0, *i), f"{total.name}_biased")
-        ]
+        return [_biased(total, constant)]
 
     def shifts(self, env: Environment) -> Array:
         """Shared constants (parts, BATCH, BLOCK_OUT) acc_dtype: the shift in bits for each part."""
@@ -312,6 +323,10 @@ def epilogue(
     stages, used = [*pooled, *scaled], requantize.own_constants
     if isinstance(requantize, WholeSums) and requantize.shared:
         stages.append(_parts(stages[-1], share(requantize.shared, "shifts")))
+    if isinstance(requantize, TensorScale):
+        scale = share(requantize.own_shared, "scale")
+        name = f"{total.name}_rescaled"
+        stages.append(requantized(stages[-1], lambda n, *i: scale(n, *i[-2:]), name))
     for step in requantize.then:
         value = stages[-1]
         if isinstance(step, LookupTable):
@@ -334,6 +349,10 @@ def epilogue(
         y = output(last)
     carried = pooled[: -len(Pooling.STAGES)]
     return Epilogue(constants, buffer, stages, y, args, shared, residual, carried)
+
+
+def _biased(total: Tensor, constant: Constant) -> Tensor:
+    return te.compute(total.shape, lambda *i: total(*i) + constant(0, *i), f"{total.name}_biased")
 
 
 def _parts(value: Tensor, shifts: Tensor) -> Tensor:

@@ -8,22 +8,26 @@ scales.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import ParamSpec
 
 import numpy as np
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import SECOND_SHIFT_WIDTH
 from amaranth_vta.sw.compiler import te
 
 from .corrections import corrected_sum
 from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
+from .integer_rounding import IntegerRounding
 
 # All int8 values.
 BYTE = np.arange(-128, 128)
 # Maximum number of sums that are checked.
 _MAX_SUMS = 1 << 24
 _SEARCHES = 1024
+_SECOND_SHIFTS = 1 << SECOND_SHIFT_WIDTH
 # Scales to try, in float32 ulps from the exact quotient: float32 arithmetic rounds several times.
 _NEIGHBOURS = sorted(range(-6, 7), key=abs)
 
@@ -134,13 +138,19 @@ def _product_constants(
     scales = [float(np.float32(x.scale)) for x in (a, b, y)]
     products = (BYTE - a.zero_point)[:, None] * (BYTE - b.zero_point)
     bounds = (y.zero_point, int(results.min()), int(results.max()))
-    nearest = np.float32(scales[0] * scales[1] / scales[2])
+    factor = scales[0] * scales[1] / scales[2]
+    nearest = np.float32(factor)
     if config.requantize and 0 < nearest < te.SCALE_END:
-        for steps in _NEIGHBOURS:
-            scale = float(nearest + steps * np.spacing(nearest))
-            direct = FixedPoint((1,), 0, 0, *bounds, scale=scale)
-            if np.array_equal(direct.evaluate([products.ravel()]), results):
-                return direct
+        direct = FixedPoint((1,), 0, 0, *bounds, scale=float(nearest))
+        others = [
+            replace(direct, scale=float(nearest + steps * np.spacing(nearest)))
+            for steps in _NEIGHBOURS
+        ]
+        for other in others:
+            if np.array_equal(other.evaluate([products.ravel()]), results):
+                return other
+        if config.round_twice and (found := _rounded_twice(direct, products.ravel(), results)):
+            return found
     try:
         return fixed_point(
             [products.ravel()],
@@ -154,6 +164,27 @@ def _product_constants(
         raise NotExact(
             f"a product of scales {a.scale:.6g} and {b.scale:.6g} to {y.scale:.6g}: {problem}"
         ) from None
+
+
+def _rounded_twice(direct: FixedPoint, values: Array, wanted: Array) -> FixedPoint | None:
+    """``direct`` with a scale and two roundings that give ``wanted`` for all ``values``; None if
+    there are none, or if a greater value has a lesser result."""
+    order = np.argsort(values, kind="stable")
+    sums, results = values[order] + direct.addend, wanted[order]
+    rises = np.diff(results)
+    if (rises < 0).any() or (rises[np.diff(sums) == 0] != 0).any():
+        return None
+    at = np.flatnonzero(rises)
+    # A rise by several passes all results in between at the same sum.
+    before, begins = (np.repeat(part[at], rises[at]) for part in (sums[:-1], sums[1:]))
+    reached = np.arange(results[0] + 1, results[-1] + 1) - direct.zero_point
+    for second_shift in range(_SECOND_SHIFTS):
+        scale = te.scale_of_steps(before, begins, reached, second_shift)
+        if scale is not None:
+            found = replace(direct, rounded_twice=(scale, second_shift))
+            if np.array_equal(found.evaluate([values]), wanted):
+                return found
+    return None
 
 
 @_memoized
@@ -216,20 +247,30 @@ def sum_constants(
     config: Config,
     low: int = -128,
     high: int = 127,
+    rounding: IntegerRounding | None = None,
 ) -> FixedPoint:
     """Find constants with one factor that give clip(rint(f32(sum - count · x_zero_point) · scale) +
-    y_zero_point, low, high) for every sum of ``count`` pixels. Raises `NotExact` if there are none.
+    y_zero_point, low, high) for every sum of ``count`` pixels; with an integer ``rounding``, its
+    results instead of rint(f32(…) · scale). Raises `NotExact` if there are none.
     """
     _require_bytes(config)
     if 256 * count > _MAX_SUMS:
         raise NotExact(f"sums of {count:,} pixels have too many values to check")
     sums = np.arange(-128 * count, 127 * count + 1)
     offset, bounds = -count * x_zero_point, (y_zero_point, low, high)
-    wanted = _scaled(sums + offset, scale, *bounds)
+    if rounding is None:
+        wanted, near = _scaled(sums + offset, scale, *bounds), [0]
+    else:
+        wanted = np.clip(rounding.evaluate(sums + offset) + y_zero_point, low, high)
+        near = _NEIGHBOURS
     if config.requantize and 0 < scale < te.SCALE_END:
-        direct = FixedPoint((1,), offset, 0, *bounds, scale=float(scale))
-        if np.array_equal(direct.evaluate([sums]), wanted):
-            return direct
+        for steps in near:
+            other = float(scale + steps * np.spacing(scale))
+            direct = FixedPoint((1,), offset, 0, *bounds, scale=other)
+            if np.array_equal(direct.evaluate([sums]), wanted):
+                return direct
+        if config.round_twice and (found := _rounded_twice(direct, sums, wanted)):
+            return found
     ratio = float(scale)
     try:
         return fixed_point([sums], [ratio], y_zero_point + offset * ratio, wanted, bounds, config)

@@ -55,6 +55,9 @@ class FixedPoint:
     ``scale``, one REQUANTIZE adds the addend, multiplies by ``scale`` instead of shifting, adds the
     zero point and clips.
 
+    With ``rounded_twice``, REQUANTIZE multiplies by the first number, in units of 2^-43, instead of
+    ``scale``, and the second is the shift of its second rounding (`te.parameters_of_scale`).
+
     With ``joined``, each product after the first is multiplied and added by one operation.
 
     ``corrections`` are added to the sum: one int8 for each value from -128 to 127 of the operand
@@ -74,6 +77,7 @@ class FixedPoint:
     table: int = 0
     corrected: int = 0
     joined: bool = False
+    rounded_twice: tuple[int, int] | None = None
 
     @property
     def operations(self) -> int:
@@ -122,6 +126,9 @@ class FixedPoint:
         return np.concatenate([[-1 << width - 1], above, [1 << width - 1]])
 
     def _requantization(self) -> Array:
+        if self.rounded_twice is not None:
+            bounds = self.zero_point, self.low, self.high
+            return te.parameters_of_scale(self.addend, *self.rounded_twice, bounds)
         return te.requantization_parameters(
             [self.addend], self.scale or 1.0, self.zero_point, self.low, self.high
         )

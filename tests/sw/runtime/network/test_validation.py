@@ -24,6 +24,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.network.packing import Packing, Window
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.validation import validate
+from tests.support.tflite_graphs import stateful_graph
 
 DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "digits.onnx"
 INT8 = np.dtype(np.int8)
@@ -219,3 +220,31 @@ def test_a_tensor_is_made_before_it_is_used(digits: NetworkProgram) -> None:
     assert not is_valid(replace(digits, steps=digits.steps[:-1]))
     for names in ({"inputs": ("absent",)}, {"outputs": ("absent",)}):
         assert not is_valid(with_step(digits, RunHost, lambda step, n=names: replace(step, **n)))  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def stateful() -> NetworkProgram:
+    with Session(stateful_graph(1).model, "tiny-extended") as session:
+        program = session.program
+    validate(program)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"source": "main/0"}, "a variable is an input too"),
+        ({"source": 3}, "3 is not a name"),
+        ({"source": "other"}, "nothing makes state/window"),
+        ({"result": "other"}, "nothing makes other, which it keeps"),
+        ({"result": "main/0"}, "is not of the shape and type of its initial value"),
+        ({"initial": np.zeros((1, 2, 3), np.int8)}, "state/window is not an image"),
+        ({"initial": np.array(["a"])}, "state/window is of <U1"),
+    ],
+)
+def test_a_variable_is_kept_from_run_to_run(
+    stateful: NetworkProgram, change: dict[str, Any], problem: str
+) -> None:
+    (state,) = stateful.states
+    with pytest.raises(ValueError, match=problem):
+        validate(replace(stateful, states=(replace(state, **change),)))

@@ -1,9 +1,9 @@
-"""Split off channels of a product whose sums REQUANTIZE cannot scale with the results of float32.
+"""Split off channels of a product whose sums REQUANTIZE cannot scale with exact results.
 
 Its fixed point covers neither sums of more than 25 bits with a scale below 2^-16 nor scales of 64
 and more. Such channels become a separate ConvInteger or MatMulInteger, then DequantizeLinear and
-QuantizeLinear with a scale of 1, which round twice in float32, as QLinearConv does. Concat and
-Gather restore the order of the channels.
+QuantizeLinear with a scale of 1, which round twice in float32, as QLinearConv does; or Requantize,
+if the node has an integer rounding. Concat and Gather restore the order of the channels.
 """
 
 from __future__ import annotations
@@ -16,6 +16,16 @@ import numpy as np
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
 from amaranth_vta.sw.compiler.graph.channel_scales import channel_parameters
+from amaranth_vta.sw.compiler.graph.integer_operators import (
+    DOMAIN,
+    MULTIPLIER_ATTRIBUTES,
+    QUOTIENT,
+    REQUANTIZE,
+    ROUNDING,
+    STEPS,
+    TWICE,
+    multipliers_of,
+)
 from amaranth_vta.sw.compiler.graph.integer_sums import range_of_sums, scale_of_results
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -46,10 +56,12 @@ def split_unscaled_channels(network: Network, node: Node) -> bool:
     channel moves all of them."""
     if node.domain or node.operator not in _PRODUCTS:
         return False
+    if node.attributes.get(ROUNDING) in (QUOTIENT, STEPS):
+        return False
     found = _constants(network, node)
     if found is None:
         return False
-    missing = _missing(found)
+    missing = _missing(found, node)
     shape = network.types[node.outputs[0]].shape
     if not missing or shape is None:
         return False
@@ -116,7 +128,7 @@ def _constants(network: Network, node: Node) -> _Constants | None:
     )
 
 
-def _missing(product: _Constants) -> list[int]:
+def _missing(product: _Constants, node: Node) -> list[int]:
     """The channels for which REQUANTIZE has no parameters."""
     scale = product.scale
     if scale.min() >= _LEAST and scale.max() < _END:
@@ -127,6 +139,13 @@ def _missing(product: _Constants) -> list[int]:
     bias = product.bias.astype(np.int64)
     least, most = range_of_sums(weights, low, high, bias)
     bounds = (int(product.y_zero) - offset(product.y_zero.dtype), -128, 127)
+    if ROUNDING in node.attributes:
+        multipliers, shifts = (np.broadcast_to(item, bias.shape) for item in multipliers_of(node))
+        twice = node.attributes[ROUNDING] == TWICE
+        _, proved = te.parameters_as_tflite(
+            bias, multipliers, shifts, bounds, least, most, twice=twice
+        )
+        return np.flatnonzero(~proved).tolist()
     return channel_parameters(bias, scale, bounds, least, most)[1]
 
 
@@ -155,7 +174,17 @@ class _Parts:
             value = self.network.constants.get(self.node.input(at))
             if value is not None and value.size > 1:
                 inputs[at] = self.network.add_constant(f"{inputs[at]}_scaled", value[of])
-        return replace(self.node, inputs=tuple(inputs), outputs=(result,))
+        return replace(
+            self.node, inputs=tuple(inputs), outputs=(result,), attributes=self._attributes(of)
+        )
+
+    def _attributes(self, of: Array) -> dict[str, Any]:
+        """The attributes of the node, for the channels ``of``."""
+        attributes = dict(self.node.attributes)
+        for name in MULTIPLIER_ATTRIBUTES:
+            if len(attributes.get(name, ())) > 1:
+                attributes[name] = [attributes[name][channel] for channel in of]
+        return attributes
 
     def in_float(self, of: Array, result: str) -> list[Node]:
         """The sums of the channels ``of``, scaled and quantized in float."""
@@ -185,12 +214,21 @@ class _Parts:
         product = "ConvInteger" if convolves else "MatMulInteger"
         given = (node.inputs[0], *(constant[what] for what in ("weight", "x_zero_point")))
         inputs = (*given, constant["weight_zero_point"])
-        attributes = dict(node.attributes) if convolves else {}
+        attributes = self._attributes(of)
+        rounding = {
+            key: attributes.pop(key)
+            for key in (ROUNDING, *MULTIPLIER_ATTRIBUTES)
+            if key in attributes
+        }
         channels = {"axis": self.axis}
         nodes = [
-            Node(product, name, inputs, (sums,), attributes),
+            Node(product, name, inputs, (sums,), attributes if convolves else {}),
             Node("Add", biased, (sums, constant["bias"]), (biased,)),
-            Node("DequantizeLinear", real, (biased, constant["scale"]), (real,), channels),
         ]
+        if rounding:
+            given = (biased, constant["zero_point"])
+            rounding |= channels
+            return [*nodes, Node(REQUANTIZE, real, given, (result,), rounding, DOMAIN)]
+        nodes.append(Node("DequantizeLinear", real, (biased, constant["scale"]), (real,), channels))
         quantized = (real, constant["one"], constant["zero_point"])
         return [*nodes, Node("QuantizeLinear", f"{name}_quantized", quantized, (result,))]

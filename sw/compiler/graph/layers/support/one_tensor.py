@@ -14,6 +14,7 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
+from amaranth_vta.sw.compiler.graph.integer_operators import LOOKUP, LOOKUP_PAIR
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import Array
@@ -25,12 +26,14 @@ from .layer import Unsupported
 
 _QUANTIZATIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 CLAMPS = frozenset({"Clip", "Relu"})
-# Element-wise operators of com.microsoft on integers, with the positions of their tensor inputs.
+# Element-wise operators on integers, with the positions of their tensor inputs.
 QUANTIZED = {
     "QLinearAdd": (0, 3),
     "QLinearMul": (0, 3),
     "QLinearLeakyRelu": (0,),
     "QLinearSigmoid": (0,),
+    LOOKUP: (0,),
+    LOOKUP_PAIR: (0, 1),
 }
 # Operators that round once or not at all: results do not depend on an element's position in a
 # vector.
@@ -38,7 +41,7 @@ _ROUNDED_ONCE = frozenset(
     {
         *("Abs", "Add", "Ceil", "Clip", "Div", "Floor", "Identity", "LeakyRelu", "Max", "Min"),
         *("Mul", "Neg", "PRelu", "Relu", "Round", "Sign", "Sqrt", "Sub", "ThresholdedRelu"),
-        *_QUANTIZATIONS,
+        *(LOOKUP, LOOKUP_PAIR, *_QUANTIZATIONS),
     }
 )
 # Sizes of tensors to try. With up to 16 shifts, each value takes each position in a vector of up to

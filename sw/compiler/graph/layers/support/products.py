@@ -6,15 +6,20 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization, WholeSums
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    Requantization,
+    TensorScale,
+    WholeSums,
+)
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense
+from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Array, Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
@@ -26,6 +31,9 @@ from .sums import RequantizedSums, Sums, requantization, requantized_sums, sums
 from .tensors import INT8_RANGE, Range, Tensors
 from .tiled_constants import pack_weights
 from .weight_terms import Product, fastest, shared_part
+
+# A workload with a field ``requantize``.
+Workload = TypeVar("Workload", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class ConstantProduct:
         return self._requantization[0]
 
     @cached_property
-    def _requantization(self) -> tuple[Requantization, Bytes]:
+    def _requantization(self) -> tuple[Requantization, dict[str, Bytes]]:
         return requantization(self.sums, self.config)
 
     def pad_value(self, window: Window, tensors: Tensors) -> int:
@@ -88,12 +96,14 @@ class ConstantProduct:
         row_weights: Bytes | None = None,
     ) -> Layer:
         """The layer of the function that ``make`` builds for ``workload``; its arguments are input,
-        ``weights``, parameters, ``row_weights`` if there are any, and output. For an ``anchor``, a
-        product fused before this one, the anchor's weights and parameters come first. ``macs``
-        overrides the MACs counted from the weights."""
-        constants = {"weights": weights, "requantization": self._requantization[1]}
+        ``weights``, parameters, ``row_weights`` if there are any, shared parameters, and output.
+        For an ``anchor``, a product fused before this one, the anchor's weights and parameters come
+        first. ``macs`` overrides the MACs counted from the weights."""
+        own = self._requantization[1]
+        constants = {"weights": weights, "requantization": own["requantization"]}
         if row_weights is not None:
             constants["row_weights"] = row_weights
+        constants |= own
         nodes = self.nodes
         if macs is None:
             macs = prod(out) * prod(self.sums.weights.shape[1:])
@@ -127,9 +137,23 @@ class QuantizedProduct(ConstantProduct):
 
     def of_channels(self, count: int) -> QuantizedProduct:
         """The product restricted to the first channels, at most ``count``."""
-        names = ("weights", "bias", "least", "most", "scale")
+        names = ("weights", "bias", "least", "most", "scale", "roundings")
         first = {name: getattr(self.sums, name)[:count] for name in names}
         return replace(self, sums=replace(self.sums, **first))
+
+    def with_fastest_scale(self, workload: Workload) -> tuple[QuantizedProduct, Workload]:
+        """The product and its ``workload``, with the parameters of REQUANTIZE shared between
+        channels if all have one scale, there are several tiles of them, and that takes fewer
+        cycles."""
+        if workload.outputs == 1:
+            return self, workload
+        shared = replace(self, sums=replace(self.sums, one_scale=True))
+        if not isinstance(shared.requantize, TensorScale):
+            return self, workload
+        other = replace(workload, requantize=shared.requantize)
+        if choose(other, self.config).cycles < choose(workload, self.config).cycles:
+            return shared, other
+        return self, workload
 
     @classmethod
     def of(cls, node: Node, tensors: Tensors) -> QuantizedProduct:

@@ -22,7 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.graph.channel_scales import channel_parameters
+from amaranth_vta.sw.compiler.graph.integer_operators import (
+    QUOTIENT,
+    ROUNDING,
+    STEPS,
+    TWICE,
+    multipliers_of,
+)
 from amaranth_vta.sw.compiler.graph.integer_sums import (
     Integers,
     along_channels,
@@ -36,7 +44,14 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     PerChannelScale,
     Requantization,
     RoundingShift,
+    TensorScale,
     WholeSums,
+)
+from amaranth_vta.sw.compiler.operators.building_blocks.integer_rounding import (
+    IntegerRounding,
+    Multiplier,
+    Quotient,
+    StepFunction,
 )
 from amaranth_vta.sw.runtime.network.tile_layout import tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
@@ -80,6 +95,10 @@ class RequantizedSums(Sums):
     zero_point: int
     low: int
     high: int
+    # Instead of float32 arithmetic, one per channel; empty otherwise.
+    roundings: tuple[IntegerRounding, ...] = ()
+    # Whether to share the parameters of REQUANTIZE between channels with one scale.
+    one_scale: bool = False
 
 
 def requantized_sums(tensors: Tensors, node: Node, limits: Range) -> RequantizedSums:
@@ -95,7 +114,23 @@ def requantized_sums(tensors: Tensors, node: Node, limits: Range) -> Requantized
         zero_point=tensors.zero_point(node, zero_at),
         low=limits[0],
         high=limits[1],
+        roundings=roundings(node, len(plain.bias)),
     )
+
+
+def roundings(node: Node, channels: int) -> tuple[IntegerRounding, ...]:
+    """The integer roundings of a product; none if float32 arithmetic defines its results."""
+    kind = node.attributes.get(ROUNDING)
+    if kind is None:
+        return ()
+    if kind == QUOTIENT:
+        return (Quotient(node.attributes["count"]),) * channels
+    if kind == STEPS:
+        return (
+            StepFunction(node.attributes["lowest"], tuple(node.attributes["begins"])),
+        ) * channels
+    both = zip(*(np.broadcast_to(a, channels).tolist() for a in multipliers_of(node)), strict=True)
+    return tuple(Multiplier(multiplier, shift, kind == TWICE) for multiplier, shift in both)
 
 
 def sums(tensors: Tensors, node: Node, added: Any) -> Sums:
@@ -136,13 +171,21 @@ def float32_scale(tensors: Tensors, node: Node) -> npt.NDArray[np.float32]:
     return scale_of_results(x_scale, w_scale, y_scale)
 
 
-def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
-    """How the machine of ``config`` requantizes sums, and the packed bytes of the constants. Raises
-    `Unsupported`."""
-    if isinstance(sums, RequantizedSums):
-        how, constants = constants_of(sums, config)
-        return how, pack_bias(constants, config)
-    return whole_sums(sums.least, sums.most, config), pack_bias(sums.bias, config)
+def requantization(sums: Sums, config: Config) -> tuple[Requantization, dict[str, Bytes]]:
+    """How the machine of ``config`` requantizes sums, and the packed bytes of the constants, by
+    name. Raises `Unsupported`."""
+    if not isinstance(sums, RequantizedSums):
+        whole = whole_sums(sums.least, sums.most, config)
+        return whole, {"requantization": pack_bias(sums.bias, config)}
+    how, constants = constants_of(sums, config)
+    if sums.one_scale and constants.ndim > 1 and (constants[:, 1:] == constants[:1, 1:]).all():
+        bias, shared = constants[:, 0], np.concatenate([[0], constants[0, 1:]])
+        scale = np.broadcast_to(shared, (config.block_out, len(shared)))
+        packed = {"requantization": bias, "scale": scale}
+        return TensorScale(wraps=how.wraps), {
+            name: pack_bias(value, config) for name, value in packed.items()
+        }
+    return how, {"requantization": pack_bias(constants, config)}
 
 
 def whole_sums(least: Integers, most: Integers, config: Config) -> WholeSums:
@@ -164,6 +207,8 @@ def constants_of(sums: RequantizedSums, config: Config) -> tuple[Requantization,
         if config.acc_width < _INT32:
             _require_no_overflow(sums.least, sums.most, config)
         bounds = (sums.zero_point, sums.low, sums.high)
+        if sums.roundings:
+            return PerChannelScale(), _rounded_parameters(sums, bounds, config)
         parameters, missing = channel_parameters(
             sums.bias, sums.scale, bounds, sums.least, sums.most
         )
@@ -173,6 +218,8 @@ def constants_of(sums: RequantizedSums, config: Config) -> tuple[Requantization,
                 f"from float32 for sums from {sums.least[channel]:,} to {sums.most[channel]:,}"
             )
         return PerChannelScale(wraps=wraps), parameters.astype(np.int64)
+    if sums.roundings:
+        raise Unsupported("it rounds as TensorFlow Lite, and the machine has no REQUANTIZE")
     shift = _shift(sums)
     how = RoundingShift(shift, sums.low, sums.high, wraps=wraps)
     if shift and sums.zero_point % 2:
@@ -182,6 +229,31 @@ def constants_of(sums: RequantizedSums, config: Config) -> tuple[Requantization,
     moved = (sums.zero_point << shift) + how.half
     _require_no_overflow(sums.least + moved - how.half - 1, sums.most + moved, config)
     return how, sums.bias + moved
+
+
+def _rounded_parameters(
+    sums: RequantizedSums, bounds: tuple[int, int, int], config: Config
+) -> Integers:
+    """Parameters of REQUANTIZE, (channels, 4), with the results of integer roundings. Raises
+    `Unsupported`."""
+    if not config.round_twice:
+        raise Unsupported("it rounds as TensorFlow Lite, and the machine has no ROUND_TWICE")
+    known = [item for item in sums.roundings if isinstance(item, Multiplier)]
+    if len(known) < len(sums.roundings):
+        raise Unsupported("it divides sums that are no averages")
+    multipliers, shifts = (
+        np.array([getattr(item, name) for item in known], np.int64)
+        for name in ("multiplier", "shift")
+    )
+    parameters, proved = te.parameters_as_tflite(
+        sums.bias, multipliers, shifts, bounds, sums.least, sums.most, twice=known[0].twice
+    )
+    for channel in np.flatnonzero(~proved):
+        raise Unsupported(
+            f"REQUANTIZE by the scale {sums.scale[channel]:.6g} of channel {channel} differs from "
+            f"TensorFlow Lite for sums from {sums.least[channel]:,} to {sums.most[channel]:,}"
+        )
+    return parameters.astype(np.int64)
 
 
 def _shift(sums: RequantizedSums) -> int:

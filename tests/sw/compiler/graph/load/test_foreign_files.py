@@ -56,7 +56,6 @@ FILES = {
     "an XML document": b'<?xml version="1.0"?><net name="m"></net>',
     "a JSON document": b'{"error": "Repository not found"}',
     "a text file": b"Entry not found\n",
-    "a TensorFlow Lite model": b"\x1c\0\0\0TFL3" + bytes(100),
     "a model in ONNX Runtime's own format": b"\x1c\0\0\0ORTM" + bytes(100),
     "an HDF5 file": b"\x89HDF\r\n\x1a\n" + bytes(100),
     "compressed by gzip": gzip.compress(MODEL),

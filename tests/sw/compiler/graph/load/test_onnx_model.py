@@ -12,7 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amaranth_vta.session import Session
-from amaranth_vta.sw.compiler.graph.load.input_shapes import open_batch
+from amaranth_vta.sw.compiler.graph.load.input_shapes import (
+    open_batch,
+    sizes_of,
+    with_dimensions,
+)
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
 from amaranth_vta.sw.compiler.graph.load.opsets import conversion
 from amaranth_vta.sw.runtime.network.model_error import ModelError
@@ -185,9 +189,30 @@ def test_a_node_that_reads_what_is_not_there_is_refused(qdq: Make) -> None:
 def test_an_open_size_of_images_is_refused(qdq: Make) -> None:
     model = qdq((1, 3, "height", 8)).qdq(2**-5).model()
     with pytest.raises(
-        ModelError, match=r"input x: dimension 2 \(height\) is open; only the first"
+        ModelError, match=r"input x: dimension 2 \(height\) is open; give its size: --dim height="
     ):
         load_network(model, 1)
+
+
+def test_named_dimensions_get_sizes(qdq: Make) -> None:
+    model = qdq(("batch", 3, "height", 8)).qdq(2**-5).model()
+    sized = with_dimensions(model, {"height": 4})
+    assert open_batch(sized)
+    assert load_network(sized, 2).types["x"].shape == (2, 3, 4, 8)
+    assert sizes_of(model, {"x": (1, 3, 6, 8)}) == {"height": 6}
+    with pytest.raises(ModelError, match="no input has an open dimension width; open dimensions:"):
+        with_dimensions(model, {"width": 4})
+    with pytest.raises(ModelError, match="the dimension height cannot be 0: give 1 or more"):
+        with_dimensions(model, {"height": 0})
+
+
+def test_inputs_that_disagree_on_a_dimension_are_refused() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, length] x, float[n, length] z) => (float[n, length] y) { y = Add(x, z) }
+    """)
+    with pytest.raises(ModelError, match="the dimension length is 4 in the input x and 5 in z"):
+        sizes_of(model, {"x": (1, 4), "z": (1, 5)})
 
 
 def test_a_size_that_is_negative_is_open(qdq: Make) -> None:
