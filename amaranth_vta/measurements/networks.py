@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.networks import generate
 from amaranth_vta.report.layer_report import LaunchReport, LayerReport
-from amaranth_vta.session import Session
+from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
+from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .measurement import Measurement
+
+if TYPE_CHECKING:
+    from amaranth_vta.sw.compiler.graph.load.onnx_model import Source
 
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
     """A run of ``images`` of a network: its ``layers`` and ``launches``, the ``measurements`` of
     layers on the machine, and in ``spent`` a breakdown of the cycles of each launch, empty without
-    a clock. Elements that differ from ONNX Runtime's count as mismatches of the last measurement.
+    a clock. Elements that differ from the reference's count as mismatches of the last measurement.
     """
 
     layers: list[LayerReport]
@@ -55,18 +61,30 @@ def measure_network(
     launch: str = "network",
     allow_rounding: bool = False,
 ) -> MeasuredNetwork:
-    """Measure one run of ``name``, one of `NETWORKS`, and compare the results with ONNX Runtime's,
-    unless ``options`` make them wrong. ``launch`` and ``allow_rounding`` as in `Session`.
-    """
+    """Measure one run of ``name``, one of `NETWORKS`, as `measure_model` does."""
     network = generate(name)
-    with Session(
-        network.model, config, options, allow_rounding=allow_rounding, launch=launch
-    ) as session:
+    return measure_model(network.model, network.inputs, config, options, launch, allow_rounding)
+
+
+def measure_model(
+    model: Source,
+    inputs: Mapping[str, Array] | None,
+    config: Config,
+    options: RunOptions,
+    launch: str = "network",
+    allow_rounding: bool = False,
+) -> MeasuredNetwork:
+    """Measure one run of ``model`` on ``inputs``, random ones by default, and compare the results
+    with the reference's unless ``options`` make them wrong. ``launch`` and ``allow_rounding`` as in
+    `Session`.
+    """
+    with Session(model, config, options, allow_rounding=allow_rounding, launch=launch) as session:
         mismatches = 0
+        given = random_inputs(session) if inputs is None else inputs
         if options.has_results:
-            mismatches = session.check(network.inputs).mismatches
+            mismatches = session.check(given).mismatches
         else:
-            session.run(network.inputs)
+            session.run(given)
         layers = [layer for layer in session.layers if layer.placed_on == "machine"]
         seconds = session.device_seconds / max(len(layers), 1)
         measurements = [

@@ -1,4 +1,4 @@
-"""The available networks, and how each is quantized: `NETWORKS`."""
+"""The available networks, and how each is quantized: `NETWORKS`, `MLPERF_TINY`."""
 
 from __future__ import annotations
 
@@ -81,4 +81,26 @@ NETWORKS: dict[str, Generator] = {
     ),
     "mlp": Generator("small", "multilayer perceptron", 64, _SHIFTS),
     "digits": Generator("small", "digits, not trained", 8, _SHIFTS),
+}
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A network with the shapes of a reference model of MLPerf Tiny, as a TensorFlow Lite file:
+    ``what`` it is, the ``shape`` of its input, the name of the published ``file``, and whether
+    weights have a scale per ``channel`` or ``tensor``.
+    """
+
+    what: str
+    shape: str
+    file: str
+    scales: str = "channel"
+
+
+MLPERF_TINY = {
+    "mlperf-keywords": TinyModel("keyword spotting", "49×10×1", "kws_ref_model.tflite"),
+    "mlperf-wake-words": TinyModel("visual wake words", "96×96×3", "vww_96_int8.tflite"),
+    "mlperf-resnet": TinyModel("ResNet for CIFAR-10", "32×32×3", "pretrainedResnet_quant.tflite"),
+    "mlperf-anomaly": TinyModel("anomaly detection", "640", "ad01_int8.tflite", "tensor"),
+    "mlperf-streaming": TinyModel("streaming wake word", "30×1×40", "str_ww_ref_model.tflite"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,16 @@ from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
-from amaranth_vta.networks import NETWORKS, generate
+from amaranth_vta.networks import MLPERF_TINY, NETWORKS, generate, generate_tiny
 from amaranth_vta.report.cycles_table import cycles_table
 from amaranth_vta.report.host_summary import share_on_machine
-from amaranth_vta.report.host_summary import summary as host_summary
 from amaranth_vta.report.layer_table import OVERLAP, host_lines, overlap
 from amaranth_vta.report.text_table import cut, text_table
 from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
+
+from .bench_report import differing, summary
+from .mlperf_tiny import SUITE, bench_suite, measure_tiny
 
 if TYPE_CHECKING:
     from amaranth_vta.measurements.measurement import Measurement
@@ -48,13 +50,19 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
         (name, network.what, str(network.size), *network.form.columns)
         for name, network in NETWORKS.items()
     ]
+    rows += [
+        (name, tiny.what, tiny.shape, "TFLite", "S8S8", tiny.scales)
+        for name, tiny in MLPERF_TINY.items()
+    ]
     with Outputs() as outputs:
         outputs.say(text_table(heads, rows, texts=6, width=outputs.text_width))
     context.exit(DONE)
 
 
 @click.command()
-@click.argument("name", type=click.Choice((*_RATES, _LAYERS, *NETWORKS)), metavar="NAME")
+@click.argument(
+    "name", type=click.Choice((*_RATES, _LAYERS, *NETWORKS, SUITE, *MLPERF_TINY)), metavar="NAME"
+)
 @click.option(
     "--list",
     is_flag=True,
@@ -67,8 +75,23 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
     "--save",
     "save_path",
     type=click.Path(),
-    metavar="FILE.onnx",
-    help="Write the network for `vta run`, without running anything.",
+    metavar="FILE",
+    help="Write the network for `vta run`, without running anything: an ONNX file, or a TensorFlow "
+    "Lite file for a network of MLPerf Tiny.",
+)
+@click.option(
+    "--models",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="For mlperf-tiny and its networks: run the published files, which are in DIR.",
+)
+@click.option(
+    "--clock",
+    type=click.FloatRange(min=0, min_open=True),
+    default=100,
+    show_default=True,
+    metavar="MHZ",
+    help="For mlperf-tiny: the clock for which times are printed.",
 )
 @config_option
 @device_options("rtl", "ddr")
@@ -90,6 +113,8 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
 def bench(
     name: str,
     save_path: str | None,
+    models: str | None,
+    clock: float,
     config: Config,
     options: RunOptions,
     trace: str | None,
@@ -103,18 +128,24 @@ def bench(
 
     The bound is a number of cycles that no machine of the configuration can beat. gemm, alu, load
     and store are rates in the steady state. resnet18-layers are the convolutions of ResNet-18, one
-    launch each. The results of these are compared with the functional model. All other names, which
-    --list prints, are whole networks with random weights, whose results are compared with ONNX
-    Runtime. A difference is exit code 1.
+    launch each. The results of these are compared with the functional model. mlperf-tiny are five
+    networks, in one table. All other names, which --list prints, are whole networks with random
+    weights. Results of networks are compared with ONNX Runtime, or with LiteRT for TensorFlow Lite
+    files. A difference is exit code 1.
     """
     from amaranth_vta.measurements.layers import explanations
     from amaranth_vta.measurements.resnet18 import has_knobs
 
     if name != _LAYERS and (explain or schedules != "default"):
         raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
+    is_tiny = name == SUITE or name in MLPERF_TINY
     for option, given in (("--launch", launch), ("--allow-rounding", allow_rounding)):
-        if name not in NETWORKS and given:
+        if name not in NETWORKS and not is_tiny and given:
             raise click.UsageError(f"{option} is for networks")
+    if models is not None and not is_tiny:
+        raise click.UsageError(f"--models is for {SUITE} and its networks")
+    if trace is not None and name == SUITE:
+        raise click.UsageError(f"--trace is for one network, and {SUITE} has five")
     if schedules == "by-hand" and not has_knobs(config):
         raise click.UsageError("schedules written by hand exist only for pynq-extended")
     if save_path is not None:
@@ -130,11 +161,13 @@ def bench(
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, trace)
         options = replace(options, timeline=timeline)
+        whole = {"launch": launch or "network", "allow_rounding": allow_rounding}
+        if name == SUITE:
+            return bench_suite(outputs, models, clock, config, options, **whole)
         width = outputs.text_width
         outputs.say(_line(width, "", *_COLUMNS))
-        whole = {"launch": launch or "network", "allow_rounding": allow_rounding}
         by_hand = schedules == "by-hand"
-        for item in _measure(name, config, options, by_hand, whole, networks):
+        for item in _measure(name, models, config, options, by_hand, whole, networks):
             found.append(item)
             outputs.say(_row(width, item))
         network = networks[0] if networks else None
@@ -145,21 +178,23 @@ def bench(
         save_trace(outputs, trace, timeline)
         seconds = time.perf_counter() - started
         outputs.save_json("--json", summary(found, config, options, seconds, network))
-    return _conclude(outputs, found, options, network)
+    return _conclude(outputs, found, options, network, "LiteRT" if is_tiny else "ONNX Runtime")
 
 
 def _save(name: str, path: str) -> int:
-    if name not in NETWORKS:
+    if name not in NETWORKS and name not in MLPERF_TINY:
         raise click.UsageError(f"--save is for networks, and {name} is not one")
     with Outputs() as outputs:
         outputs.reserve("--save", path)
-        data = generate(name).model.SerializeToString()
+        is_tiny = name in MLPERF_TINY
+        data = generate_tiny(name) if is_tiny else generate(name).model.SerializeToString()
         outputs.save("--save", lambda file: file.write(data))
     return DONE
 
 
 def _measure(
     name: str,
+    models: str | None,
     config: Config,
     options: RunOptions,
     by_hand: bool,
@@ -167,18 +202,21 @@ def _measure(
     networks: list[MeasuredNetwork],
 ) -> Iterator[Measurement]:
     """The measurements of the benchmark ``name``. A network is measured with the options ``whole``
-    of `Session`, and appended to ``networks``.
+    of `Session`, as a file in the folder ``models`` or generated, and appended to ``networks``.
     """
     from amaranth_vta.measurements.layers import measure_layers
     from amaranth_vta.measurements.rates import measure_rates
 
     if name == _LAYERS:
         return measure_layers(config, options, by_hand)
-    if name in NETWORKS:
+    if name in NETWORKS or name in MLPERF_TINY:
         with explain_missing_extras():
             from amaranth_vta.measurements.networks import measure_network
 
-        network = measure_network(name, config, options, **whole)
+        if name in MLPERF_TINY:
+            network = measure_tiny(name, models, config, options, **whole)
+        else:
+            network = measure_network(name, config, options, **whole)
         networks.append(network)
         return iter(network.measurements)
     return measure_rates(name, config, options)
@@ -189,9 +227,10 @@ def _conclude(
     found: list[Measurement],
     options: RunOptions,
     network: MeasuredNetwork | None,
+    reference: str,
 ) -> int:
     """Prints a breakdown of the cycles, which layers of a ``network`` run on the host, and whether
-    results are correct; returns the exit code.
+    results are those of the ``reference``; returns the exit code.
     """
     spent = [
         Spent(f"{item.operator} {item.name}", item.counters)
@@ -214,10 +253,10 @@ def _conclude(
         return DONE
     mismatches = sum(item.mismatches for item in found)
     if mismatches:
-        reference = "bytes differ from those of the functional model"
-        if any(item.target is None for item in found):
-            reference = "elements differ from those of ONNX Runtime"
-        outputs.say(f"{mismatches:,} {reference}")
+        if network is None:
+            outputs.say(f"{mismatches:,} bytes differ from those of the functional model")
+        else:
+            outputs.say(differing(mismatches, reference))
     return WRONG_RESULT if mismatches else DONE
 
 
@@ -243,60 +282,3 @@ def _row(width: int, item: Measurement) -> str:
         "" if share is None else f"{share:.1%}",
         "" if item.target is None else f"{item.target:.0%}" + ("" if item.is_reached else " !"),
     )
-
-
-def summary(
-    found: list[Measurement],
-    config: Config,
-    options: RunOptions,
-    wall_seconds: float,
-    network: MeasuredNetwork | None,
-) -> dict[str, Any]:
-    """The JSON of a benchmark: totals, each measurement as a layer, and for a ``network`` its
-    launches and a summary of machine and host.
-    """
-    known = [item.cycles for item in found if item.cycles is not None]
-    cycles = sum(known) if known else None
-    macs, peak = sum(item.macs for item in found), config.macs_per_cycle
-    seconds = sum(item.device_seconds for item in found)
-    bounded = found if network is None else network.launches
-    return {
-        "cycles": cycles,
-        "estimated": any(item.estimated for item in found),
-        "macs": macs,
-        "peak_macs_per_cycle": peak,
-        "utilization": macs / cycles / peak if cycles else None,
-        "bound_cycles": sum(item.bound_cycles or 0 for item in bounded),
-        "wall_seconds": wall_seconds,
-        "device_seconds": seconds,
-        "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
-        "mismatches": sum(item.mismatches for item in found) if options.has_results else None,
-        "fault": None,
-        "skipped": options.skip,
-        **(
-            {
-                "images_per_run": network.images,
-                "summary": host_summary(network.layers),
-                "launches": [asdict(launch) for launch in network.launches],
-            }
-            if network
-            else {}
-        ),
-        "layers": [
-            {
-                "name": item.name,
-                "operator": item.operator,
-                "placed_on": options.name,
-                "macs": item.macs,
-                "cycles": item.cycles,
-                "bound_cycles": item.bound_cycles,
-                "of_bound": item.of_bound,
-                "target": item.target,
-                "utilization": item.macs / item.cycles / peak if item.cycles else None,
-                "bytes_loaded": item.bytes_loaded,
-                "bytes_stored": item.bytes_stored,
-                "counters": item.counters,
-            }
-            for item in found
-        ],
-    }

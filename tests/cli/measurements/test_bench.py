@@ -15,7 +15,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.measurements import layers, rates
 from amaranth_vta.measurements.layer_data import layer_data
 from amaranth_vta.measurements.resnet18 import LayerRow, rows
-from amaranth_vta.networks import NETWORKS
+from amaranth_vta.networks import MLPERF_TINY, NETWORKS, generate_tiny
 from amaranth_vta.sim.devices import RunOptions
 
 
@@ -147,6 +147,10 @@ def test_networks_are_listed_and_an_unknown_name_is_answered_with_all(
         (line,) = (line for line in listed.splitlines() if line.split()[0] == name)
         assert all(column in line for column in network.form.columns)
         assert len(line) <= 80
+    for name, tiny in MLPERF_TINY.items():
+        assert f"'{name}'" in said
+        (line,) = (line for line in listed.splitlines() if line.split()[0] == name)
+        assert tiny.what in line
 
 
 def test_a_network_is_measured_layer_by_layer_with_the_hosts_part(
@@ -171,3 +175,50 @@ def test_a_network_is_saved_for_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "0 of 10 output elements differ" in capsys.readouterr().out
     assert invoke(["bench", "gemm", "--save", str(path)]) == 2
     assert "--save is for networks, and gemm is not one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["resnet18", "--models", "."], "--models is for mlperf-tiny and its networks"),
+        (["mlperf-tiny", "--trace", "x.json"], "--trace is for one network, and mlperf-tiny has"),
+        (["mlperf-tiny", "--save", "x.tflite"], "--save is for networks, and mlperf-tiny is not"),
+        (["mlperf-tiny", "--clock", "0"], "0.0 is not in the range x>0"),
+    ],
+)
+def test_options_that_do_not_fit_mlperf_tiny_are_refused(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["bench", *arguments]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_network_of_mlperf_tiny_is_saved(tmp_path: Path) -> None:
+    path = tmp_path / "anomaly.tflite"
+    assert invoke(["bench", "mlperf-anomaly", "--save", str(path)]) == 0
+    assert path.read_bytes() == generate_tiny("mlperf-anomaly")
+
+
+def test_mlperf_tiny_is_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    arguments = ["bench", "mlperf-tiny", "--device", "estimate", "--clock", "50"]
+    assert invoke([*arguments, "--json", str(out)]) == 0
+    said, report = capsys.readouterr().out, json.loads(out.read_text())
+    assert "50 MHz" in said
+    assert list(report["networks"]) == list(MLPERF_TINY)
+    for name, network in report["networks"].items():
+        (line,) = (line for line in said.splitlines() if line.startswith(name))
+        cycles = network["cycles"]
+        assert f"{cycles:,}" in line
+        assert f"{cycles / 50e3:.3f}" in line
+        assert network["mismatches"] == 0
+        assert network["summary"]["share_on_machine"] == 1
+
+
+def test_mlperf_tiny_runs_the_files_of_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / MLPERF_TINY["mlperf-resnet"].file
+    path.write_bytes(generate_tiny("mlperf-anomaly"))
+    out = tmp_path / "out.json"
+    arguments = ["bench", "mlperf-resnet", "--models", str(tmp_path), "--device", "functional"]
+    assert invoke([*arguments, "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["macs"] == 264_192
