@@ -1,14 +1,22 @@
-"""``vta serve``: serve a machine to other computers."""
+"""``vta serve``: serve a machine to other computers, or to the runner of MLPerf Tiny."""
 
 from __future__ import annotations
 
 import socket
+from contextlib import closing
+from pathlib import Path
 
 import click
 
+from amaranth_vta.cli.common.options import ConfigType, DramType
+from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.report.text_table import counted
 from amaranth_vta.sim.devices import DEVICES
 
 _MEBI = 1 << 20
+# Parameters for clients of a device, and for the runner of MLPerf Tiny; --device is for both.
+_OF_CLIENTS = ("bind", "folder", "clients", "memory", "run_limit", "idle_limit")
+_OF_MLPERF_TINY = ("config", "dram", "clock", "port")
 
 
 @click.command()
@@ -68,7 +76,45 @@ _MEBI = 1 << 20
     show_default=True,
     help="After this time without a request, a client loses the machine to a waiting client.",
 )
+@click.option(
+    "--mlperf-tiny",
+    "model",
+    type=click.Path(),
+    metavar="MODEL.tflite",
+    help="Instead of lending the device, run this network of MLPerf Tiny on it, and answer the "
+    "commands of the benchmark's runner. The options below are for this.",
+)
+@click.option(
+    "--config",
+    type=ConfigType(),
+    default=DEFAULT,
+    show_default=True,
+    help="The machine: a preset, or a file in the form of vta_config.json.",
+)
+@click.option(
+    "--dram",
+    type=DramType(),
+    metavar="ideal|ddr|random:SEED",
+    default="ddr",
+    show_default=True,
+    help="The timing of a simulated machine's memory.",
+)
+@click.option(
+    "--clock",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MHZ",
+    help="Let the time that the runner reads advance by the machine's cycles at this clock.  "
+    "[default: 100; real time with --device board]",
+)
+@click.option(
+    "--port",
+    type=click.Path(),
+    metavar="PATH",
+    help="The serial port to the runner.  [default: a new pseudo-terminal, whose path is printed]",
+)
+@click.pass_context
 def serve(
+    context: click.Context,
     device: str,
     bind: str,
     folder: str,
@@ -76,6 +122,11 @@ def serve(
     memory: int,
     run_limit: float,
     idle_limit: float,
+    model: str | None,
+    config: Config,
+    dram: str,
+    clock: float | None,
+    port: str | None,
 ) -> None:
     """Let other computers run programs on a device of this one.
 
@@ -83,7 +134,16 @@ def serve(
     environment; connections are encrypted, and others are refused. Clients take turns. They send
     memory and programs of the machine, nothing that runs on this computer: the host's part of a
     network runs at the client. Ctrl-C ends it.
+
+    With --mlperf-tiny, it is instead a device under test of MLPerf Tiny; docs/tflite.md says more.
     """
+    for name in _OF_CLIENTS if model is not None else _OF_MLPERF_TINY:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            option = next(item.opts[0] for item in context.command.params if item.name == name)
+            without = "not for" if model is not None else "only for"
+            raise click.UsageError(f"{option} is {without} --mlperf-tiny")
+    if model is not None:
+        return _serve_mlperf_tiny(model, device, config, dram, clock, port)
     from amaranth_vta.extras import explain_missing_extras
 
     with explain_missing_extras():
@@ -108,6 +168,34 @@ def serve(
         server.serve()
     finally:
         server.close()
+
+
+def _serve_mlperf_tiny(
+    model: str, device: str, config: Config, dram: str, mhz: float | None, port: str | None
+) -> None:
+    from amaranth_vta.extras import explain_missing_extras
+
+    data = Path(model).read_bytes()
+    with explain_missing_extras():
+        from amaranth_vta.serving.mlperf_tiny.benchmark import Benchmark
+        from amaranth_vta.serving.mlperf_tiny.protocol import Responder
+        from amaranth_vta.serving.mlperf_tiny.serial_line import SerialLine
+        from amaranth_vta.serving.mlperf_tiny.tasks import TinyNetwork
+        from amaranth_vta.session import Session
+
+    network = TinyNetwork.of(data, model)
+    if mhz is None and device != "board":
+        mhz = 100
+    with closing(SerialLine(port)) as line, Session(data, config, device, dram) as session:
+        click.echo(f"{network.task.name} on {device} at {line.path}")
+        if mhz is None:
+            click.echo("Time is real.")
+        elif device == "functional":
+            click.echo("Time stands still: the functional model counts no cycles.")
+        else:
+            hosts = counted(session.program.host_operator_count, "operator")
+            click.echo(f"Time is cycles at {mhz:g} MHz, without that of {hosts} on the host.")
+        line.serve(Responder(Benchmark(network, session, mhz)))
 
 
 def _reachable(address: str) -> str:
