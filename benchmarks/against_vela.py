@@ -1,4 +1,4 @@
-"""Cycles of TensorFlow Lite files here, and those that Arm's Vela estimates for its Ethos-U NPUs.
+"""Compare cycles of TensorFlow Lite files with Vela's estimates for Arm's Ethos-U NPUs.
 
     python benchmarks/against_vela.py DIR [--device estimate] [--config NAME] [--only-vela]
 
@@ -8,7 +8,7 @@ our cycles with all data in a memory of the bandwidth and latency of each. Vela'
 estimates, ours are simulated by the RTL unless another --device is given. Our cycles exclude what
 the host does, which the first table names.
 
-Vela is installed from PyPI into a virtual environment of its own, in the cache folder.
+Vela is installed from PyPI into a separate virtual environment in the cache folder.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Ours:
 
 
 class Vela:
-    """Vela in an environment of its own, which is made at the first use."""
+    """The path of Vela in a separate environment, created at the first use."""
 
     def __init__(self) -> None:
         self._folder = cache_folder() / f"vela-{VELA}"

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import flatbuffers
 import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
+
+from amaranth_vta.sw.compiler.graph.load.tflite.file import packed
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +68,7 @@ class TfliteTensor:
         return int(info.min), int(info.max)
 
     def real(self, values: Array) -> Array:
-        """The float32 numbers that quantized ``values`` stand for; all else is returned as is."""
+        """Dequantize ``values`` to float32; tensors without a scale are returned unchanged."""
         if self.scale is None or self.zero_point is None:
             return values
         scale, zero_point = self._along_axis(self.scale), self._along_axis(self.zero_point)
@@ -90,13 +91,13 @@ class TfliteTensor:
 class TfliteFile:
     """A builder of a TensorFlow Lite file; `bytes` returns it.
 
-    Tensors and operators are added to the main subgraph, or to the one that `subgraph` opens.
+    Tensors and operators are added to the main subgraph, or to a subgraph opened by `subgraph`.
     """
 
     def __init__(self, description: str = "") -> None:
         self._model = schema.ModelT()
         self._model.version, self._model.description = 3, description
-        self._model.buffers = [schema.BufferT()]  # The first is that of tensors without data.
+        self._model.buffers = [schema.BufferT()]  # Tensors without data have the first.
         self._model.operatorCodes, self._model.subgraphs = [], []
         self._codes: dict[tuple[str, int], int] = {}
         self._graph = self._new_graph("main")
@@ -206,9 +207,7 @@ class TfliteFile:
         self._model.signatureDefs = [made]
 
     def bytes(self) -> bytes:
-        builder = flatbuffers.Builder(1024)
-        builder.Finish(self._model.Pack(builder), file_identifier=b"TFL3")
-        return bytes(builder.Output())
+        return packed(self._model)
 
     # Parts.
 

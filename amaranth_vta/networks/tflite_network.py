@@ -7,7 +7,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+from amaranth_vta.sw.compiler.graph.load.tflite import ReferenceModel
 
 from .tflite_file import Array, TfliteFile, TfliteTensor
 
@@ -27,35 +28,13 @@ _NARROWEST = 1e-3  # range; at smaller scales the kernel of SOFTMAX stops the pr
 _DEAD = 0.02  # share of dead channels
 
 
-# What LiteRT says of an operator without a reference kernel, which only ELU is without.
-_NO_KERNEL = "Didn't find op"
-
-
 def reference(model: bytes, *inputs: Array) -> list[Array]:
-    """The outputs of LiteRT's reference kernels for ``inputs``, in the order of the file; of its
-    other kernels, for a file with an operator that has no reference kernel.
+    """The outputs of LiteRT's reference kernels for ``inputs``, in the order of the file (see
+    `open_reference`).
 
-    Raises `RuntimeError` or `ValueError` if LiteRT refuses the model.
+    Raises `ModelError` if LiteRT refuses the model.
     """
-    interpreter = open_reference(model)
-    for details, value in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(details["index"], value)
-    interpreter.invoke()
-    return [interpreter.get_tensor(item["index"]) for item in interpreter.get_output_details()]
-
-
-def open_reference(model: bytes) -> Any:
-    """An interpreter with allocated tensors, as `reference` uses."""
-    kernels = OpResolverType.BUILTIN_REF
-    try:
-        interpreter = Interpreter(model_content=model, experimental_op_resolver_type=kernels)
-    except ValueError as error:
-        if _NO_KERNEL not in str(error):
-            raise
-        kernels = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-        interpreter = Interpreter(model_content=model, experimental_op_resolver_type=kernels)
-    interpreter.allocate_tensors()
-    return interpreter
+    return ReferenceModel(model)(inputs)
 
 
 class TfliteNetwork(TfliteFile):

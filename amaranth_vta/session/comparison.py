@@ -32,8 +32,8 @@ class CheckReport:
     run it. ``differs_from_default`` counts elements that differ from the file in a default session,
     with optimizations; None if that cannot run it. ``outputs`` are the compared outputs.
 
-    A TensorFlow Lite file defines its results itself: ``mismatches`` then counts elements that
-    differ from its reference kernels, ``of_tflite``, and nothing else is compared.
+    For a TensorFlow Lite file, ``of_tflite``, ``mismatches`` counts elements that differ from its
+    reference kernels; there is no other comparison.
     """
 
     elements: int

@@ -1,4 +1,4 @@
-"""TensorFlow Lite files: every element equals that of LiteRT's reference kernels.
+"""TensorFlow Lite files: every element equals LiteRT's reference kernels.
 
 ``benchmarks/tflite_operators.py`` runs more of them.
 """
@@ -18,7 +18,7 @@ from tests.support.tflite_graphs import random_graph, stateful_graph
 from tests.support.tflite_operators import OPERATORS, operator_cases
 
 _CASES = list(operator_cases(1, 100))
-# What the reader refuses, with reason: LiteRT's kernels compute it in a way that nothing else has.
+# Refused by the reader: LiteRT's kernels compute these in ways that cannot be reproduced.
 _REFUSED = "wrap around in TensorFlow Lite's kernel|TensorFlow Lite interpolates uint8 in float32"
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow Lite files have what was asked for, and LiteRT runs them."""
+"""The builder writes the requested tensors and operators, and LiteRT runs its files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from amaranth_vta.networks.tflite_file import TfliteFile
-from amaranth_vta.networks.tflite_network import TfliteNetwork, open_reference, reference
+from amaranth_vta.networks.tflite_network import TfliteNetwork, reference
+from amaranth_vta.sw.compiler.graph.load.tflite.reference_kernels import open_reference
 
 
 def read(model: bytes) -> schema.ModelT:

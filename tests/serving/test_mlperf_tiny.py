@@ -434,7 +434,7 @@ def test_a_port_that_is_closed_ends_the_command(
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(cli.invoke(call)))
     thread.start()
-    # What is sent before the port is open gets lost.
+    # Bytes sent before the port is open get lost.
     for _ in range(300):
         os.write(theirs, b"name%")
         if select.select([theirs], [], [], 0.1)[0]:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.networks.tflite_file import Array, TfliteTensor
-from amaranth_vta.networks.tflite_network import TfliteNetwork, open_reference, reference
+from amaranth_vta.networks.tflite_network import TfliteNetwork, reference
 from amaranth_vta.report.host_summary import host_groups
 from amaranth_vta.session import Session
+from amaranth_vta.sw.compiler.graph.load.tflite.reference_kernels import open_reference
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 # Reasons for operators that convert or move tensors between the network's ends and the machine.
@@ -48,7 +49,7 @@ class Outcome:
 
 
 def run_case(case: TfliteCase, config: str, device: str = "functional") -> Outcome:
-    """Compile and run a case, and compare all elements with those of LiteRT."""
+    """Compile and run a case, and compare all elements with LiteRT's results."""
     try:
         with Session(case.model, config, device) as session:
             found = [_run(session, run) for run in case.runs]
@@ -125,7 +126,7 @@ class DrawnNetwork(TfliteNetwork):
         return super().rounded(scale)
 
     def given(self, *shape: int) -> TfliteTensor:
-        """An input with a scale of its own."""
+        """An input with its own scale."""
         magnitude = 10.0 ** self.choose.uniform(-2, 1)
         middle = self.choose.choice((0.0, 0.0, 0.5, -1.0, 3.0))
         example = (self.rng.normal(0, 1, shape) + middle) * magnitude

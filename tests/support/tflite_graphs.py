@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from amaranth_vta.networks.tflite_file import TfliteTensor
-from amaranth_vta.networks.tflite_network import open_reference
+from amaranth_vta.sw.compiler.graph.load.tflite.reference_kernels import open_reference
 
 from .tflite_files import DrawnNetwork, TfliteCase, case
 

@@ -36,6 +36,7 @@ from .input_files import LABELS, read_inputs, read_labels
 if TYPE_CHECKING:
     from amaranth_vta.session import CheckReport, Session
     from amaranth_vta.sim.trace.perfetto import Timeline
+    from amaranth_vta.sw.compiler.graph.load.onnx_model import Source
 
 Arrays = dict[str, Any]
 
@@ -150,10 +151,8 @@ def run(
         given = read_inputs(inputs_path) if inputs_path is not None else None
         labels = read_labels(labels_path) if labels_path is not None else None
         launch = launch or ("network" if report_path is None else "layer")
-        compiling: dict[str, Any] = {"images": images, "tuned": tuned}
-        compiling["allow_rounding"] = allow_rounding
-        compiling["dimensions"] = _dimensions(model, dim, given)
-        with _open(model, config, compiling, options, launch) as session:
+        compiling = {"images": images, "tuned": tuned, "allow_rounding": allow_rounding}
+        with _open(model, config, compiling, options, launch, dict(dim), given) as session:
             if not allow_host:
                 _refuse_host_alone(session, model)
             inputs = random_inputs(session) if given is None else given
@@ -254,30 +253,32 @@ def _timeline(
     return timeline
 
 
-def _dimensions(
-    model: str, dim: tuple[tuple[str, int], ...], inputs: Arrays | None
-) -> dict[str, int]:
-    """The sizes of open dimensions: those of --dim, and of the arrays in --inputs."""
-    from amaranth_vta.sw.runtime.archive import is_archive
-
-    found = {}
-    if inputs is not None and not is_archive(model):
-        with explain_missing_extras():
-            from amaranth_vta.sw.compiler.graph.load.input_shapes import sizes_of
-            from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
-        found = sizes_of(read_model(model), {name: a.shape for name, a in inputs.items()})
-    return found | dict(dim)
-
-
 def _open(
-    model: str, config: Config, compiling: dict[str, Any], options: RunOptions, launch: str
+    model: str,
+    config: Config,
+    compiling: dict[str, Any],
+    options: RunOptions,
+    launch: str,
+    sizes: dict[str, int],
+    inputs: Arrays | None,
 ) -> Session:
+    """The session of a model, or of a compiled network.
+
+    Open dimensions of a model get the ``sizes`` of --dim, or else the sizes of the ``inputs``.
+    """
     from amaranth_vta.session import Session
     from amaranth_vta.sw.runtime.archive import is_archive
 
     if is_archive(model):
         return Session.load(model, _asked_for(config), options, launch=launch)
-    return Session(model, config, options, launch=launch, **compiling)
+    source: Source = model
+    if inputs is not None:
+        with explain_missing_extras():
+            from amaranth_vta.sw.compiler.graph.load.input_shapes import sizes_of
+            from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
+        source = read_model(model)
+        sizes = sizes_of(source, {name: a.shape for name, a in inputs.items()}) | sizes
+    return Session(source, config, options, launch=launch, dimensions=sizes, **compiling)
 
 
 def _run(

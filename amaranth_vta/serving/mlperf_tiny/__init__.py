@@ -1,4 +1,4 @@
 """Answers the runner of MLPerf Tiny: ``vta serve --mlperf-tiny``.
 
-The protocol is that of the repository mlcommons/tiny, folders benchmark/api and benchmark/runner.
+The repository mlcommons/tiny defines the protocol, folders benchmark/api and benchmark/runner.
 """

@@ -86,7 +86,7 @@ class TinyNetwork:
     def quantized(self, sent: bytes) -> Array:
         """The network's input, flat, for the bytes that the runner ``sent``.
 
-        Pixels and int8 features are used as they are; between int8 and uint8 all values move by
+        Pixels and int8 features are used unchanged; between int8 and uint8 all values move by
         128. Floats are divided by the input's scale and rounded half away from zero.
         """
         values = np.frombuffer(sent, np.dtype(self.task.sent).newbyteorder("<"))
@@ -108,5 +108,5 @@ class TinyNetwork:
         if self.task.sent != "float32":
             return [float(value) for value in values]
         squares = (values - np.frombuffer(sent, "<f4")) ** 2
-        # Added one after the other in float32, as the reference implementation does.
+        # Added sequentially in float32, as the reference implementation does.
         return [float(np.cumsum(squares, dtype=np.float32)[-1] / np.float32(squares.size))]

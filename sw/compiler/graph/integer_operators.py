@@ -18,12 +18,12 @@ Operators of `DOMAIN`:
   ``table`` is (256,), or (channels, 256) along ``axis``, -1 for the last.
 - ``LookupPair`` (a, b, table, zero_point): (256, 256) results for the values of both operands.
 - ``Softmax`` (x) over the last axis, of 8-bit integers at ``scale``, in fixed point.
-- ``ResizeBilinear`` (x) of images, with weights of 10 bits.
+- ``ResizeBilinear`` (x) of images, with weights of `BILINEAR_BITS`.
 - ``Quantize`` (x, scale, zero_point), which rounds half away from zero.
 - ``Requantize`` (sums, zero_point) with a rounding ``twice`` or ``once``, and channels along
   ``axis``.
 
-The zero point is that of the result. ONNX Runtime runs all of these as the primitive operators of
+The zero point belongs to the result. ONNX Runtime runs all of these as the primitive operators of
 `expanded`. Sums are exact in int64.
 """
 
@@ -35,13 +35,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from onnx import helper
 
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .integer_softmax import append_softmax, exponentials
 from .nodes import Node
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = npt.NDArray[Any]
 
 ROUNDING = "rounding"
 TWICE, ONCE, QUOTIENT, STEPS = "twice", "once", "quotient", "steps"
@@ -50,6 +52,8 @@ _ROUNDING_ATTRIBUTES = (*MULTIPLIER_ATTRIBUTES, "count", "lowest", "begins")
 # Domain of the operators that ONNX does not have.
 DOMAIN = "amaranth_vta"
 LOOKUP, LOOKUP_PAIR, SOFTMAX = "Lookup", "LookupPair", "Softmax"
+# Fraction bits of the weights of a ResizeBilinear.
+BILINEAR_BITS = 10
 RESIZE_BILINEAR, QUANTIZE, REQUANTIZE = "ResizeBilinear", "Quantize", "Requantize"
 
 
@@ -72,6 +76,11 @@ class _Builder:
         self.nodes.append(Node(operator, name, inputs, (result,), given))
         return result
 
+    def cast(self, node: Node, name: str, dtype: npt.DTypeLike, result: str = "") -> str:
+        """Append a Cast and return the name of its result."""
+        wanted = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        return self.apply(node, "Cast", name, result=result, to=wanted)
+
     def rounded_quotient(self, node: Node, dividend: str, divisor: Array | np.int64) -> str:
         """``dividend`` divided by positive integers, rounded half away from zero: ONNX's Div of
         integers truncates."""
@@ -89,7 +98,7 @@ class _Builder:
         reached = self.apply(
             node, "GreaterOrEqual", wide, self.constant(node, node.attributes["begins"])
         )
-        whole = self.apply(node, "Cast", reached, to=_onnx_type(np.int64))
+        whole = self.cast(node, reached, np.int64)
         count = self.apply(node, "ReduceSum", whole, last, keepdims=0)
         return self.apply(node, "Add", count, self.constant(node, node.attributes["lowest"]))
 
@@ -118,16 +127,16 @@ class _Builder:
 
     def saturated(self, node: Node, steps: str, zero_point: str, dtype: np.dtype) -> None:
         """The last nodes: add the zero point to ``steps``, saturate, and store the result."""
-        zero = self.apply(node, "Cast", zero_point, to=_onnx_type(np.int64))
+        zero = self.cast(node, zero_point, np.int64)
         total = self.apply(node, "Add", steps, zero)
         limits = np.iinfo(dtype)
         bounds = (self.constant(node, value) for value in (limits.min, limits.max))
         clipped = self.apply(node, "Clip", total, *bounds)
-        self.apply(node, "Cast", clipped, result=node.outputs[0], to=_onnx_type(dtype))
+        self.cast(node, clipped, dtype, node.outputs[0])
 
     def index(self, node: Node, name: str, types: Mapping[str, TensorType]) -> str:
         """int64: the numbers of 8-bit values, from the least one."""
-        wide = self.apply(node, "Cast", name, to=_onnx_type(np.int64))
+        wide = self.cast(node, name, np.int64)
         signed = types[name].dtype == np.int8
         return self.apply(node, "Add", wide, self.constant(node, 128)) if signed else wide
 
@@ -166,21 +175,21 @@ def _convolution(made: _Builder, node: Node, types: Mapping[str, TensorType]) ->
     if node.input(8):
         shape = made.constant(node, along)
         sums = made.apply(node, "Add", sums, made.apply(node, "Reshape", node.input(8), shape))
-    sums = made.apply(node, "Cast", sums, to=_onnx_type(np.int64))
-    match node.attributes[ROUNDING]:
-        case "quotient":
-            steps = made.rounded_quotient(node, sums, np.int64(node.attributes["count"]))
-        case "steps":
-            steps = made.steps(node, sums)
-        case _:
-            steps = made.scaled(node, sums, along)
+    sums = made.cast(node, sums, np.int64)
+    rounding = node.attributes[ROUNDING]
+    if rounding == QUOTIENT:
+        steps = made.rounded_quotient(node, sums, np.int64(node.attributes["count"]))
+    elif rounding == STEPS:
+        steps = made.steps(node, sums)
+    else:
+        steps = made.scaled(node, sums, along)
     made.saturated(node, steps, y_zero, types[node.outputs[0]].dtype)
 
 
 def _matrix_product(made: _Builder, node: Node, types: Mapping[str, TensorType]) -> None:
     a, _, a_zero, b, _, b_zero, _, y_zero = node.inputs
     sums = made.apply(node, "MatMulInteger", a, b, a_zero, b_zero)
-    sums = made.apply(node, "Cast", sums, to=_onnx_type(np.int64))
+    sums = made.cast(node, sums, np.int64)
     made.saturated(node, made.scaled(node, sums), y_zero, types[node.outputs[0]].dtype)
 
 
@@ -188,15 +197,15 @@ def _requantize(made: _Builder, node: Node, types: Mapping[str, TensorType]) -> 
     sums, zero = node.inputs
     rank = len(types[node.outputs[0]].shape or ())
     along = (-1, *[1] * (rank - 1 - node.attributes["axis"]))
-    wide = made.apply(node, "Cast", sums, to=_onnx_type(np.int64))
+    wide = made.cast(node, sums, np.int64)
     steps = made.scaled(node, wide, along)
     made.saturated(node, steps, zero, types[node.outputs[0]].dtype)
 
 
 def _resize_bilinear(made: _Builder, node: Node, types: Mapping[str, TensorType]) -> None:
     """``rows`` and ``columns`` are the first of two pixels, and the weights of the second out of
-    2^10."""
-    wide = made.apply(node, "Cast", node.inputs[0], to=_onnx_type(np.int64))
+    2^`BILINEAR_BITS`."""
+    wide = made.cast(node, node.inputs[0], np.int64)
     for axis, what in ((2, "rows"), (3, "columns")):
         size = (types[node.inputs[0]].shape or ())[axis]
         begins, weights = (
@@ -205,16 +214,16 @@ def _resize_bilinear(made: _Builder, node: Node, types: Mapping[str, TensorType]
         along = (-1, *[1] * (3 - axis))
         parts = []
         for places, factors in (
-            (begins, (1 << 10) - weights),
+            (begins, (1 << BILINEAR_BITS) - weights),
             (np.minimum(begins + 1, size - 1), weights),
         ):
             part = made.apply(node, "Gather", wide, made.constant(node, places), axis=axis)
             factor = made.constant(node, factors.reshape(along))
             parts.append(made.apply(node, "Mul", part, factor))
         wide = made.apply(node, "Add", *parts)
-    steps = made.rounded_quotient(node, wide, np.int64(1 << 20))
+    steps = made.rounded_quotient(node, wide, np.int64(1 << 2 * BILINEAR_BITS))
     dtype = types[node.outputs[0]].dtype
-    made.apply(node, "Cast", steps, result=node.outputs[0], to=_onnx_type(dtype))
+    made.cast(node, steps, dtype, node.outputs[0])
 
 
 def _quantize(made: _Builder, node: Node, types: Mapping[str, TensorType]) -> None:
@@ -225,12 +234,13 @@ def _quantize(made: _Builder, node: Node, types: Mapping[str, TensorType]) -> No
     whole = made.apply(node, "Floor", magnitude)
     rest = made.apply(node, "Sub", magnitude, whole)
     half = made.constant(node, 0.5, np.float32)
-    up = made.apply(node, "Cast", made.apply(node, "GreaterOrEqual", rest, half), to=1)
+    reached = made.apply(node, "GreaterOrEqual", rest, half)
+    up = made.cast(node, reached, np.float32)
     rounded = made.apply(node, "Add", whole, up)
     signed = made.apply(node, "Mul", rounded, made.apply(node, "Sign", steps))
     limits = (made.constant(node, sign * 1024, np.float32) for sign in (-1, 1))
     near = made.apply(node, "Clip", signed, *limits)
-    integers = made.apply(node, "Cast", near, to=_onnx_type(np.int64))
+    integers = made.cast(node, near, np.int64)
     made.saturated(node, integers, zero, types[node.outputs[0]].dtype)
 
 
@@ -257,7 +267,7 @@ def _lookup_pair(made: _Builder, node: Node, types: Mapping[str, TensorType]) ->
 def _softmax(made: _Builder, node: Node, types: Mapping[str, TensorType]) -> None:
     (x,) = node.inputs
     table = exponentials(node.attributes["scale"], node.attributes["beta"])
-    wide = made.apply(node, "Cast", x, to=_onnx_type(np.int64))
+    wide = made.cast(node, x, np.int64)
     greatest = made.apply(node, "ReduceMax", wide, made.constant(node, [-1]))
     differences = made.apply(node, "Sub", greatest, wide)
     steps = append_softmax(
@@ -273,12 +283,6 @@ def multipliers_of(node: Node) -> tuple[Array, Array]:
         np.array(node.attributes["multipliers"], np.int64),
         np.array(node.attributes["shifts"], np.int64),
     )
-
-
-def _onnx_type(dtype: Any) -> int:
-    from onnx import helper
-
-    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 _EXPANSIONS = {

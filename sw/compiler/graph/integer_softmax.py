@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from onnx import TensorProto
 
 from amaranth_vta.sw.compiler import te
 
@@ -99,7 +100,7 @@ def append_softmax(
     total = apply("ReduceSum", apply("Gather", constant(parts), differences), last)
     # The sum is normalized to 32 bits.
     powers = constant(np.int64(1) << np.arange(32))
-    large = apply("Cast", apply("GreaterOrEqual", total, powers), to=_INT64)
+    large = apply("Cast", apply("GreaterOrEqual", total, powers), to=TensorProto.INT64)
     bits = apply("ReduceSum", large, last)
     shift = apply("Sub", constant(32), bits)
     normal = apply("Mul", total, apply("Gather", powers, shift))
@@ -116,7 +117,3 @@ def append_softmax(
     divisor = apply("Gather", divisors, places)
     rounded = apply("Add", scaled, apply("Div", divisor, constant(2)))
     return apply("Div", rounded, divisor)
-
-
-# TensorProto.INT64
-_INT64 = 7

@@ -131,7 +131,7 @@ class Network:
 
     def with_roundings(self) -> onnx.ModelProto:
         """The whole network with the attributes of `integer_operators`, which ONNX's shape
-        inference ignores, instead of the operators that they stand for."""
+        inference ignores; they are not expanded to operators of ONNX."""
         model = self._model(list(self.nodes), self.inputs, self.outputs, self.constants)
         for item in self.states:
             value = b64encode(item.initial.tobytes()).decode()

@@ -1,6 +1,9 @@
-"""Convert ONNX attributes to the window of a convolution or pooling."""
+"""Windows of convolutions and poolings: from ONNX attributes, and the pixels that they count."""
 
 from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
 
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.packing import Window
@@ -29,3 +32,12 @@ def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Win
         (dilations[0], dilations[1]),
         (pads[0], pads[1], pads[2], pads[3]),
     )
+
+
+def counted_pixels(
+    moved: Window, axis: int, counted: tuple[int, int], results: int
+) -> npt.NDArray[np.int64]:
+    """Count the rows (or columns) of each window that lie within the half-open range
+    ``counted``."""
+    begin = np.arange(results) * moved.strides[axis] - moved.pads[axis]
+    return np.minimum(begin + moved.kernel[axis], counted[1]) - np.maximum(begin, counted[0])

@@ -93,9 +93,9 @@ def parameters_rounded_twice(
     """Encode parameters of a REQUANTIZE that rounds as `multiply_by_quantized_multiplier`: int32
     (channels, 4), as `requantization_parameters`. The machine needs extension ROUND_TWICE.
 
-    ``bias`` is int32 (channels,); ``multiplier`` and ``shift`` are those of `quantized_multiplier`,
+    ``bias`` is int32 (channels,); ``multiplier`` and ``shift`` are as from `quantized_multiplier`,
     (channels,) or scalars; ``zero_point``, ``low`` and ``high`` are int8. ``second_shift`` is the
-    shift of the second rounding, 0 for none; by default it is that of the multiplier. A scale with
+    shift of the second rounding, 0 for none, by default the multiplier's. A scale with
     more than 43 bits of fraction is rounded: `requantizes_as_tflite` says whether results are
     equal. Raises `ValueError` for other arguments.
     """

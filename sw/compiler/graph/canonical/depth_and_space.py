@@ -11,9 +11,9 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.index_maps import NoIndexMap, index_map, is_mover, movers_before
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.phases import PIXELS_OF_PHASES
 
 from .quantization import BYTE_TYPES, parameters_of
-from .transposed_products import PIXELS_OF_PHASES
 
 # Size limit of the tensors that are searched for blocks.
 _MOST_ELEMENTS = 1 << 24

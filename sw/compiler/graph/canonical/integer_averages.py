@@ -17,8 +17,7 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.graph.windows import window
-from amaranth_vta.sw.runtime.network.packing import Window
+from amaranth_vta.sw.compiler.graph.windows import counted_pixels, window
 
 from .quantization import (
     BYTE_TYPES,
@@ -103,17 +102,10 @@ def _windows(network: Network, node: Node, shape: tuple[int, ...]) -> _Windows |
     }
     counted = node.attributes.get("pads") if node.attributes.get("count_include_pad") else None
     top, left, bottom, right = counted or (0, 0, 0, 0)
-    rows = _counted(moved, 0, (-top, shape[2] + bottom), out[2])
-    columns = _counted(moved, 1, (-left, shape[3] + right), out[3])
+    rows = counted_pixels(moved, 0, (-top, shape[2] + bottom), out[2])
+    columns = counted_pixels(moved, 1, (-left, shape[3] + right), out[3])
     counts = rows[:, None] * columns
     return _Windows(attributes, counts) if counts.all() else None
-
-
-def _counted(moved: Window, axis: int, counted: tuple[int, int], results: int) -> Array:
-    """Count the rows (or columns) of each window that lie within the half-open range
-    ``counted``."""
-    begin = np.arange(results) * moved.strides[axis] - moved.pads[axis]
-    return np.minimum(begin + moved.kernel[axis], counted[1]) - np.maximum(begin, counted[0])
 
 
 @dataclass(frozen=True)

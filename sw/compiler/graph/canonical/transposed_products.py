@@ -1,52 +1,29 @@
-"""Rewrite transposed convolutions as one QLinearConv for all phases of the output.
-
-With stride s, the outputs s · q + p of phase p are a convolution of the input with every s-th tap:
-the sum over t of x[q - t] · w[s · t + p]. The phases are channels of one QLinearConv, which Reshape
-and Transpose interleave. The sums, and so the results, are those of a QLinearConv of the input with
-zero points inserted between its pixels.
-"""
+"""Rewrite transposed convolutions as one QLinearConv for all phases of the output; see `phases`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.phases import (
+    PIXELS_OF_PHASES,
+    Axes,
+    PhaseAxis,
+    interleaving_shapes,
+    phase_kernels,
+    phase_pads,
+)
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .integer_products import Anchor, anchor_of, like_data, limits_of
 from .matrix_forms import reshape
 from .quantization import BYTE_TYPES, QuantizationParameters, clipped, integer_limits, parameters_of
 from .sum_steps import sum_steps
-
-# From (N, phases, phases, C, H, W) to (N, C, H, phases, W, phases).
-PIXELS_OF_PHASES = [0, 3, 4, 1, 5, 2]
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """One spatial axis: the number of ``inputs``, the ``kernel`` size with dilation, the
-    ``stride``, and the number of ``results`` after ``before`` have been cropped at the start."""
-
-    inputs: int
-    kernel: int
-    stride: int
-    before: int
-    results: int
-
-    @property
-    def taps(self) -> int:
-        """Taps per phase."""
-        return -(-self.kernel // self.stride)
-
-    @property
-    def steps(self) -> int:
-        """Results per phase, cropped ones included."""
-        return max(self.inputs, -(-(self.before + self.results) // self.stride))
 
 
 def phases_of_depth(network: Network, node: Node) -> bool:
@@ -145,7 +122,7 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
     return clipped(network, made, out, low, high)
 
 
-def _axes(network: Network, node: Node, kernel: tuple[int, ...]) -> tuple[_Axis, _Axis] | None:
+def _axes(network: Network, node: Node, kernel: tuple[int, ...]) -> Axes | None:
     """Both axes of images; a sequence counts as images of one row. None if shapes are unknown or
     the padding is negative."""
     given, made = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
@@ -171,8 +148,8 @@ def _axes(network: Network, node: Node, kernel: tuple[int, ...]) -> tuple[_Axis,
             before = cropped // 2 if automatic == "SAME_UPPER" else cropped - cropped // 2
         if before < 0:
             return None
-        axes.append(_Axis(given[2 + axis], size, strides[axis], before, made[2 + axis]))
-    rows = axes[0] if rank == 2 else _Axis(1, 1, 1, 0, 1)
+        axes.append(PhaseAxis(given[2 + axis], size, strides[axis], before, made[2 + axis]))
+    rows = axes[0] if rank == 2 else PhaseAxis(1, 1, 1, 0, 1)
     return rows, axes[-1]
 
 
@@ -187,19 +164,16 @@ def _zero_free(values: Array, weight: QuantizationParameters, node: Node) -> Arr
     return wide
 
 
-def _phases(weights: Array, groups: int, axes: tuple[_Axis, _Axis]) -> Array:
+def _phases(weights: Array, groups: int, axes: Axes) -> Array:
     """Weights (phases · outputs, inputs, taps, taps), 0 between different groups, with the taps
     reversed for a convolution."""
-    (rows, columns), (inputs, each) = axes, weights.shape[:2]
-    height, width = rows.taps * rows.stride, columns.taps * columns.stride
-    dense = np.zeros((each * groups, inputs, height, width), np.int16)
+    inputs, each = weights.shape[:2]
+    dense = np.zeros((each * groups, inputs, *weights.shape[2:]), np.int16)
     for group in range(groups):
         part = slice(group * inputs // groups, (group + 1) * inputs // groups)
         at = slice(group * each, (group + 1) * each)
-        dense[at, part, : rows.kernel, : columns.kernel] = weights[part].transpose(1, 0, 2, 3)
-    cut = dense.reshape(each * groups, inputs, rows.taps, rows.stride, columns.taps, columns.stride)
-    phases = cut[:, :, ::-1, :, ::-1].transpose(3, 5, 0, 1, 2, 4)
-    return phases.reshape(-1, inputs, rows.taps, columns.taps)
+        dense[at, part] = weights[part].transpose(1, 0, 2, 3)
+    return phase_kernels(dense, axes, 0)
 
 
 def _nodes(
@@ -208,7 +182,7 @@ def _nodes(
     parameters: tuple[QuantizationParameters, QuantizationParameters, QuantizationParameters],
     kernel: Array,
     bias: Array,
-    axes: tuple[_Axis, _Axis],
+    axes: Axes,
 ) -> list[Node]:
     (data, weight, out), (rows, columns) = parameters, axes
     name, result = anchor.node.name, anchor.quantize.outputs[0]
@@ -233,9 +207,6 @@ def _nodes(
         anchor.quantize.inputs[1],
         *(added[what] for what in list(constants)[4:]),
     )
-    # The taps of a phase are reversed, so padding precedes the image.
-    pads = [rows.taps - 1, columns.taps - 1]
-    pads += [axis.steps - axis.inputs for axis in axes]
     source, cropped = inputs[0], result
     around: list[Node] = []
     if len(network.types[anchor.node.inputs[0]].shape or ()) == 3:
@@ -246,15 +217,13 @@ def _nodes(
     network.types[sums] = TensorType(dtype, shape)
     return [
         *around[:1],
-        Node("QLinearConv", name, (source, *inputs[1:]), (sums,), {"pads": pads}),
+        Node("QLinearConv", name, (source, *inputs[1:]), (sums,), {"pads": phase_pads(axes)}),
         *_pixels(network, name, sums, cropped, axes),
         *around[1:],
     ]
 
 
-def _pixels(
-    network: Network, name: str, sums: str, result: str, axes: tuple[_Axis, _Axis]
-) -> list[Node]:
+def _pixels(network: Network, name: str, sums: str, result: str, axes: Axes) -> list[Node]:
     """Interleave the phases in the channels of ``sums`` to the pixels of ``result``, cropped."""
     begins = [axis.before for axis in axes]
     ends = [axis.before + axis.results for axis in axes]
@@ -276,11 +245,7 @@ def _interleaved(
     info, (down, right) = network.types[sums], strides
     images, channels, height, width = info.shape or ()
     outputs = channels // (down * right)
-    shapes = (
-        (images, down, right, outputs, height, width),
-        (images, outputs, height, down, width, right),
-        (images, outputs, height * down, width * right),
-    )
+    shapes = interleaving_shapes(images, outputs, strides, (height, width))
     tensors = [network.unused_name(f"{name}_{what}") for what in ("parts", "turned", "all")]
     for tensor, shape in zip(tensors, shapes, strict=True):
         network.types[tensor] = replace(info, shape=shape)

@@ -1,4 +1,4 @@
-"""Lower tables of 256 results per operand: Lookup and LookupPair of `integer_operators`."""
+"""Lower LookupPair, a table of the results of two operands, of `integer_operators`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,8 @@ from amaranth_vta.sw.runtime.network.tile_layout import offset
 from .addition import addition_layer
 from .multiplication import multiplication_layer
 from .support.layer import Layer, Unsupported
-from .support.one_tensor import OneTensor
 from .support.tensors import Tensors
-from .unary_functions import function_layer, of_one_source
-
-
-def lookup(node: Node, tensors: Tensors) -> Layer:
-    """Lower a Lookup. Raises `Unsupported`."""
-    return function_layer(OneTensor(node.inputs[0], node.outputs[0], (node,)), tensors)
+from .unary_functions import of_one_source
 
 
 def lookup_pair(node: Node, tensors: Tensors) -> Layer:
@@ -51,23 +45,3 @@ def lookup_pair(node: Node, tensors: Tensors) -> Layer:
         case "MUL":
             return multiplication_layer((node, *clips), names, (a, b, y), wanted, tensors)
     raise Unsupported("it neither adds nor multiplies two tensors")
-
-
-def softmax(node: Node, tensors: Tensors) -> Layer:
-    """Raise `Unsupported`: divisions are the host's."""
-    raise Unsupported("the machine has no division")
-
-
-def resize_bilinear(node: Node, tensors: Tensors) -> Layer:
-    """Raise `Unsupported`: weights differ from pixel to pixel."""
-    raise Unsupported("its weights differ from pixel to pixel")
-
-
-def requantization(node: Node, tensors: Tensors) -> Layer:
-    """Raise `Unsupported`: these are the channels that REQUANTIZE cannot scale."""
-    raise Unsupported("REQUANTIZE has no parameters for its scale")
-
-
-def float_quantization(node: Node, tensors: Tensors) -> Layer:
-    """Raise `Unsupported`: floats are the host's."""
-    raise Unsupported("float tensors are the host's")

@@ -45,11 +45,6 @@ def element_wise(node: Node, tensors: Tensors) -> Layer:
     return make((node, *clips), names, (a, b, y), np.clip(wanted, *limits), tensors)
 
 
-def of_one_tensor(node: Node, tensors: Tensors) -> Layer:
-    """Lower an operator on one tensor, such as QLinearLeakyRelu. Raises `Unsupported`."""
-    return function_layer(OneTensor(node.inputs[0], node.outputs[0], (node,)), tensors)
-
-
 def _of_one(node: Node, tensors: Tensors) -> OneTensor | None:
     """The function of a QLinearAdd or QLinearMul of a tensor and a constant, in either order; else
     None."""

@@ -8,9 +8,9 @@ from math import prod
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.canonical.transposed_products import PIXELS_OF_PHASES
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.phases import PIXELS_OF_PHASES
 from amaranth_vta.sw.compiler.operators.transposed_conv2d import TransposedConv2d, transposed_conv2d
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from amaranth_vta.sw.runtime.network.tile_layout import Array, Image, tiles

@@ -33,6 +33,12 @@ from .support.tensors import Tensors
 from .support.tiled_constants import pack_bias
 
 
+def integer_function(node: Node, tensors: Tensors) -> Layer:
+    """Lower an operator on one tensor of integers, such as QLinearLeakyRelu and Lookup. Raises
+    `Unsupported`."""
+    return function_layer(OneTensor(node.inputs[0], node.outputs[0], (node,)), tensors)
+
+
 def function_layer(function: OneTensor, tensors: Tensors) -> Layer:
     """The layer of a function of one tensor. Raises `Unsupported`."""
     try:

@@ -24,7 +24,6 @@ from amaranth_vta.sw.compiler.graph.integer_operators import (
     RESIZE_BILINEAR,
     SOFTMAX,
 )
-from amaranth_vta.sw.compiler.graph.layers import integer_operators
 from amaranth_vta.sw.compiler.graph.layers import microsoft_operators as microsoft
 from amaranth_vta.sw.compiler.graph.layers.addition import addition, sum_of_several
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution, convolution_sums
@@ -35,6 +34,7 @@ from amaranth_vta.sw.compiler.graph.layers.data_movement import (
     slicing,
     transposing,
 )
+from amaranth_vta.sw.compiler.graph.layers.integer_operators import lookup_pair
 from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product, matrix_sums
 from amaranth_vta.sw.compiler.graph.layers.multiplication import multiplication
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
@@ -48,6 +48,7 @@ from amaranth_vta.sw.compiler.graph.layers.support.scales import (
     require_rounded,
 )
 from amaranth_vta.sw.compiler.graph.layers.support.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.layers.unary_functions import integer_function
 from amaranth_vta.sw.compiler.graph.load.constant_control_flow import why_not_constant
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -87,12 +88,8 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Sum"): sum_of_several,
     ("", "Tile"): rearrangement,
     ("", "Transpose"): transposing,
-    (DOMAIN, LOOKUP): integer_operators.lookup,
-    (DOMAIN, LOOKUP_PAIR): integer_operators.lookup_pair,
-    (DOMAIN, QUANTIZE): integer_operators.float_quantization,
-    (DOMAIN, REQUANTIZE): integer_operators.requantization,
-    (DOMAIN, RESIZE_BILINEAR): integer_operators.resize_bilinear,
-    (DOMAIN, SOFTMAX): integer_operators.softmax,
+    (DOMAIN, LOOKUP): integer_function,
+    (DOMAIN, LOOKUP_PAIR): lookup_pair,
     (microsoft.DOMAIN, "QGemm"): microsoft.gemm,
     (microsoft.DOMAIN, "QLinearAdd"): microsoft.element_wise,
     (microsoft.DOMAIN, "QLinearAveragePool"): microsoft.average_of_integers,
@@ -100,11 +97,19 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
         microsoft.DOMAIN,
         "QLinearGlobalAveragePool",
     ): microsoft.global_average_pool,
-    (microsoft.DOMAIN, "QLinearLeakyRelu"): microsoft.of_one_tensor,
+    (microsoft.DOMAIN, "QLinearLeakyRelu"): integer_function,
     (microsoft.DOMAIN, "QLinearMul"): microsoft.element_wise,
-    (microsoft.DOMAIN, "QLinearSigmoid"): microsoft.of_one_tensor,
+    (microsoft.DOMAIN, "QLinearSigmoid"): integer_function,
 }
 _BUILT_IN = dict(_LAYERS)
+# Operators that always run on the host, with the reason.
+_HOST_REASONS = {
+    ("", "DequantizeLinear"): "float tensors are the host's",
+    (DOMAIN, QUANTIZE): "float tensors are the host's",
+    (DOMAIN, REQUANTIZE): "REQUANTIZE has no parameters for its scale",
+    (DOMAIN, RESIZE_BILINEAR): "its weights differ from pixel to pixel",
+    (DOMAIN, SOFTMAX): "the machine has no division",
+}
 # Operators that only move or choose elements.
 _DATA_MOVEMENT = frozenset(
     ("", name)
@@ -203,8 +208,8 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
     match kind:
         case kind if kind in _LAYERS:
             return _LAYERS[kind](node, tensors)
-        case "", "DequantizeLinear":
-            raise Unsupported("float tensors are the host's")
+        case kind if kind in _HOST_REASONS:
+            raise Unsupported(_HOST_REASONS[kind])
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
             raise Unsupported(why_float(network, node))
         case "", "If" | "Loop":

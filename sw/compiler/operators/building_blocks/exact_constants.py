@@ -7,7 +7,7 @@ scales.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import ParamSpec
@@ -139,31 +139,36 @@ def _product_constants(
     products = (BYTE - a.zero_point)[:, None] * (BYTE - b.zero_point)
     bounds = (y.zero_point, int(results.min()), int(results.max()))
     factor = scales[0] * scales[1] / scales[2]
-    nearest = np.float32(factor)
-    if config.requantize and 0 < nearest < te.SCALE_END:
-        direct = FixedPoint((1,), 0, 0, *bounds, scale=float(nearest))
-        others = [
-            replace(direct, scale=float(nearest + steps * np.spacing(nearest)))
-            for steps in _NEIGHBOURS
-        ]
-        for other in others:
-            if np.array_equal(other.evaluate([products.ravel()]), results):
-                return other
-        if config.round_twice and (found := _rounded_twice(direct, products.ravel(), results)):
-            return found
+    values = products.ravel()
+    if found := _direct(values, results, 0, np.float32(factor), bounds, config):
+        return found
     try:
-        return fixed_point(
-            [products.ravel()],
-            [scales[0] * scales[1] / scales[2]],
-            y.zero_point,
-            results,
-            bounds,
-            config,
-        )
+        return fixed_point([values], [factor], y.zero_point, results, bounds, config)
     except NotExact as problem:
         raise NotExact(
             f"a product of scales {a.scale:.6g} and {b.scale:.6g} to {y.scale:.6g}: {problem}"
         ) from None
+
+
+def _direct(
+    values: Array,
+    wanted: Array,
+    addend: int,
+    scale: np.float32,
+    bounds: tuple[int, int, int],
+    config: Config,
+    neighbours: Sequence[int] = _NEIGHBOURS,
+) -> FixedPoint | None:
+    """One REQUANTIZE by about ``scale`` that gives ``wanted`` for all ``values``: rounded as
+    float32, by a scale among the ``neighbours``, or twice. None if there is none."""
+    if not config.requantize or not 0 < scale < te.SCALE_END:
+        return None
+    direct = FixedPoint((1,), addend, 0, *bounds, scale=float(scale))
+    for steps in neighbours:
+        other = replace(direct, scale=float(scale + steps * np.spacing(scale)))
+        if np.array_equal(other.evaluate([values]), wanted):
+            return other
+    return _rounded_twice(direct, values, wanted) if config.round_twice else None
 
 
 def _rounded_twice(direct: FixedPoint, values: Array, wanted: Array) -> FixedPoint | None:
@@ -263,14 +268,8 @@ def sum_constants(
     else:
         wanted = np.clip(rounding.evaluate(sums + offset) + y_zero_point, low, high)
         near = _NEIGHBOURS
-    if config.requantize and 0 < scale < te.SCALE_END:
-        for steps in near:
-            other = float(scale + steps * np.spacing(scale))
-            direct = FixedPoint((1,), offset, 0, *bounds, scale=other)
-            if np.array_equal(direct.evaluate([sums]), wanted):
-                return direct
-        if config.round_twice and (found := _rounded_twice(direct, sums, wanted)):
-            return found
+    if found := _direct(sums, wanted, offset, scale, bounds, config, near):
+        return found
     ratio = float(scale)
     try:
         return fixed_point([sums], [ratio], y_zero_point + offset * ratio, wanted, bounds, config)

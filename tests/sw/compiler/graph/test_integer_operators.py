@@ -168,7 +168,7 @@ def test_floats_are_rounded_half_away_from_zero(monkeypatch: pytest.MonkeyPatch)
     def to_even(made: Any, node: Node, types: Any) -> None:
         x, scale, zero = node.inputs
         steps = made.apply(node, "Round", made.apply(node, "Div", x, scale))
-        integers = made.apply(node, "Cast", steps, to=integer_operators._onnx_type(np.int64))
+        integers = made.cast(node, steps, np.int64)
         made.saturated(node, integers, zero, types[node.outputs[0]].dtype)
 
     monkeypatch.setitem(integer_operators._EXPANSIONS, integer_operators.QUANTIZE, to_even)

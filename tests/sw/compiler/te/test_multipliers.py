@@ -164,7 +164,7 @@ def test_the_compiler_rounds_twice_as_the_instruction_set_defines() -> None:
     words = rng.integers(-1 << 31, 1 << 31, (5, 10_000)) >> rng.integers(0, 32, (5, 10_000))
     words[3, ::2] = 0
     words[4] &= (1 << 24) - 1
-    # All flags and shifts, those that the machine ignores included.
+    # All flags and shifts, including ignored ones.
     words[4] |= rng.integers(0, 1 << 7, 10_000) << 24
     got = te.requantized(*words.astype(np.int32))
     want = [scalar.requantize(*lane, rounds_twice=True) for lane in words.T.tolist()]

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN, LOOKUP
 from amaranth_vta.sw.runtime.network.model_error import ModelError
@@ -50,7 +51,7 @@ def concatenation(operator: TfliteOperator, to: Conversion) -> None:
     names = []
     for place, number in enumerate(operator.inputs):
         x, name = to.tensor(number), to.name(number, first)
-        if x.scales.size and (x.scale != y.scale or x.zero_point != y.zero_point):
+        if x.scales.size and not x.is_quantized_as(y):
             name = _rescaled(operator, to, place, name)
         names.append(name)
     axis = _axis(operator.option("axis"), len(y.shape), first)
@@ -256,7 +257,7 @@ def extremum(operator: TfliteOperator, to: Conversion) -> None:
     y = to.tensor(result)
     for number in operator.inputs:
         x = to.tensor(number)
-        if x.scales.size and (x.scale != y.scale or x.zero_point != y.zero_point):
+        if x.scales.size and not x.is_quantized_as(y):
             raise ModelError(f"{operator.name} compares tensors of different scales")
     first = _of_images(to, *operator.inputs)
     names = [to.name(number, first) for number in operator.inputs]
@@ -270,7 +271,12 @@ def arg_max(operator: TfliteOperator, to: Conversion) -> None:
     axis = int(to.constant(operator, 1).item()) % len(x.shape)
     found = to.inner(f"{operator.name}_index", np.int64, y.shape)
     to.add("ArgMax", (to.name(operator.inputs[0]),), (found,), axis=axis, keepdims=0)
-    to.add("Cast", (found,), (to.put(operator.outputs[0]),), to=6 if y.dtype == np.int32 else 7)
+    to.add(
+        "Cast",
+        (found,),
+        (to.put(operator.outputs[0]),),
+        to=helper.np_dtype_to_tensor_dtype(y.dtype),
+    )
 
 
 def _of_images(to: Conversion, *numbers: int) -> bool:

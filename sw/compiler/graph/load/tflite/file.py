@@ -46,7 +46,7 @@ _DTYPES = {
 @dataclass(frozen=True)
 class FileTensor:
     """A tensor. ``scales``, float32, and ``zero_points``, int64, have one element or one per
-    channel along ``axis``; they are empty for tensors that are not quantized. ``data`` is the value
+    channel; they are empty for tensors that are not quantized. ``data`` is the value
     of a constant."""
 
     name: str
@@ -54,9 +54,7 @@ class FileTensor:
     dtype: np.dtype[Any]
     scales: npt.NDArray[np.float32]
     zero_points: npt.NDArray[np.int64]
-    axis: int
     data: Array | None
-    is_variable: bool
 
     @property
     def scale(self) -> np.float32:
@@ -67,6 +65,11 @@ class FileTensor:
     def zero_point(self) -> int:
         """The zero point of the whole tensor. Raises `ModelError` unless there is exactly one."""
         return int(self._one(self.zero_points))
+
+    def is_quantized_as(self, other: FileTensor) -> bool:
+        """Whether both have the same scale and zero point. Raises `ModelError` unless each has
+        exactly one."""
+        return self.scale == other.scale and self.zero_point == other.zero_point
 
     def _one(self, values: Array) -> Any:
         if values.size != 1:
@@ -269,14 +272,14 @@ def _tensor(model: Any, raw: Any, number: int, types: dict[int, str]) -> FileTen
         if held.size != prod(shape) * dtype.itemsize:
             raise ModelError(f"tensor {name} has {held.size} bytes of data for the shape {shape}")
         data = held.view(dtype).reshape(shape)
-    scales, zeros, axis = _quantization(raw.quantization, name, shape, dtype)
-    return FileTensor(name, shape, dtype, scales, zeros, axis, data, bool(raw.isVariable))
+    scales, zeros = _quantization(raw.quantization, name, shape, dtype)
+    return FileTensor(name, shape, dtype, scales, zeros, data)
 
 
 def _quantization(
     raw: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], int]:
-    """Scales, as many zero points, and the axis along which they differ."""
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Scales, and as many zero points."""
     scales = np.asarray(_items(raw and raw.scale), np.float32)
     zeros = np.asarray(_items(raw and raw.zeroPoint), np.int64)
     axis = int(raw.quantizedDimension) if raw else 0
@@ -289,7 +292,7 @@ def _quantization(
     limits = np.iinfo(dtype) if dtype.itemsize == 1 and dtype.kind in "iu" else None
     if limits and scales.size and not ((zeros >= limits.min) & (zeros <= limits.max)).all():
         raise ModelError(f"tensor {name} has a zero point that is not of {dtype.name}")
-    return scales, zeros, axis
+    return scales, zeros
 
 
 def _items(values: Any) -> Any:

@@ -44,7 +44,7 @@ __all__ = ["TFLITE_SOURCE", "is_tflite", "model_of", "tflite_source", "written_a
 # Metadata of a converted model: the file, in base64.
 TFLITE_SOURCE = "amaranth_vta.tflite"
 
-# What an operator raises whose parts do not fit together.
+# Errors raised by operators with inconsistent operands, shapes or options.
 _DAMAGES = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 Convert = Callable[[TfliteOperator, Conversion], None]

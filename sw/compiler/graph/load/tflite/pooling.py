@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.integer_operators import QUOTIENT
-from amaranth_vta.sw.runtime.array_file import require_within_limit
+from amaranth_vta.sw.compiler.graph.windows import counted_pixels
 from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.network.packing import Window
 
 from .conversion import Conversion
-from .file import Array, TfliteOperator
+from .file import TfliteOperator
 from .precision import require_bytes
-from .products import paddings
+from .products import channel_sums, paddings
 
 
 def max_pool(operator: TfliteOperator, to: Conversion) -> None:
@@ -43,27 +43,39 @@ def average_pool(operator: TfliteOperator, to: Conversion) -> None:
     number, result = operator.inputs[0], operator.outputs[0]
     x, y = to.tensor(number), to.tensor(result)
     require_bytes(operator, x, y)
-    if x.scale != y.scale or x.zero_point != y.zero_point:
+    if not x.is_quantized_as(y):
         raise ModelError(f"{operator.name} changes the scale, which TensorFlow Lite does not")
     kernel, strides = _window(operator)
     pads = paddings(operator, x.shape[1:3], kernel, strides)
-    counts = np.multiply.outer(
-        *(
-            _counted(x.shape[1 + axis], y.shape[1 + axis], kernel[axis], strides[axis], pads[axis])
-            for axis in (0, 1)
-        )
+    top, left, bottom, right = pads
+    moved = Window(kernel, strides, (1, 1), (top, left, bottom, right))
+    rows, columns = (
+        counted_pixels(moved, axis, (0, x.shape[1 + axis]), y.shape[1 + axis]) for axis in (0, 1)
     )
+    counts = rows[:, None] * columns
     if counts.min() <= 0:
         raise ModelError(f"{operator.name} has a window of padding only")
     stored = to.clamped(operator, result, True)
     first, *others = sorted(set(counts.ravel().tolist()), reverse=True)
     window: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(strides), "pads": pads}
-    latest = ""
+    latest, zero = "", np.zeros((), x.dtype)
     for count in (first, *others):
         name = operator.name if not latest else f"{operator.name}_of_{count}"
         shape = to.network.types[stored].shape or ()
         here = to.inner(f"{name}_average", y.dtype, shape) if others else stored
-        _average(operator, to, name, here, count, window)
+        given, made = (np.float32(1), zero), (np.float32(count), zero)
+        channel_sums(
+            to,
+            name,
+            to.name(number, True),
+            here,
+            x.shape[3],
+            given,
+            made,
+            rounding=QUOTIENT,
+            count=count,
+            **window,
+        )
         if latest:
             mask = to.value(f"{name}_results", (counts == count)[None, None])
             last = count == others[-1]
@@ -74,49 +86,9 @@ def average_pool(operator: TfliteOperator, to: Conversion) -> None:
     to.clamp(operator, result, True, stored)
 
 
-def _average(
-    operator: TfliteOperator,
-    to: Conversion,
-    name: str,
-    stored: str,
-    count: int,
-    window: dict[str, Any],
-) -> None:
-    """Append the convolution that sums windows and divides by ``count``."""
-    x = to.tensor(operator.inputs[0])
-    channels = x.shape[3]
-    require_within_limit(f"the window of {operator.name}", channels * prod(window["kernel_shape"]))
-    values = {
-        "x_scale": np.float32(1),
-        "x_zero_point": np.zeros((), x.dtype),
-        "weights": np.ones((channels, 1, *window["kernel_shape"]), x.dtype),
-        "weight_scale": np.float32(1),
-        "weight_zero_point": np.zeros((), x.dtype),
-        "y_scale": np.float32(count),
-        "y_zero_point": np.zeros((), x.dtype),
-    }
-    inputs = [to.value(f"{name}_{what}", value) for what, value in values.items()]
-    to.add(
-        "QLinearConv",
-        (to.name(operator.inputs[0], True), *inputs),
-        (stored,),
-        name,
-        group=channels,
-        rounding=QUOTIENT,
-        count=count,
-        **window,
-    )
-
-
 def _window(operator: TfliteOperator) -> tuple[tuple[int, int], tuple[int, int]]:
     kernel = operator.option("filterHeight"), operator.option("filterWidth")
     strides = operator.option("strideH"), operator.option("strideW")
     if min(*kernel, *strides) <= 0:
         raise ModelError(f"{operator.name} has a window or a stride that is not positive")
     return kernel, strides
-
-
-def _counted(size: int, results: int, taps: int, step: int, before: int) -> Array:
-    """The rows (or columns) of each window that are not padding."""
-    begin = np.arange(results) * step - before
-    return np.minimum(begin + taps, size) - np.maximum(begin, 0)

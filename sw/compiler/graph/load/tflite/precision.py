@@ -19,8 +19,7 @@ _CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
 
 
 def require_integers(graph: TfliteSubgraph) -> None:
-    """Raise `ModelError`, with a sentence that says what the file is, unless its activations are
-    integers of 8 bits."""
+    """Raise `ModelError`, which names the kind of the file, unless its activations have 8 bits."""
     activations, constants = [], []
     for operator in graph.operators:
         # Converted constants are weights.

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.graph.integer_operators import (
-    ONCE,
-    TWICE,
-)
+from amaranth_vta.sw.compiler.graph.integer_operators import ONCE, TWICE
+from amaranth_vta.sw.runtime.array_file import require_within_limit
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 from .conversion import TO_FIRST, Conversion
 from .file import Array, TfliteOperator
 from .precision import require_bytes
 
-_SAME = 0
+# Option ``padding``: as many results as steps of the stride fit into the operand.
+SAME = 0
 # Window of an image that is smaller than half of it.
 _MOST_WINDOW = 1 << 10
 # Bound of factors from sums to results, beyond which shifts to the left have no bits.
@@ -77,7 +76,7 @@ def paddings(
         if window > max(2 * size, _MOST_WINDOW):
             raise ModelError(f"{operator.name} has a window of {window:,} pixels for {size:,}")
         whole = 0
-        if operator.option("padding") == _SAME:
+        if operator.option("padding") == SAME:
             whole = max((-(-size // step) - 1) * step + window - size, 0)
         begins.append(whole // 2)
         ends.append(whole - whole // 2)
@@ -86,7 +85,7 @@ def paddings(
 
 def fully_connected(operator: TfliteOperator, to: Conversion) -> None:
     """FULLY_CONNECTED: weights (outputs, inputs). The product is a 1×1 convolution of one-pixel
-    images. Behind a flattened image, weights are reordered to channels first."""
+    images. If it reads a flattened image, weights are reordered to channels first."""
     weights = to.constant(operator, 1)
     if operator.option("weightsFormat"):
         raise ModelError(f"{operator.name} has shuffled weights")
@@ -110,6 +109,34 @@ def fully_connected(operator: TfliteOperator, to: Conversion) -> None:
     product(operator, to, pixels, weights.reshape(*weights.shape, 1, 1), flat, kernel_shape=[1, 1])
     to.reshape(flat, stored)
     to.clamp(operator, result, False, stored)
+
+
+def channel_sums(
+    to: Conversion,
+    name: str,
+    source: str,
+    stored: str,
+    channels: int,
+    x: tuple[np.float32, Array],
+    y: tuple[np.float32, Array],
+    **attributes: Any,
+) -> None:
+    """Append the QLinearConv that sums the pixels of each window of each channel, with weights of
+    one. ``x`` and ``y`` are scale and zero point of ``source`` and of ``stored``."""
+    (x_scale, x_zero), (y_scale, y_zero) = x, y
+    window = attributes["kernel_shape"]
+    require_within_limit(f"the window of {name}", channels * prod(window))
+    values = {
+        "x_scale": x_scale,
+        "x_zero_point": x_zero,
+        "weights": np.ones((channels, 1, *window), x_zero.dtype),
+        "weight_scale": np.float32(1),
+        "weight_zero_point": np.zeros((), x_zero.dtype),
+        "y_scale": y_scale,
+        "y_zero_point": y_zero,
+    }
+    inputs = [to.value(f"{name}_{what}", value) for what, value in values.items()]
+    to.add("QLinearConv", (source, *inputs), (stored,), name, group=channels, **attributes)
 
 
 def product(

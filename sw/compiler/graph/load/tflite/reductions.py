@@ -18,6 +18,7 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 from .conversion import TO_FIRST, TO_LAST, Conversion
 from .file import Array, TfliteOperator
 from .precision import require_bytes
+from .products import channel_sums
 from .reference_kernels import ReferenceOperator
 
 # Sums tried at a time.
@@ -36,28 +37,17 @@ def reduction(operator: TfliteOperator, to: Conversion) -> None:
     axes = _axes(operator, to)
     lowest, begins = _steps(operator, to, axes)
     count = prod(x.shape[axis] for axis in axes)
-    source, image, window = _image(operator, to, axes)
-    channels = image[1]
-    out = (*image[:2], *(size // taps for size, taps in zip(image[2:], window, strict=True)))
-    values = {
-        "x_scale": x.scale,
-        "x_zero_point": np.array(x.zero_point, x.dtype),
-        "weights": np.ones((channels, 1, *window), x.dtype),
-        "weight_scale": np.float32(1),
-        "weight_zero_point": np.zeros((), x.dtype),
-        "y_scale": np.float32(y.scale * (count if operator.kind == "MEAN" else 1)),
-        "y_zero_point": np.array(y.zero_point, y.dtype),
-    }
-    name = operator.name
-    inputs = [to.value(f"{name}_{what}", value) for what, value in values.items()]
-    pooled = to.inner(f"{name}_image", y.dtype, out)
-    to.add(
-        "QLinearConv",
-        (source, *inputs),
-        (pooled,),
-        name,
-        group=channels,
-        kernel_shape=list(window),
+    source, pooled, channels, window = _pooled(operator, to, axes)
+    steps = np.float32(y.scale * (count if operator.kind == "MEAN" else 1))
+    channel_sums(
+        to,
+        operator.name,
+        source,
+        pooled,
+        channels,
+        (x.scale, np.array(x.zero_point, x.dtype)),
+        (steps, np.array(y.zero_point, y.dtype)),
+        kernel_shape=window,
         rounding=STEPS,
         lowest=lowest - y.zero_point,
         begins=(begins - count * x.zero_point).tolist(),
@@ -67,13 +57,20 @@ def reduction(operator: TfliteOperator, to: Conversion) -> None:
 
 def reduce_max(operator: TfliteOperator, to: Conversion) -> None:
     """REDUCE_MAX."""
-    number, result = operator.inputs[0], operator.outputs[0]
-    require_bytes(operator, to.tensor(number), to.tensor(result))
-    source, image, window = _image(operator, to, _axes(operator, to))
-    out = (*image[:2], *(size // taps for size, taps in zip(image[2:], window, strict=True)))
-    pooled = to.inner(f"{operator.name}_image", to.tensor(result).dtype, out)
-    to.add("MaxPool", (source,), (pooled,), operator.name, kernel_shape=list(window))
+    require_bytes(operator, to.tensor(operator.inputs[0]), to.tensor(operator.outputs[0]))
+    source, pooled, _, window = _pooled(operator, to, _axes(operator, to))
+    to.add("MaxPool", (source,), (pooled,), operator.name, kernel_shape=window)
     _store(operator, to, pooled)
+
+
+def _pooled(
+    operator: TfliteOperator, to: Conversion, axes: list[int]
+) -> tuple[str, str, int, list[int]]:
+    """The operand as images, the name of the reduced images, their channels, and the window."""
+    source, image, window = _image(operator, to, axes)
+    out = (*image[:2], *(size // taps for size, taps in zip(image[2:], window, strict=True)))
+    pooled = to.inner(f"{operator.name}_image", to.tensor(operator.outputs[0]).dtype, out)
+    return source, pooled, image[1], list(window)
 
 
 def _store(operator: TfliteOperator, to: Conversion, pooled: str) -> None:
@@ -159,7 +156,7 @@ def _function_of_sums(
         found: list[Array] = []
         for begin in range(0, len(sums), probes):
             part = sums[begin : begin + probes]
-            # As many integers with each sum, equal but for 1.
+            # ``count`` integers with each sum, which differ by at most 1.
             whole, rest = np.divmod(np.resize(part, probes) - count * minimum, count)
             given = whole + minimum + (np.arange(count)[:, None] < rest)
             turned = given.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))

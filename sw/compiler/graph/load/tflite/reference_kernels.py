@@ -19,7 +19,7 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 from .conversion import Conversion
 from .file import Array, TfliteOperator, packed, schema
 
-# Scale of an operand by that of the result, from which on the kernel of ADD stops the process.
+# Ratio of an operand's scale to the result's from which the kernel of ADD aborts the process.
 _MOST_RATIO = 1 << 19
 # How the reference kernels say that they lack an operator.
 _NO_KERNEL = "Didn't find op for builtin opcode"
@@ -132,25 +132,34 @@ def _alone(operator: TfliteOperator, to: Conversion, shapes: dict[int, tuple[int
     return model
 
 
+def open_reference(data: bytes) -> Any:
+    """LiteRT's interpreter of a model, with allocated tensors: by the reference kernels, or by the
+    other kernels if an operator has no reference kernel.
+
+    Raises `RuntimeError` or `ValueError` if LiteRT refuses the model.
+    """
+    with explain_missing_extras():
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    def opened(kernels: Any) -> Any:
+        return Interpreter(model_content=data, experimental_op_resolver_type=kernels)
+
+    try:
+        interpreter = opened(OpResolverType.BUILTIN_REF)
+    except ValueError as error:
+        if _NO_KERNEL not in str(error):
+            raise
+        interpreter = opened(OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
+    interpreter.allocate_tensors()
+    return interpreter
+
+
 class ReferenceModel:
     """A TensorFlow Lite model, run by the reference kernels."""
 
     def __init__(self, data: bytes) -> None:
-        with explain_missing_extras():
-            from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
-        def opened(kernels: Any) -> Any:
-            return Interpreter(model_content=data, experimental_op_resolver_type=kernels)
-
         try:
-            try:
-                self._interpreter = opened(OpResolverType.BUILTIN_REF)
-            except ValueError as error:
-                if _NO_KERNEL not in str(error):
-                    raise
-                # An operator of the model has one kernel only.
-                self._interpreter = opened(OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
-            self._interpreter.allocate_tensors()
+            self._interpreter = open_reference(data)
         except (RuntimeError, ValueError) as error:
             raise _refused(error) from None
 

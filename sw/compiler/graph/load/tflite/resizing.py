@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN, RESIZE_BILINEAR
+from amaranth_vta.sw.compiler.graph.integer_operators import (
+    BILINEAR_BITS,
+    DOMAIN,
+    RESIZE_BILINEAR,
+)
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 from .conversion import Conversion
 from .file import Array, FileTensor, TfliteOperator
 from .precision import require_bytes
 
-_BITS = 10
 # Rows or columns of a result.
 _MOST_PIXELS = 1 << 16
 
@@ -80,7 +83,7 @@ def resize_bilinear(operator: TfliteOperator, to: Conversion) -> None:
     number, result = operator.inputs[0], operator.outputs[0]
     x, y = _operands(operator, to)
     require_bytes(operator, x, y)
-    if x.scale != y.scale or x.zero_point != y.zero_point:
+    if not x.is_quantized_as(y):
         raise ModelError(f"{operator.name} changes the scale, which TensorFlow Lite does not")
     if x.dtype != np.int8:
         raise ModelError(f"{operator.name}: TensorFlow Lite interpolates uint8 in float32")
@@ -107,10 +110,10 @@ def _weights(
 ) -> tuple[Array, Array]:
     """For each of ``results`` the first of the two places in an axis of ``size`` between which it
     lies, and the weight of the second."""
-    scale = ((size << _BITS) + results // 2) // results
+    scale = ((size << BILINEAR_BITS) + results // 2) // results
     if align_corners and results > 1:
-        scale = ((size - 1 << _BITS) + (results - 1) // 2) // (results - 1)
+        scale = ((size - 1 << BILINEAR_BITS) + (results - 1) // 2) // (results - 1)
     places = np.arange(results) * scale
     if half_pixels:
-        places = np.maximum(places + scale // 2 - (1 << _BITS - 1), 0)
-    return places >> _BITS, places & (1 << _BITS) - 1
+        places = np.maximum(places + scale // 2 - (1 << BILINEAR_BITS - 1), 0)
+    return places >> BILINEAR_BITS, places & (1 << BILINEAR_BITS) - 1

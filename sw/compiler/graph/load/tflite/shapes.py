@@ -1,4 +1,4 @@
-"""Compare the shapes in a TensorFlow Lite file with those that its operators have."""
+"""Compare the shapes in a TensorFlow Lite file with ONNX's shape inference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 
 def require_shapes(network: Network) -> None:
-    """Raise `ModelError` unless shapes inferred by ONNX are those of ``network``. Results of
+    """Raise `ModelError` unless ``network`` has the shapes that ONNX infers. Results of
     operators of other domains are not inferred."""
     given = {name for node in network.nodes if node.domain for name in node.outputs}
     model = network.with_roundings()

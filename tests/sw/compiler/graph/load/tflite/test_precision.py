@@ -1,4 +1,4 @@
-"""A file of other numbers than 8-bit integers is refused with what it is and how to make one."""
+"""Files without 8-bit activations are refused, with their kind and how to convert them."""
 
 from __future__ import annotations
 
