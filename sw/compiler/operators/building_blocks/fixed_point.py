@@ -141,6 +141,11 @@ class FixedPoint:
         constants = [*self.factors, self.addend]
         return 0 if all(map(_is_immediate, constants)) else len(constants)
 
+    def reversed(self) -> FixedPoint:
+        """The same sum with its operands in reverse order."""
+        corrected = len(self.factors) - 1 - self.corrected if self.table else 0
+        return replace(self, factors=self.factors[::-1], corrected=corrected)
+
     def without_parameters(self) -> FixedPoint:
         """The same stages with placeholder constants wherever `parameters` holds them."""
         factors = tuple(map(_any_parameter, self.factors))
@@ -183,21 +188,22 @@ class FixedPoint:
                 return x
             return stage(f"{x.name}_scaled", lambda *i: x(*i) * constant(number, factor, i))
 
-        first, others = len(self.factors), []
-        if self.table:
-            x, tiles = operands[0], range(first + REQUANTIZE_PARAMETERS, self.parameter_count)
-            others.append(
-                stage(
-                    "correction", lambda *i: te.lookup(x(*i), *(parameters(n, *i) for n in tiles))
-                )
-            )
-        total, *products = map(scaled, range(self._products_apart))
+        first = len(self.factors)
+        total, *others = map(scaled, range(self._products_apart))
         for number in range(self._products_apart, first):
             total = stage(
                 "total",
                 lambda *i, t=total, n=number: t(*i) + operands[n](*i) * parameters(n, *i),
             )
-        for other in (*products, *others):
+        if self.table:
+            tiles = range(first + REQUANTIZE_PARAMETERS, self.parameter_count)
+            x = operands[self.corrected]
+            others.append(
+                stage(
+                    "correction", lambda *i: te.lookup(x(*i), *(parameters(n, *i) for n in tiles))
+                )
+            )
+        for other in others:
             total = stage("total", lambda *i, t=total, o=other: t(*i) + o(*i))
         if self.scale is not None:
             numbers = range(first, first + REQUANTIZE_PARAMETERS)

@@ -129,12 +129,15 @@ def test_an_addition_without_constants_is_refused_with_a_sentence() -> None:
         addition_constants(*huge, PRESETS["pynq"], added(*huge))
 
 
+@pytest.mark.parametrize("in_reverse", [False, True])
 @pytest.mark.parametrize("case", range(len(CORRECTED)))
-def test_additions_with_corrections_are_exact_for_all_pairs(case: int, run: Any) -> None:
+def test_additions_with_corrections_are_exact_for_all_pairs(
+    case: int, in_reverse: bool, run: Any
+) -> None:
     a, b, y = CORRECTED[case]
     with pytest.raises(NotExact, match="no factors"):
         addition_constants(a, b, y, PRESETS["pynq"], added(a, b, y))
-    assert_exact_for_all_pairs("pynq-extended", (a, b, y), case, run)
+    assert_exact_for_all_pairs("pynq-extended", (a, b, y), case, run, in_reverse)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -144,12 +147,18 @@ def test_residual_additions_are_exact_for_all_pairs(config: str, case: int, run:
 
 
 def assert_exact_for_all_pairs(
-    config: str, scales: tuple[Quantized, Quantized, Quantized], case: int, run: Any
+    config: str,
+    scales: tuple[Quantized, Quantized, Quantized],
+    case: int,
+    run: Any,
+    in_reverse: bool = False,
 ) -> None:
     machine = PRESETS[config]
     env = Environment(machine)
     a, b, y = scales
     constants = addition_constants(a, b, y, machine, added(a, b, y))
+    if in_reverse:
+        constants = constants.reversed()
     vectors = 65536 // (machine.batch * machine.block_out)
     if config.startswith("tiny"):
         vectors = 1000  # chosen pairs, in many tiles
@@ -159,7 +168,8 @@ def assert_exact_for_all_pairs(
     shape = (vectors, machine.batch, machine.block_out)
     first, second = ((part - 128).astype(np.int8).reshape(shape) for part in divmod(pairs, 256))
     assert (constants.parameter_count == 0) == (case == 2 and "extended" not in config)
-    got = run(function, [first, second, *weights(constants, env)], order=f"random:{case}")
+    operands = [second, first] if in_reverse else [first, second]
+    got = run(function, [*operands, *weights(constants, env)], order=f"random:{case}")
     want = added(a, b, y)[first.astype(int) + 128, second.astype(int) + 128]
     np.testing.assert_array_equal(got, want)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
@@ -87,7 +87,8 @@ def _candidates(
         if anchor is None or not tensors.is_only_read_by(name, nodes):
             continue
         layer, make, workload = anchor
-        constants = _other_first(alone.constants, number)
+        # The product is the last operand of the sum.
+        constants = alone.constants if number else alone.constants.reversed()
         fused = workload.followed_by(Addition(constants))
         if fused is None or layer.result.image != image:
             continue
@@ -95,11 +96,3 @@ def _candidates(
         saved = cycles[0] + cycles[1] - cycles[2]
         found.append(_Candidate(number, layer, make, fused, constants, saved))
     return found
-
-
-def _other_first(constants: FixedPoint, number: int) -> FixedPoint:
-    """Reorder ``constants`` so that the factor of operand ``number`` comes last."""
-    if number:
-        return constants
-    corrected = 1 - constants.corrected if constants.table else 0
-    return replace(constants, factors=constants.factors[::-1], corrected=corrected)
