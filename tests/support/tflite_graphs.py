@@ -1,5 +1,5 @@
 """Random TensorFlow Lite networks of about 5 to 12 operators, and networks that keep state:
-`random_graph`, `stateful_graph`."""
+`random_graph`, `stateful_graph`, `kept_by_host`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from amaranth_vta.networks.tflite_file import TfliteTensor
+from amaranth_vta.networks.tflite_file import TfliteFile, TfliteTensor
 from amaranth_vta.sw.compiler.graph.load.tflite.reference_kernels import open_reference
 
 from .tflite_files import DrawnNetwork, TfliteCase, case
@@ -222,3 +222,24 @@ def stateful_graph(seed: int) -> TfliteCase:
         interpreter.invoke()
         wanted.append([interpreter.get_tensor(interpreter.get_output_details()[0]["index"])])
     return TfliteCase("state", f"state {seed}", model, runs, wanted)
+
+
+def kept_by_host() -> bytes:
+    """A file with a variable whose new value the host computes, while a layer reads the old one."""
+    file = TfliteFile()
+    shape, scale, zero = (1, 6), 1 / 256, -128
+    with file.subgraph("fill") as fill:
+        start = file.constant(np.zeros(shape, np.int8), scale, zero)
+        place = file.tensor((), dtype="resource")
+        file.operator("VAR_HANDLE", [], [place], container="", shared_name="window")
+        file.operator("ASSIGN_VARIABLE", [place, start], [])
+    file.operator("CALL_ONCE", [], [], init_subgraph_index=fill)
+    x, place = file.input(shape, scale, zero), file.tensor((), dtype="resource")
+    file.operator("VAR_HANDLE", [], [place], container="", shared_name="window")
+    old, total, shares = (file.tensor(shape, scale, zero) for _ in range(3))
+    file.operator("READ_VARIABLE", [place], [old])
+    file.operator("ADD", [old, x], [total])
+    file.operator("SOFTMAX", [total], [shares], beta=1.0)
+    file.operator("ASSIGN_VARIABLE", [place, shares], [])
+    file.output(total)
+    return file.bytes()

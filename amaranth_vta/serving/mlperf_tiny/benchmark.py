@@ -37,7 +37,7 @@ class Benchmark:
         """
         (name, info), *_ = self._session.inputs.items()
         inputs = {name: self.network.quantized(sent).reshape([size or 1 for size in info.shape])}
-        repeats = self._mhz is None or bool(self._session.program.states)
+        repeats = self._mhz is None or self._session.program.has_variables
         before, runs = self._session.cycles or 0, 0
         self._stopped = False
         while runs < (count if repeats else min(count, 1)) and not self._stopped:

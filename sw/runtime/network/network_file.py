@@ -16,6 +16,7 @@ from amaranth_vta.sw.runtime.work import Work
 
 from .factors import FactorBias, FactorWeights
 from .network_program import (
+    KeptTensor,
     Launch,
     NetworkProgram,
     OnHost,
@@ -83,6 +84,7 @@ def _parts(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Array]]:
             for launch in network.launches
         ],
         "states": [{"source": item.source, "result": item.result} for item in network.states],
+        "kept": [{"operand": asdict(item.operand), "buffer": item.buffer} for item in network.kept],
     }
     return header, arrays
 
@@ -112,6 +114,9 @@ def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkP
         states=tuple(
             State(item["source"], item["result"], arrays[_STATE.format(index)])
             for index, item in enumerate(header.get("states", ()))
+        ),
+        kept=tuple(
+            KeptTensor(_operand(item["operand"]), item["buffer"]) for item in header.get("kept", ())
         ),
     )
     validate(network)

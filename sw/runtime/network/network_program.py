@@ -93,13 +93,24 @@ class State:
 
 
 @dataclass(frozen=True)
+class KeptTensor:
+    """A variable that stays in device memory between runs: ``operand``, tiles in ``buffer``. The
+    contents of the buffer in the program are its initial value.
+    """
+
+    operand: TiledTensor
+    buffer: str
+
+
+@dataclass(frozen=True)
 class NetworkProgram:
     """``steps`` in order; ``program`` contains the streams and buffers that they use.
 
     ``launches`` join the streams of consecutive layers. ``constants`` contains outputs that do not
     depend on an input, and constants that are written to the machine as activations. With
     ``open_batch`` the first dimension of inputs is an arbitrary number of images; each run takes
-    as many as the machine's BATCH. ``states`` are neither inputs nor outputs.
+    as many as the machine's BATCH. Variables are neither inputs nor outputs: the host holds
+    ``states`` between runs, the machine ``kept``.
     """
 
     program: Program
@@ -110,10 +121,16 @@ class NetworkProgram:
     open_batch: bool
     launches: tuple[Launch, ...] = ()
     states: tuple[State, ...] = ()
+    kept: tuple[KeptTensor, ...] = ()
 
     @property
     def config(self) -> Config:
         return self.program.config
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether the results of a run depend on earlier runs."""
+        return bool(self.states or self.kept)
 
     @property
     def layer_count(self) -> int:

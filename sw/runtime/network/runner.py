@@ -105,6 +105,9 @@ class Runner:
     def reset(self) -> None:
         """Set the network's variables to their initial values."""
         self._states = {item.source: item.initial for item in self._network.states}
+        for variable in self._network.kept:
+            initial = self._network.program.contents[variable.buffer]
+            self._placed.buffer(variable.buffer).write(initial)
 
     @property
     def launched(self) -> list[Launched]:

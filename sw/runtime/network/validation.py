@@ -58,6 +58,13 @@ def validate(network: NetworkProgram) -> None:
     for item in network.states:
         require(_text(item.result) in known, f"nothing makes {item.result}, which it keeps")
         _check_kept(item.result, known[item.result], item.initial)
+    for variable in network.kept:
+        operand, buffer = variable.operand, variable.buffer
+        _check_operand(operand, buffer, sizes)
+        require(operand.packing is None, f"{operand.tensor} is packed")
+        initial = network.program.contents.get(buffer)
+        has_value = initial is not None and initial.size >= operand.nbytes
+        require(has_value, f"{_text(operand.tensor)} has no initial value")
     steps = {
         step.streams: index
         for index, step in enumerate(network.steps)

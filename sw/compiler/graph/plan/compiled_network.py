@@ -20,6 +20,7 @@ from amaranth_vta.sw.runtime.launches.scratchpad_offsets import OffsetRuntime, S
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.network_program import (
+    KeptTensor,
     Launch,
     NetworkProgram,
     RunHost,
@@ -28,10 +29,16 @@ from amaranth_vta.sw.runtime.network.network_program import (
     ToHost,
     ToMachine,
 )
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.program import Program, Recorder
 from amaranth_vta.sw.runtime.work import work
 
-from .in_place import concatenate_in_place, outermost_buffer
+from .in_place import (
+    BufferSlice,
+    concatenate_in_place,
+    outermost_buffer,
+    overwrite_variables,
+)
 from .memory_plan import share_buffers
 from .placement import Placement, place
 from .steps import PlannedStep, planned_steps
@@ -75,9 +82,12 @@ def compile_network(
     """
     placement = place(network, config, passes)
     planned = planned_steps(network, placement)
-    steps, launches, program = _record(planned, config, network.constants)
+    variables = _variables(network, placement)
+    steps, launches, program = _record(planned, config, network.constants, variables)
     outputs = {name: network.types[name] for name in network.public_outputs}
-    results = [item.result for item in network.states]
+    on_machine = {item.operand.tensor for item in variables}
+    states = tuple(item for item in network.states if item.source not in on_machine)
+    results = [item.result for item in states]
     written = (step.operand.tensor for step in steps if isinstance(step, ToMachine))
     needed = dict.fromkeys([*outputs, *results, *written])
     for name, info in outputs.items():
@@ -91,16 +101,41 @@ def compile_network(
         constants={name: network.constants[name] for name in needed if name in network.constants},
         open_batch=open_batch,
         launches=launches,
-        states=network.states,
+        states=states,
+        kept=tuple(KeptTensor(item.operand, item.operand.buffer) for item in variables),
     )
     return CompiledNetwork(result, lambda: network, lambda _: placement)
 
 
+@dataclass(frozen=True)
+class _Variable:
+    """A variable that the machine keeps: its ``initial`` bytes, and the layer that copies its new
+    value."""
+
+    copy: Layer
+    initial: Bytes
+
+    @property
+    def operand(self) -> TiledTensor:
+        return self.copy.result
+
+
+def _variables(network: Network, placement: Placement) -> list[_Variable]:
+    initial = {item.source: item.initial for item in network.states}
+    return [
+        _Variable(copy, copy.result.pack(initial[copy.result.tensor])) for copy in placement.keeping
+    ]
+
+
 def _record(
-    steps: Sequence[PlannedStep], config: Config, known: Mapping[str, Array]
+    steps: Sequence[PlannedStep],
+    config: Config,
+    known: Mapping[str, Array],
+    variables: Sequence[_Variable],
 ) -> tuple[tuple[Step, ...], tuple[Launch, ...], Program]:
     """Record the layers' streams. Buffers with disjoint lifetimes share memory. The network's
-    ``known`` constants are packed once, into constant buffers."""
+    ``known`` constants are packed once, into constant buffers; so are the initial values of
+    ``variables``."""
     recorder = Recorder(config)
     steps, within = concatenate_in_place(steps)
     packed: dict[str, Buffer] = {}
@@ -110,20 +145,27 @@ def _record(
                 packed[name] = recorder.allocate(operand.nbytes, name)
                 packed[name].write(operand.pack(known[operand.tensor]))
     steps = [item for item in steps if not (isinstance(item, ToMachine) and item.buffer in packed)]
-    uses: dict[str, list[int]] = {}
-    sizes: dict[str, int] = {}
-    for index, step in enumerate(steps):
-        for name, size in _buffers_of(step):
-            if name in packed:
-                continue
-            sizes[name] = size
-            uses.setdefault(outermost_buffer(name, within)[0], []).append(index)
-    shared = share_buffers({name: (when[0], when[-1], sizes[name]) for name, when in uses.items()})
+    for variable in variables:
+        name = variable.operand.buffer
+        packed[name] = recorder.allocate(variable.initial.size, name)
+        packed[name].write(variable.initial)
+    copies = {item.operand.buffer: item.copy for item in variables}
+    steps, replaced = overwrite_variables(steps, copies, _uses(steps, within), within)
+    uses = _uses(steps, within)
+    sizes = dict(size for step in steps for size in _buffers_of(step))
+    shared = share_buffers(
+        {
+            name: (when[0], when[-1], sizes[name])
+            for name, when in uses.items()
+            if name not in packed and name not in replaced
+        }
+    )
     activations = [
         recorder.allocate(size, f"activations {number}") for number, size in enumerate(shared.sizes)
     ]
 
     def buffer(name: str) -> Buffer:
+        name = replaced.get(name, name)
         if name in packed:
             return packed[name]
         outer, offset = outermost_buffer(name, within)
@@ -167,6 +209,15 @@ def _record(
     used = {item.name for item in program.buffers}
     kept = (step for step in result if not isinstance(step, ToMachine) or step.buffer in used)
     return tuple(kept), launches, program
+
+
+def _uses(steps: Sequence[PlannedStep], within: Mapping[str, BufferSlice]) -> dict[str, list[int]]:
+    """The indices of the steps that use each outermost buffer."""
+    uses: dict[str, list[int]] = {}
+    for index, step in enumerate(steps):
+        for name, _ in _buffers_of(step):
+            uses.setdefault(outermost_buffer(name, within)[0], []).append(index)
+    return uses
 
 
 def _launches(steps: Sequence[Step], recorder: Recorder) -> Iterator[Launch]:

@@ -1,4 +1,5 @@
-"""In-place concatenation: producers write their results directly into the joined tensor."""
+"""Results written in place: into the tensor that they are concatenated to, or over the old value of
+a variable."""
 
 from __future__ import annotations
 
@@ -51,6 +52,30 @@ def concatenate_in_place(
             assert isinstance(maker, Layer)
             left[last] = replace(maker, operator=f"{maker.operator}+{step.operator}")
     return list(left.values()), places
+
+
+def overwrite_variables(
+    steps: Sequence[PlannedStep],
+    variables: Mapping[str, Layer],
+    uses: Mapping[str, Sequence[int]],
+    places: Mapping[str, BufferSlice],
+) -> tuple[list[PlannedStep], dict[str, str]]:
+    """Remove the copies of new values of ``variables``, by buffer, whose producers can write in
+    place, since all readers of the old value precede them. Returns the remaining steps, and the
+    variables' buffers by the buffers of these new values.
+
+    ``uses`` are the indices of the steps that use each outermost buffer, ``places`` as from
+    `concatenate_in_place`.
+    """
+    replaced: dict[str, str] = {}
+    for variable, copy in variables.items():
+        (made,) = copy.sources
+        old = [at for at in uses[variable] if steps[at] is not copy]
+        is_free = made.buffer not in places and made.buffer not in replaced
+        if is_free and max(old, default=-1) < uses[made.buffer][0]:
+            replaced[made.buffer] = variable
+    removed = [variables[variable] for variable in replaced.values()]
+    return [step for step in steps if step not in removed], replaced
 
 
 def outermost_buffer(name: str, places: Mapping[str, BufferSlice]) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -40,7 +40,12 @@ from amaranth_vta.sw.compiler.graph.layers.multiplication import multiplication
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rearrangement import rearrangement
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
-from amaranth_vta.sw.compiler.graph.layers.support.layer import HostNode, Layer, Unsupported
+from amaranth_vta.sw.compiler.graph.layers.support.layer import (
+    HostNode,
+    Layer,
+    Unsupported,
+    identifier,
+)
 from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import LayerFunctions
 from amaranth_vta.sw.compiler.graph.layers.support.scales import (
     dequantized,
@@ -52,6 +57,7 @@ from amaranth_vta.sw.compiler.graph.layers.unary_functions import integer_functi
 from amaranth_vta.sw.compiler.graph.load.constant_control_flow import why_not_constant
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from amaranth_vta.sw.runtime.network.tile_layout import Image
@@ -143,12 +149,14 @@ class Placement:
     """Layers and host nodes in the order of the network.
 
     ``views`` maps each tensor that only renames another tensor on the machine to that tensor.
-    ``images`` are the shapes (N, C, H, W) in which the machine holds tensors.
+    ``images`` are the shapes (N, C, H, W) in which the machine holds tensors. ``keeping`` are the
+    layers that copy new values of variables to where the next run reads them.
     """
 
     items: list[Layer | HostNode]
     views: dict[str, str]
     images: dict[str, Image]
+    keeping: list[Layer]
 
 
 def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> Placement:
@@ -192,7 +200,25 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
                     items[name] = replace(item, reason=str(reason))
             items[node.name] = HostNode(node, str(reason))
             tensors.note_range(node)
-    return Placement(_without_unread(list(items.values()), tensors), tensors.views, tensors.images)
+    needed = _without_unread(list(items.values()), tensors)
+    keeping = [*_keeping(needed, tensors, functions)]
+    return Placement(needed, tensors.views, tensors.images, keeping)
+
+
+def _keeping(
+    items: list[Layer | HostNode], tensors: Tensors, functions: LayerFunctions
+) -> Iterator[Layer]:
+    """For each variable whose new value a layer produces, the layer that copies it."""
+    results = {item.result.tensor: item.result for item in items if isinstance(item, Layer)}
+    for state in tensors.network.states:
+        made = results.get(tensors.root(state.result))
+        if made is None or made.layout != tensors.output_layout:
+            continue
+        whole = Permute((prod(made.layout.shape(made.image)[:4]),), (0,))
+        copy = functions.promised(permute, whole, identifier(state.source))
+        kept = replace(made, tensor=state.source)
+        name = f"{state.source}, next value"
+        yield Layer(name, "Identity", (), (made,), kept, copy, {}, 0)
 
 
 def _require_elements(node: Node, network: Network) -> None:

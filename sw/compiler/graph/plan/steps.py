@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
 from amaranth_vta.sw.compiler.graph.layers.support.layer import HostNode, Layer
@@ -27,9 +27,11 @@ class _Planner:
     def __init__(self, network: Network, placement: Placement) -> None:
         self.network = network
         self.placement = placement
-        self.on_host = set(network.inputs) | set(network.constants)
+        # Copies of the new values of variables that the machine keeps, by variable.
+        self.keeping = {copy.result.tensor: copy for copy in placement.keeping}
+        self.on_host = (set(network.inputs) - self.keeping.keys()) | set(network.constants)
         # By tensor, the tiled layouts in which the machine holds it.
-        self.held: dict[str, list[TiledTensor]] = {}
+        self.held = {name: [copy.result] for name, copy in self.keeping.items()}
         self.done: list[PlannedStep] = []
         # A layer may read the integers of a DequantizeLinear whose float result its first node
         # reads.
@@ -38,7 +40,9 @@ class _Planner:
         self.needed |= set(network.outputs)
 
     def steps(self) -> list[PlannedStep]:
-        for segment in _segments(self.network, self.placement):
+        segments = [*_segments(self.network, self.placement)]
+        last = _last_uses(segments, self.keeping.values(), self.placement)
+        for number, segment in enumerate(segments):
             hosts = [item for item in segment if isinstance(item, HostNode)]
             if hosts:
                 self._run_host(hosts)
@@ -50,8 +54,11 @@ class _Planner:
                 self._bring_to_machine(layer)
                 self.done.append(layer)
                 self.held[layer.result.tensor] = [layer.result]
+            self.done += [copy for name, copy in self.keeping.items() if last[name] == number]
+        own = {state.result for state in self.network.states if state.source in self.keeping}
         for name in self.network.outputs:
-            self._bring_to_host(name)
+            if name not in own:
+                self._bring_to_host(name)
         return self.done
 
     def _run_host(self, hosts: Sequence[HostNode]) -> None:
@@ -133,6 +140,22 @@ def _segments(network: Network, placement: Placement) -> Iterator[list[Item]]:
             lacks = ", ".join(sorted(_reads(waiting, placement) & readers.keys()))
             raise AssertionError(f"nothing in the placement makes {lacks} for {_named(waiting)}")
         side = Layer if side is HostNode else HostNode
+
+
+def _last_uses(
+    segments: Sequence[Sequence[Item]], keeping: Iterable[Layer], placement: Placement
+) -> dict[str, int]:
+    """For each variable that the machine keeps, the segment after which its new value can replace
+    the old one."""
+    last: dict[str, int] = {}
+    for number, segment in enumerate(segments):
+        for item in segment:
+            last |= dict.fromkeys((*_reads(item, placement), *_makes(item)), number)
+    found = {}
+    for copy in keeping:
+        (made,) = copy.sources
+        found[copy.result.tensor] = max(last[made.tensor], last.get(copy.result.tensor, 0))
+    return found
 
 
 def _reads(item: Item, placement: Placement) -> set[str]:

@@ -15,6 +15,7 @@ import pytest
 from amaranth_vta.session import Session
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights
 from amaranth_vta.sw.runtime.network.network_program import (
+    KeptTensor,
     NetworkProgram,
     RunHost,
     RunLayer,
@@ -24,7 +25,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.network.packing import Packing, Window
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.validation import validate
-from tests.support.tflite_graphs import stateful_graph
+from tests.support.tflite_graphs import kept_by_host, stateful_graph
 
 DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "digits.onnx"
 INT8 = np.dtype(np.int8)
@@ -223,8 +224,12 @@ def test_a_tensor_is_made_before_it_is_used(digits: NetworkProgram) -> None:
 
 
 @pytest.fixture(scope="module")
-def stateful() -> NetworkProgram:
-    with Session(stateful_graph(1).model, "tiny-extended") as session:
+def kept_on_host() -> NetworkProgram:
+    return program_of(kept_by_host())
+
+
+def program_of(model: bytes) -> NetworkProgram:
+    with Session(model, "tiny-extended") as session:
         program = session.program
     validate(program)
     return program
@@ -237,14 +242,55 @@ def stateful() -> NetworkProgram:
         ({"source": 3}, "3 is not a name"),
         ({"source": "other"}, "nothing makes state/window"),
         ({"result": "other"}, "nothing makes other, which it keeps"),
-        ({"result": "main/0"}, "is not of the shape and type of its initial value"),
-        ({"initial": np.zeros((1, 2, 3), np.int8)}, "state/window is not an image"),
+        (
+            {"result": "main/0", "initial": np.zeros(6, np.int8)},
+            "is not of the shape and type of its initial value",
+        ),
+        ({"initial": np.zeros((1, 7), np.int8)}, "state/window is not an image"),
         ({"initial": np.array(["a"])}, "state/window is of <U1"),
     ],
 )
-def test_a_variable_is_kept_from_run_to_run(
-    stateful: NetworkProgram, change: dict[str, Any], problem: str
+def test_the_host_keeps_a_variable_from_run_to_run(
+    kept_on_host: NetworkProgram, change: dict[str, Any], problem: str
 ) -> None:
-    (state,) = stateful.states
+    (state,) = kept_on_host.states
+    assert kept_on_host.kept == ()
     with pytest.raises(ValueError, match=problem):
-        validate(replace(stateful, states=(replace(state, **change),)))
+        validate(replace(kept_on_host, states=(replace(state, **change),)))
+
+
+@pytest.fixture(scope="module")
+def kept_on_machine() -> NetworkProgram:
+    return program_of(stateful_graph(1).model)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"buffer": "other"}, "there is no buffer other"),
+        ({"tensor": 3}, "3 is not a name"),
+        ({"image": (1, 200, 6, 1)}, "state/window does not fit"),
+        ({"packing": FactorWeights(0, 1, 4)}, "is not a stack of matrices|is packed"),
+    ],
+)
+def test_the_machine_keeps_a_variable_from_run_to_run(
+    kept_on_machine: NetworkProgram, change: dict[str, Any], problem: str
+) -> None:
+    (kept,) = kept_on_machine.kept
+    assert kept_on_machine.states == ()
+    buffer = change.pop("buffer", kept.buffer)
+    changed = KeptTensor(replace(kept.operand, **change), buffer)
+    with pytest.raises(ValueError, match=problem):
+        validate(replace(kept_on_machine, kept=(changed,)))
+
+
+def test_a_kept_variable_has_an_initial_value(kept_on_machine: NetworkProgram) -> None:
+    (kept,) = kept_on_machine.kept
+    contents = dict(kept_on_machine.program.contents)
+    for value in (contents[kept.buffer][:-1], None):
+        changed = {name: data for name, data in contents.items() if name != kept.buffer}
+        if value is not None:
+            changed[kept.buffer] = value
+        program = replace(kept_on_machine.program, contents=changed)
+        with pytest.raises(ValueError, match="state/window has no initial value"):
+            validate(replace(kept_on_machine, program=program))

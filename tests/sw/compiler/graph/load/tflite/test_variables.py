@@ -12,6 +12,7 @@ from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.network.network_program import RunLayer, ToHost, ToMachine
 from tests.support.tflite_graphs import stateful_graph
 
 CONFIG = "tiny-extended"
@@ -80,6 +81,72 @@ def test_reset_sets_the_initial_value() -> None:
         assert results(session, 2) == [20, 23]
         session.reset()
         assert results(session, 2) == [20, 23]
+
+
+def moved_tensors(session: Session) -> set[str]:
+    """The tensors that pass between host and machine."""
+    return {
+        step.operand.tensor
+        for step in session.program.steps
+        if isinstance(step, ToMachine | ToHost)
+    }
+
+
+def layers(session: Session) -> list[str]:
+    return [step.name for step in session.program.steps if isinstance(step, RunLayer)]
+
+
+def test_a_variable_that_layers_write_and_read_stays_in_device_memory() -> None:
+    with Session(stateful_graph(0).model, CONFIG) as session:
+        (variable,) = session.program.kept
+        assert session.program.states == ()
+        assert variable.operand.tensor == "state/window"
+        assert "state/window" not in moved_tensors(session)
+        # Its reader comes first, so the new value overwrites the old one.
+        assert "state/window, next value" not in layers(session)
+
+
+def test_a_variable_that_its_writer_reads_is_copied_on_the_machine() -> None:
+    with Session(Counter("rw").data, CONFIG) as session:
+        assert [item.operand.tensor for item in session.program.kept] == ["state/count"]
+        assert layers(session)[-1] == "state/count, next value"
+        assert results(session, 3) == [10, 13, 16]
+
+
+def test_a_variable_that_is_read_after_its_new_value_exists_keeps_the_old_value_until_then() -> (
+    None
+):
+    """y depends on the new value of one variable and the old value of the other."""
+    file = TfliteFile()
+    x = file.input(SHAPE, 0.5, name="x")
+    handles = []
+    for name in ("first", "second"):
+        with file.subgraph(f"fill {name}") as fill:
+            start = file.constant(np.zeros(SHAPE, np.int8), 0.5)
+            place = file.tensor((), dtype="resource")
+            file.operator("VAR_HANDLE", [], [place], container="", shared_name=name)
+            file.operator("ASSIGN_VARIABLE", [place, start], [])
+        file.operator("CALL_ONCE", [], [], init_subgraph_index=fill)
+        handles.append(file.tensor((), dtype="resource"))
+        file.operator("VAR_HANDLE", [], [handles[-1]], container="", shared_name=name)
+    old = [file.tensor(SHAPE, 0.5) for _ in handles]
+    for handle, value in zip(handles, old, strict=True):
+        file.operator("READ_VARIABLE", [handle], [value])
+    fresh = file.tensor(
+        SHAPE, 0.5
+    )  # first' = first + x, second' = first' + x, y = second' + second
+    file.operator("ADD", [old[0], x], [fresh])
+    later = file.tensor(SHAPE, 0.5)
+    file.operator("ADD", [fresh, x], [later])
+    y = file.tensor(SHAPE, 0.5, name="y")
+    file.operator("ADD", [later, old[1]], [y])
+    for handle, value in zip(handles, (fresh, later), strict=True):
+        file.operator("ASSIGN_VARIABLE", [handle, value], [])
+    file.output(y)
+    with Session(file.bytes(), CONFIG) as session:
+        assert len(session.program.kept) == 2
+        # first: 3 6 9, second: 6 9 12.
+        assert results(session, 3) == [6, 15, 21]
 
 
 def test_a_variable_without_a_first_value_is_refused() -> None:
