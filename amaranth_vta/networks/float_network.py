@@ -59,6 +59,15 @@ class FloatNetwork:
         """An int64 input of shape (1, length)."""
         return self._input(name, TensorProto.INT64, (1, length), is_open=False)
 
+    def past(self, name: str, *shape: int) -> Value:
+        """The float input ``name`` (1, *shape)."""
+        return self._input(name, TensorProto.FLOAT, (1, *shape), is_open=False)
+
+    def named(self, name: str, x: Value) -> Value:
+        """``x``, to be an output, under a given ``name``."""
+        self._nodes.append(helper.make_node("Identity", [x.name], [name], name=name))
+        return Value(name, x.shape, x.rms)
+
     def channels(self, count: int) -> int:
         """``count`` times the width of the network, rounded to a multiple of eight, as is usual."""
         return count if self._width == 1 else max(8, round(count * self._width / 8) * 8)
@@ -169,10 +178,14 @@ class FloatNetwork:
 
     def linear(self, x: Value, outputs: int, act: str = "") -> Value:
         """A fully connected layer on sequences, exported as MatMul, then Add."""
+        y = self.node("Add", self.matmul(x, outputs), self._bias(outputs))
+        return self.activation(y, act)
+
+    def matmul(self, x: Value, outputs: int) -> Value:
+        """A product by a matrix, without bias."""
         weights = self.weights(outputs, x.shape[-1], rms=x.rms)
         self._constants[weights] = self._constants[weights].T.copy()
-        y = self.node("MatMul", x, weights, rms=1.0)
-        return self.activation(self.node("Add", y, self._bias(outputs)), act)
+        return self.node("MatMul", x, weights, rms=1.0)
 
     def activation(self, x: Value, act: str) -> Value:
         """An activation; composed of several ONNX operators if there is no single one."""
@@ -211,11 +224,15 @@ class FloatNetwork:
     def norm(self, x: Value) -> Value:
         """LayerNormalization over the last dimension."""
         size = x.shape[-1]
-        scale = self.constant("scale", self._rng.lognormal(0, 0.2, size))
+        scale = self.scales(size)
         bias = self.constant("bias", self._rng.normal(0, 0.1, size))
         return self.node("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5, rms=1.0)
 
     # Numbers.
+
+    def scales(self, count: int) -> str:
+        """A constant of scales per channel, around 1."""
+        return self.constant("scale", self._rng.lognormal(0, 0.2, count))
 
     def weights(self, outputs: int, *shape: int, rms: float) -> str:
         """A constant (outputs, *shape), scaled so that inputs with ``rms`` lead to results with an

@@ -48,6 +48,8 @@ def _options(form: Form) -> Options:
         unsigned_activations=form.activations == "uint8",
         unsigned_weights=form.weights == "uint8",
         symmetric_weights=form.symmetric,
+        symmetric_activations=not form.zero_points,
+        only=form.only,
     )
 
 

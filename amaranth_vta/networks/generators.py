@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Form:
     """How ONNX Runtime quantizes a network: types of activations and weights, format (QOperator
     with ``operators``, else QDQ), scales per channel or per tensor, weights with zero points unless
-    ``symmetric``, scales restricted to powers of two.
+    ``symmetric``, scales restricted to powers of two, activations without ``zero_points``. If
+    operators are named in ``only``, others stay in float.
     """
 
     activations: str = "uint8"
@@ -18,6 +19,8 @@ class Form:
     per_channel: bool = True
     symmetric: bool = True
     power_of_two: bool = False
+    zero_points: bool = True
+    only: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, str, str]:
@@ -40,6 +43,8 @@ class Form:
                 "per channel" if self.per_channel else "per tensor",
                 *(() if self.symmetric else ("weights with zero points",)),
                 *(("powers of two",) if self.power_of_two else ()),
+                *(() if self.zero_points else ("activations without zero points",)),
+                *((f"only {', '.join(self.only)}",) if self.only else ()),
             )
         )
 
@@ -47,7 +52,8 @@ class Form:
 @dataclass(frozen=True)
 class Generator:
     """One network, built by the function of the same name in ``module`` of this package. ``size``
-    is the size of its input: pixels per side, or the length of a sequence.
+    is the size of its input: pixels per side, the length of a sequence or, for a network that
+    ``decodes`` tokens with caches, the most tokens.
     """
 
     module: str
@@ -55,8 +61,10 @@ class Generator:
     size: int
     form: Form
     opset: int = 17
+    decodes: bool = False
 
 
+_PRODUCTS = Form("int8", zero_points=False, only=("MatMul",))
 _SHIFTS = Form("int8", per_channel=False, power_of_two=True)
 NETWORKS: dict[str, Generator] = {
     "resnet18": Generator("residual", "ResNet-18", 224, Form()),
@@ -79,6 +87,8 @@ NETWORKS: dict[str, Generator] = {
     "keywords": Generator(
         "small", "keywords by Conv1d", 100, Form("uint8", "uint8", symmetric=False)
     ),
+    "llama-tiny": Generator("decoders", "Llama of 2 layers", 64, _PRODUCTS, decodes=True),
+    "llama-15m": Generator("decoders", "Llama of 15 M parameters", 64, _PRODUCTS, decodes=True),
     "mlp": Generator("small", "multilayer perceptron", 64, _SHIFTS),
     "digits": Generator("small", "digits, not trained", 8, _SHIFTS),
 }

@@ -48,8 +48,9 @@ class Options:
     zero points. The range of an activation covers ``percentile`` percent of its values, None for
     all. With ``operators`` the format is QOperator, else QDQ. Activations and weights are int8
     unless ``unsigned_activations`` or ``unsigned_weights`` is set; weights have zero points unless
-    ``symmetric_weights``. Operators named in ``in_float``, by their own name or by a result, are
-    not quantized.
+    ``symmetric_weights``, activations unless ``symmetric_activations``. Operators named in
+    ``in_float``, by their own name or by a result, are not quantized; with ``only``, neither are
+    those of other types.
     """
 
     per_channel: bool = True
@@ -59,7 +60,9 @@ class Options:
     unsigned_activations: bool = False
     unsigned_weights: bool = False
     symmetric_weights: bool = True
+    symmetric_activations: bool = False
     in_float: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,7 @@ def _quantized(
     """
     extra = {
         "WeightSymmetric": options.symmetric_weights,
-        "ActivationSymmetric": options.power_of_two,
+        "ActivationSymmetric": options.power_of_two or options.symmetric_activations,
         **({"TensorQuantOverrides": overrides} if overrides else {}),
     }
     types = {True: QuantType.QUInt8, False: QuantType.QInt8}
@@ -225,7 +228,9 @@ def _quantized(
             activation_type=types[options.unsigned_activations],
             weight_type=types[options.unsigned_weights],
             per_channel=options.per_channel and not options.power_of_two,
-            op_types_to_quantize=[*QDQRegistry, *QLinearOpsRegistry, *_OVER_PIXELS],
+            op_types_to_quantize=[
+                *(options.only or (*QDQRegistry, *QLinearOpsRegistry, *_OVER_PIXELS))
+            ],
             nodes_to_exclude=sorted(in_float),
             extra_options=extra,
             calibration_cache_path=known,

@@ -81,6 +81,7 @@ def compare(
         tflite_source,
         written_anew,
     )
+    from amaranth_vta.sw.compiler.graph.network import initial_values
     from amaranth_vta.sw.runtime.network.onnx_runtime import (
         default_session,
         exact_session,
@@ -102,11 +103,13 @@ def compare(
         )
         return _report(outputs, expected, network, of_tflite=True)
     reference = exact_session(network.to_onnx().SerializeToString())
-    expected = in_batches(lambda feeds: run_session(reference, names, feeds))
+    start = {item.source: item.initial for item in network.states}
+    expected = in_batches(lambda feeds: run_session(reference, names, feeds | start))
     untouched: Mapping[str, Array] | None = None
     with suppress(ModelError):  # its optimizations make some models invalid
         default = default_session(model.SerializeToString())
-        untouched = in_batches(lambda feeds: run_session(default, names, feeds))
+        begin = initial_values(model)
+        untouched = in_batches(lambda feeds: run_session(default, names, feeds | begin))
     file: FileComparison | None = None
     with suppress(ModelError):  # of an operator set that ONNX Runtime does not know
         file = compare_with_file(outputs, network, model, images, in_batches, untouched)

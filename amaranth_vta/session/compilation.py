@@ -24,6 +24,7 @@ from amaranth_vta.sw.compiler.graph.load.input_shapes import (
 )
 from amaranth_vta.sw.compiler.graph.load.onnx_model import Source, read_model
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network as load_model
+from amaranth_vta.sw.compiler.graph.load.states import decoder, with_states
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork, compile_network
 from amaranth_vta.sw.compiler.graph.plan.placement import Placement, has_own_operators, place
@@ -43,6 +44,8 @@ def compile(
     tuned: Records | str | Path | None = None,
     allow_rounding: bool = False,
     dimensions: Mapping[str, int] | None = None,
+    context: int | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> CompiledNetwork:
     """Compiles ``model`` for the machine of ``config``, both as in `Session`.
 
@@ -50,12 +53,19 @@ def compile(
     `vta.build`. ``tuned`` are records of better schedules, or a file of them that ``vta tune``
     wrote. With ``allow_rounding`` the machine requantizes products even where rounding their biases
     to the scale of the sums can shift results by more than half a step. ``dimensions`` has sizes of
-    open dimensions, by name. A model that was compiled before is loaded from the cache folder,
+    open dimensions, by name.
+
+    With ``context``, the model is a decoder: runs take one token, its caches have room for that
+    many tokens in total, and they are variables. ``states`` are variables, zeros at first: the
+    names of outputs with their next values, by input; by default the caches of a decoder, found by
+    their names.
+
+    A model that was compiled before is loaded from the cache folder,
     unless passes or operators have been added. Raises `ModelError`, `ConfigError`, `RecordsError`,
     and `LoweringError` for an unknown position.
     """
-    model = with_dimensions(read_model(model), dimensions or {})
     config = Config.load(config) if isinstance(config, str) else config
+    model = prepared(model, config, dimensions, context, states)
     if images is not None and not open_batch(model):
         raise ModelError(
             f"the model fixes the number of images per run{_first_shape(model)}: leave "
@@ -85,6 +95,20 @@ def compile(
             return place(network, config)
 
     return CompiledNetwork(found, find_network, find_placement)
+
+
+def prepared(
+    model: Source,
+    config: Config,
+    dimensions: Mapping[str, int] | None = None,
+    context: int | None = None,
+    states: Mapping[str, str] | None = None,
+) -> onnx.ModelProto:
+    """The ``model`` with sizes of open dimensions and variables, as in `compile`."""
+    read = with_dimensions(read_model(model), dimensions or {})
+    if context is not None:
+        return decoder(read, context, max(config.block_in, config.block_out), states)
+    return with_states(read, states) if states else read
 
 
 def open_network(model: Source, images: int, allow_rounding: bool = False) -> tuple[Network, bool]:

@@ -149,6 +149,7 @@ class _Layers:
 
     def __init__(self, network: Network, model: onnx.ModelProto, outputs: list[str]) -> None:
         from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
+        from amaranth_vta.sw.compiler.graph.network import initial_values
         from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, with_outputs
 
         of_file = {name for node in model.graph.node for name in node.output if name}
@@ -161,6 +162,9 @@ class _Layers:
         self._wanted = list(dict.fromkeys([*outputs, *self._common, *sources]))
         self._file = exact_session(with_outputs(model, self._wanted))
         self._canonical: onnxruntime.InferenceSession | None = None
+        # Initial values of variables, which have other names where they hold integers.
+        self._start_of_file = initial_values(model)
+        self._start = {item.source: item.initial for item in network.states}
         # Rounding bounds of shared tensors that are computed from shared tensors with at most one
         # rounding.
         self._bounds: dict[str, float] = {}
@@ -170,7 +174,7 @@ class _Layers:
         """The outputs of the file; updates ``found``."""
         from amaranth_vta.sw.runtime.network.onnx_runtime import run_session
 
-        found = feeds | run_session(self._file, self._wanted, feeds)
+        found = feeds | run_session(self._file, self._wanted, feeds | self._start_of_file)
         if self._canonical is None:
             # Shape inference may have left shapes unknown, so types are compared with actual
             # results.
@@ -178,7 +182,7 @@ class _Layers:
             self._bounds = self._bounds_of_layers()
         if self._common:
             self._canonical = self._canonical or self._session()
-            given = feeds | {name + _GIVEN: found[name] for name in self._common}
+            given = feeds | self._start | {name + _GIVEN: found[name] for name in self._common}
             needed = {item.name: given[item.name] for item in self._canonical.get_inputs()}
             for name, value in run_session(self._canonical, self._common, needed).items():
                 if name in self._bounds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from threading import RLock
@@ -33,6 +33,7 @@ from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 from .accuracy import LabelAccuracy, label_accuracy
 from .batches import Batches, TensorInfo
 from .comparison import CheckReport, compare
+from .generation import Sampling, TokenDecoder, generate
 from .layers import launch_reports, layer_reports
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ class Session:
     ``onnx.ModelProto``; ``config`` a `Config`, the name of a preset or the path of a file.
     ``images`` sets the batch size of a run for a model with an open one, so that weights are loaded
     once for all of these images; BATCH by default. ``passes``, ``tuned``, ``allow_rounding`` and
-    ``dimensions`` are as in `compile`. ``launch`` is ``network``, which joins consecutive layers in
-    one launch, or ``layer``, which launches each layer separately and so measures the counters of
-    each.
+    ``dimensions``, ``context`` and ``states`` are as in `compile`. ``launch`` is ``network``, which
+    joins consecutive layers in one launch, or ``layer``, which launches each layer separately and
+    so measures the counters of each.
 
     ``device`` is the name of a device, an open device, or a `RunOptions`. With a name, ``dram`` and
     the keywords ``waves``, ``timeline``, ``skip``, ``timing_only`` and ``progress`` are those of
@@ -79,18 +80,18 @@ class Session:
         tuned: Records | str | Path | None = None,
         allow_rounding: bool = False,
         dimensions: Mapping[str, int] | None = None,
+        context: int | None = None,
+        states: Mapping[str, str] | None = None,
         launch: str = "network",
         **keywords: Unpack[RunKeywords],
     ) -> None:
         options = RunOptions.of(device, dram, keywords)
         # Imported here only, so that saved networks run without the compiler.
         with explain_missing_extras():
-            from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
-            from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
-
-            from .compilation import compile
+            from .compilation import compile, prepared
         self._name = _name(model)
-        self._model: onnx.ModelProto | None = with_dimensions(read_model(model), dimensions or {})
+        config = Config.load(config) if isinstance(config, str) else config
+        self._model: onnx.ModelProto | None = prepared(model, config, dimensions, context, states)
         self._images = images
         self._compiled: CompiledNetwork | None = compile(
             self._model, config, images, passes, tuned, allow_rounding
@@ -206,6 +207,31 @@ class Session:
         """
         with self._lock:
             self._runner.reset()
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        seed: int = 0,
+        stop_ids: Collection[int] = (),
+    ) -> Iterator[int]:
+        """Generates tokens after a prompt, by a decoder of a session with a ``context``: yields
+        each as soon as it is known, ``max_new_tokens`` at most; one of ``stop_ids`` is the last.
+
+        Runs the network once per token, the prompt's included, and begins with `reset`. At
+        ``temperature`` 0 the token with the largest logit follows; otherwise tokens are drawn, by
+        ``seed``, with the probabilities of Softmax of the logits divided by ``temperature``, among
+        the ``top_k`` largest if that is not 0. Raises `InputError` for a prompt that is empty, has
+        other tokens or exceeds the context, and `ModelError` for a network that is no decoder.
+        """
+        sampling, decoder = Sampling(temperature, top_k, seed), TokenDecoder(self.program)
+        prompt = [int(token) for token in prompt_ids]
+        decoder.require(prompt, max_new_tokens)
+        self.reset()
+        return generate(decoder, self.run, prompt, max_new_tokens, sampling, stop_ids)
 
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:
         """Runs the network, and compares the outputs with ONNX Runtime on the canonical form and on

@@ -18,6 +18,18 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.remote.keys import Keys
 
 TINY = PRESETS["tiny"]
+DECODER = """<ir_version: 8, opset_import: ["": 17]>
+g (int64[1, 1] input_ids, int64[1, m] attention_mask, float[1, p, 4] past_0)
+=> (float[1, 1, 4] logits, float[1, q, 4] present_0)
+<float[4, 4] table = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1},
+ int8[4, 4] w = {0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0}, float s = {1}, int8 z = {0}> {
+    e = Gather(table, input_ids)
+    i = QuantizeLinear(e, s, z)
+    o = QLinearMatMul(i, s, z, w, s, z, s, z)
+    logits = DequantizeLinear(o, s, z)
+    present_0 = Concat<axis = 1>(past_0, logits)
+}
+"""
 SPEC = """
 networks = ["conv.onnx"]
 base = "tiny"
@@ -43,6 +55,10 @@ CALLS: dict[str, tuple[str, dict[str, str]]] = {
             **{"--waves": "waves.vcd", "--report": "report"},
         },
     ),
+    "generate": (
+        "decoder.onnx --config tiny --device pysim --prompt-ids 1 --max-new-tokens 1",
+        {"--json": "generate.json", "--trace": "trace.json"},
+    ),
     "compare": ("run.json run.json", {"--html": "compare.html", "--json": "compare.json"}),
     "replay": (
         "image.npz --device pysim",
@@ -65,6 +81,7 @@ READ = {
     },
     **{"explore": {"spec_path"}, "export": {"file"}, "program": {"file"}, "replay": {"image"}},
     **{"quantize": {"model", "--calibrate"}, "show": {"model"}, "tune": {"model"}},
+    "generate": {"model", "--tokenizer"},
     "run": {"model", "--inputs", "--tuned", "--labels", "--float"},
     "serve": {"--mlperf-tiny", "--port"},
 }
@@ -104,6 +121,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     onnx.save(network(True), "conv.onnx")
     onnx.save(network(False), "float.onnx")
+    onnx.save(onnx.parser.parse_model(DECODER), "decoder.onnx")
     Path("spec.toml").write_text(SPEC)
     finish = isa.instruction_set(TINY).encode(isa.Finish()).to_bytes(16, "little")
     dram = np.zeros(2048, np.uint8)

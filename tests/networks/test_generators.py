@@ -33,6 +33,8 @@ SMALL = {
     "bert-tiny": (16, 0.25),
     "vit-tiny": (32, 0.25),
     "keywords": (20, 0.25),
+    "llama-tiny": (16, 1.0),
+    "llama-15m": (16, 0.17),
     "mlp": (16, 0.25),
     "digits": (8, 1.0),
 }

@@ -172,6 +172,13 @@ dim_option = click.option(
     multiple=True,
     help="The size of an open dimension, such as sequence=64; may be given several times.",
 )
+context_option = click.option(
+    "--context",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The most tokens that a decoder processes, the prompt included: the size of its caches, "
+    "which then stay in the machine's memory.",
+)
 launch_option = click.option(
     "--launch",
     type=click.Choice(("network", "layer")),

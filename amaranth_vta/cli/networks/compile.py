@@ -6,6 +6,7 @@ import click
 
 from amaranth_vta.cli.common.options import (
     config_option,
+    context_option,
     dim_option,
     images_option,
     rounding_option,
@@ -26,6 +27,7 @@ from amaranth_vta.report.text_table import counted
 @tuned_option
 @rounding_option
 @dim_option
+@context_option
 def compile_model(
     model: str,
     output: str,
@@ -34,20 +36,23 @@ def compile_model(
     tuned: str | None,
     allow_rounding: bool,
     dim: tuple[tuple[str, int], ...],
+    context: int | None,
 ) -> None:
     """Compile the quantized network of MODEL for a machine.
 
     MODEL is a file of ONNX or TensorFlow Lite.
 
     The file holds instructions, micro-ops, weights, the host's part as ONNX, and the configuration
-    that it is for. `vta run FILE` runs it.
+    that it is for. `vta run FILE` runs it, or with --context `vta generate FILE`.
     """
     from amaranth_vta.session.compilation import compile
     from amaranth_vta.sw.runtime.network.network_file import write_network
 
     with Outputs() as outputs:
         outputs.reserve("--output", output)
-        network = compile(model, config, images, (), tuned, allow_rounding, dict(dim)).program
+        sizes = dict(dim)
+        compiled = compile(model, config, images, (), tuned, allow_rounding, sizes, context)
+        network = compiled.program
         outputs.save("--output", lambda file: write_network(network, file))
     click.echo(
         f"{output}: {counted(network.layer_count, 'layer')} on the machine, "

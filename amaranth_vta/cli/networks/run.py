@@ -154,7 +154,7 @@ def run(
         compiling = {"images": images, "tuned": tuned, "allow_rounding": allow_rounding}
         with _open(model, config, compiling, options, launch, dict(dim), given) as session:
             if not allow_host:
-                _refuse_host_alone(session, model)
+                refuse_host_alone(session, model)
             inputs = random_inputs(session) if given is None else given
             if LABELS in inputs and LABELS not in session.inputs:
                 among = inputs.pop(LABELS)
@@ -226,7 +226,7 @@ def _refuse_accuracy(labels: str | None, inputs: str | None, options: RunOptions
         raise click.UsageError("--labels needs --inputs, the labelled images")
 
 
-def _refuse_host_alone(session: Session, model: str) -> None:
+def refuse_host_alone(session: Session, model: str) -> None:
     """Raises `ClickException` for a model of which nothing, or only the products, can run on the
     machine.
     """
@@ -270,7 +270,7 @@ def _open(
     from amaranth_vta.sw.runtime.archive import is_archive
 
     if is_archive(model):
-        return Session.load(model, _asked_for(config), options, launch=launch)
+        return Session.load(model, asked_for(config), options, launch=launch)
     source: Source = model
     if inputs is not None:
         with explain_missing_extras():
@@ -351,7 +351,7 @@ def _show(outputs: Outputs, session: Session, explain: bool) -> None:
         outputs.say(f"\n{cycles}")
 
 
-def _asked_for(config: Config) -> Config | None:
+def asked_for(config: Config) -> Config | None:
     """``config`` if the user gave the option; None for its default."""
     source = click.get_current_context().get_parameter_source("config")
     return None if source is click.core.ParameterSource.DEFAULT else config

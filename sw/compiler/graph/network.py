@@ -135,8 +135,7 @@ class Network:
         model = self._model(list(self.nodes), self.inputs, self.outputs, self.constants)
         for item in self.states:
             value = b64encode(item.initial.tobytes()).decode()
-            text = json.dumps({"source": item.source, "result": item.result, "initial": value})
-            model.metadata_props.add(key=f"{_STATE}{item.source}", value=text)
+            declare_state(model, item.source, item.result, value)
         return model
 
     def with_types(self) -> onnx.ModelProto:
@@ -233,16 +232,33 @@ class Network:
         self.nodes = Nodes(_in_order(self.nodes))
 
 
+def declare_state(
+    model: onnx.ModelProto, source: str, result: str, initial: str | None = None
+) -> None:
+    """Note a variable in the metadata of ``model``, with its initial bytes in base 64; zeros by
+    default."""
+    text = json.dumps({"source": source, "result": result, "initial": initial})
+    model.metadata_props.add(key=f"{_STATE}{source}", value=text)
+
+
+def initial_values(model: onnx.ModelProto) -> dict[str, Array]:
+    """The initial values of the variables in the metadata of ``model``, by input."""
+    types = {item.name: tensor_type(item) for item in model.graph.input}
+    return {item.source: item.initial for item in _states(model, types)}
+
+
 def _states(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> tuple[State, ...]:
-    """The variables in the metadata of a model from `Network.with_roundings`."""
+    """The variables in the metadata of a model, see `declare_state`."""
     found = []
     for entry in model.metadata_props:
         if entry.key.startswith(_STATE):
             item = json.loads(entry.value)
             info = types[item["source"]]
-            initial = np.frombuffer(b64decode(item["initial"]), info.dtype)
-            shape = info.shape or ()
-            found.append(State(item["source"], item["result"], initial.reshape(shape)))
+            initial = np.zeros(info.shape or (), info.dtype)
+            if item["initial"] is not None:
+                given = np.frombuffer(b64decode(item["initial"]), info.dtype)
+                initial = given.reshape(initial.shape)
+            found.append(State(item["source"], item["result"], initial))
     return tuple(found)
 
 

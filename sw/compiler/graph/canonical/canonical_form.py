@@ -36,6 +36,7 @@ The rules in this folder rewrite that form and others:
 - so do Concat, Pad and clamps whose results are not quantized, and Max and Min whose results are,
 - Pad with the zero point before a QLinearConv becomes padding of the QLinearConv,
 - Pad of some axes becomes Pad of all axes,
+- float variables that are only read quantized hold integers,
 - Reshape → Transpose → Reshape becomes a Gather if it shuffles channels, and DepthToSpace or
   SpaceToDepth if it exchanges channels and blocks of pixels,
 - SpaceToDepth is folded into the kernel of the QLinearConv that reads it,
@@ -89,6 +90,7 @@ from .qdq_propagation import (
     sink_dequantize_of_parts,
 )
 from .quantization import BYTE_TYPES, clip_node, integer_limits, is_clamp, parameters_of
+from .quantized_states import quantize_states, shorten_states
 from .rewriting import Rule, rewrite
 from .sequences_as_images import with_rows
 from .simpler_forms import (
@@ -125,9 +127,11 @@ def canonical(network: Network, allow_rounding: bool = False) -> Network:
     unless ``allow_rounding``. `Network.rounding` has the bounds.
     """
     work = replace(network.copied(), rounding=Rounding(allow_rounding))
+    quantize_states(work)
     rewrite(work, _RULES)
     # Fallback for products that no other rule turned into an integer operator.
     rewrite(work, (*_RULES, sum_of_integers, split_unscaled_channels))
+    shorten_states(work)
     work.drop_unused()
     work.sort()
     return replace(infer(work), rounding=work.rounding)

@@ -1,7 +1,8 @@
 """Lower QLinearMatMul and MatMulInteger of two computed tensors, as in attention.
 
-The second factor passes through the host, which packs it as weights. A stack of matrices, one per
-attention head, is one layer.
+The second factor passes through the host, which packs it as weights, unless a layer stores it and
+the zero points are 0: then it stays on the machine. A stack of matrices, one per attention head, is
+one layer.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requanti
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
-from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
+from .stored_factors import stored_factor
 from .support.layer import Layer, Unsupported
 from .support.products import in_parts
 from .support.sums import (
@@ -67,11 +69,17 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     weights = FactorWeights(taken, workload.terms, config.block_out)
     added, *rest = constants
     bias = FactorBias(*zero_points, added, tuple(rest), config.batch, config.block_out)
-    sources = [
-        given,
-        TiledTensor(tensors.root(second), matrices, TileLayout.of(config.wgt), weights),
-        TiledTensor(tensors.root(second), matrices, TileLayout.of(config.acc), bias),
-    ]
+    packed = TiledTensor(tensors.root(second), matrices, TileLayout.of(config.acc), bias)
+    stored = stored_factor(node, second, matrices, tensors) if zero_points == (0, 0) else None
+    before: tuple[Layer, ...] = ()
+    own: dict[str, Bytes] = {}
+    if stored is not None:
+        # With zero points of 0, the bias does not depend on the factor.
+        factor, before = stored
+        sources, own = [given, factor], {"bias": packed.pack(np.zeros(matrices, np.int8))}
+    else:
+        factor = TiledTensor(tensors.root(second), matrices, TileLayout.of(config.wgt), weights)
+        sources = [given, factor, packed]
     row_weights = {}
     if workload.row_sums:
         row = np.full((config.block_out, summed, 1, 1), -zero, np.int16)
@@ -82,7 +90,7 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     layer = tensors.layer((node, *clip), sources, out, made, {}, limits, macs)
     if isinstance(how, WholeSums):
         layer = in_parts(layer, how, tensors)
-    layer = replace(layer, constants=row_weights | layer.constants)
+    layer = replace(layer, constants=own | row_weights | layer.constants, first=before)
     tensors.products[layer.result.tensor] = layer, dense, workload
     return layer
 

@@ -29,6 +29,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array, Image, offset, ti
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 from .channel_selection import require_selection, selection
+from .stored_factors import is_second_factor
 from .support.layer import Layer, Unsupported
 from .support.tensors import Range, Tensors
 from .support.tile_maps import TileMap, gathered
@@ -82,12 +83,21 @@ def _images(tensors: Tensors, name: str) -> list[Image]:
     `Unsupported`."""
     shape = tensors.network.types[name].shape or ()
     if len(shape) == 4:
-        return [tensors.image(name)]
+        image, rows = tensors.image(name), tensors.rows(name)
+        return [rows, image] if _in_rows(tensors, name) else [image]
     if len(shape) == 3:
         return [(shape[0], shape[1], 1, shape[2]), tensors.rows(name)]
     if len(shape) == 2:
         return [tensors.rows(name)]
     raise Unsupported(f"its result has {len(shape)} dimensions, and the machine holds two to four")
+
+
+def _in_rows(tensors: Tensors, name: str) -> bool:
+    """Whether a layer reads a tensor of images as rows: as second factor of a product, or as a
+    variable in the next run."""
+    network = tensors.network
+    held = [tensors.images.get(item.source) for item in network.states if item.result == name]
+    return tensors.rows(name) in held or is_second_factor(network, name)
 
 
 def _unravelled(numbers: Array, image: Image) -> Array:
@@ -130,6 +140,8 @@ class _Rearranged:
         root, shape = self.tensors.root(name), self.tensors.network.types[name].shape or ()
         if root not in self.tensors.images and len(shape) == 3 and self.out[2] == 1 < self.out[3]:
             return shape[0], shape[1], 1, shape[2]
+        if root not in self.tensors.images and self.out == self.tensors.rows(self.found.result):
+            return self.tensors.rows(name)
         return self.tensors.any_image(name)
 
     def layer(self) -> Layer:

@@ -1,0 +1,96 @@
+"""Second factors of products that layers have stored, brought into weight tiles by the machine.
+
+A matrix (groups · rows, columns), as layers store it, has BLOCK_OUT columns of one row per tile.
+BLOCK_OUT successive rows are a weight tile: its outputs are rows, its inputs are columns. Keys,
+which a product multiplies transposed, therefore only need another order of their tiles. Values are
+also transposed within weight tiles.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import reads_what_it_stores
+from amaranth_vta.sw.compiler.operators.permute import Permute, permute
+from amaranth_vta.sw.compiler.operators.transpose_tiles import TransposeTiles, transpose_tiles
+from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
+from amaranth_vta.sw.runtime.scalars import pack
+
+from .support.layer import Layer
+from .support.layer_functions import MakeFunction
+from .support.tensors import Tensors
+
+Bytes = dict[str, np.ndarray]
+
+
+def is_second_factor(network: Network, name: str) -> bool:
+    """Whether a product reads a tensor, or its transpose, as second factor."""
+    for reader in network.nodes.readers(name):
+        place, _ = SECOND_FACTOR.get((reader.domain, reader.operator), (None, None))
+        if place is not None and reader.inputs[place] == name:
+            return True
+        if _transposes_matrices(reader) and is_second_factor(network, reader.outputs[0]):
+            return True
+    return False
+
+
+def stored_factor(
+    node: Node, second: str, matrices: Image, tensors: Tensors
+) -> tuple[TiledTensor, tuple[Layer, ...]] | None:
+    """The ``second`` factor of ``node``, a stack of ``matrices``, in weight tiles, and the layers
+    that bring it there. None unless a layer stores it, or its transpose, as rows that fill
+    tiles."""
+    config, network, (groups, inputs, outputs, _) = tensors.config, tensors.network, matrices
+    tile = config.block_out
+    fits = config.batch == 1 and reads_what_it_stores(tensors.env)
+    if not fits or config.wgt_width != config.out_width or inputs % tile or outputs % tile:
+        return None
+    maker = network.maker(second)
+    is_transposed = maker is not None and _transposes_matrices(maker)
+    root = tensors.root(maker.inputs[0] if maker is not None and is_transposed else second)
+    rows, columns = (outputs, inputs) if is_transposed else (inputs, outputs)
+    image = (groups * rows, columns, 1, 1)
+    if root not in tensors.results or tensors.images[root] != image:
+        return None
+
+    def moved(what: str, layout: TileLayout) -> TiledTensor:
+        return TiledTensor(network.unused_name(f"{node.name}_{what}"), image, layout)
+
+    layers: list[Layer] = []
+    held, across = tensors.source(root, image), columns // tile
+
+    def step(
+        operator: str, result: TiledTensor, make: MakeFunction, workload: object, constants: Bytes
+    ) -> TiledTensor:
+        function = tensors.function(make, workload, node)
+        name = f"{node.name}, {operator} of its second factor"
+        layers.append(Layer(name, operator, (), (held,), result, function, constants, 0))
+        return result
+
+    in_weights = TileLayout.of(config.wgt)
+    if across > 1:
+        # Keys: tiles of the same rows in sequence. Values: those of the same columns.
+        shape = (groups * rows // tile, tile) if is_transposed else (groups, rows)
+        result = moved("tiles", in_weights)
+        held = step("Transpose", result, permute, Permute((*shape, across), (0, 2, 1)), {})
+    if not is_transposed:
+        workload = TransposeTiles(prod(image) // tile**2)
+        identity = pack(np.eye(tile, dtype=np.int8), tensors.env.inp_dtype)
+        zeros = np.zeros(workload.count * tile, np.int32)
+        constants = {"identity": identity, "bias": pack(zeros, tensors.env.acc_dtype)}
+        result = moved("transposed", in_weights)
+        held = step("Transpose", result, transpose_tiles, workload, constants)
+    return held, tuple(layers)
+
+
+def _transposes_matrices(node: Node) -> bool:
+    """Whether ``node`` exchanges the last two dimensions."""
+    order = list(node.attributes.get("perm", ()))
+    swapped = [*range(len(order) - 2), len(order) - 1, len(order) - 2]
+    return node.operator == "Transpose" and not node.domain and order == swapped and len(order) > 1

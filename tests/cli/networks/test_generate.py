@@ -1,0 +1,127 @@
+"""``vta generate`` prints tokens, or text, as the decoder finds them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+import pytest
+
+from amaranth_vta.cli import invoke
+from amaranth_vta.cli.networks.generate import _texts
+from tests.support.decoders import growing, reference_tokens
+
+CONFIG = ("--config", "pynq-extended")
+PROMPT = (5, 6, 7)
+IDS = ("--prompt-ids", "5,6,7")
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("decoder") / "decoder.onnx")
+    onnx.save(growing(), path)
+    return path
+
+
+def test_the_tokens_of_onnx_runtime_are_printed(decoder: str, capsys: Capture) -> None:
+    assert invoke(["generate", decoder, *CONFIG, *IDS, "--max-new-tokens", "5"]) == 0
+    tokens, summary = capsys.readouterr().out.splitlines()
+    assert [int(token) for token in tokens.split()] == reference_tokens(growing(), PROMPT, 5)
+    assert summary == "5 tokens after 3 tokens"
+
+
+def test_a_compiled_decoder_generates_the_same(
+    decoder: str, tmp_path: Path, capsys: Capture
+) -> None:
+    compiled = str(tmp_path / "decoder.vta")
+    assert invoke(["compile", decoder, *CONFIG, "--context", "20", "-o", compiled]) == 0
+    capsys.readouterr()
+    assert invoke(["generate", compiled, *IDS, "--max-new-tokens", "5"]) == 0
+    tokens = capsys.readouterr().out.splitlines()[0]
+    assert [int(token) for token in tokens.split()] == reference_tokens(growing(), PROMPT, 5)
+    assert invoke(["generate", compiled, *IDS, "--context", "9"]) == 2
+    assert capsys.readouterr().err == (
+        f"vta: --context is for `vta compile`; {compiled} is compiled "
+        "(`vta generate --help` says more)\n"
+    )
+
+
+def test_cycles_per_token_and_json_are_written(decoder: str, capsys: Capture) -> None:
+    call = ["generate", decoder, *CONFIG, *IDS, "--max-new-tokens", "2", "--device", "estimate"]
+    assert invoke([*call, "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    written = json.loads(captured.out)
+    assert written["prompt_ids"] == [*PROMPT]
+    assert written["tokens"] == reference_tokens(growing(), PROMPT, 2)
+    assert f"{written['cycles'] / 4:,.0f} cycles per token" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ((), "give the prompt as --prompt-ids, or as --prompt with --tokenizer"),
+        ((*IDS, "--prompt", "a"), "give the prompt as --prompt-ids, or as --prompt with"),
+        (("--prompt", "a"), "--prompt needs --tokenizer; --prompt-ids does not"),
+        (("--prompt-ids", "5,x"), "'5,x' is not a list of tokens, such as 1,2,3"),
+        ((*IDS, "--skip", "gemm"), "tokens follow from results, which --skip does not compute"),
+        (("--prompt-ids", "5,999"), "999 is no token; the network has 256"),
+    ],
+)
+def test_a_wrong_call_is_refused(
+    decoder: str, options: tuple[str, ...], problem: str, capsys: Capture
+) -> None:
+    assert invoke(["generate", decoder, *CONFIG, *options]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1
+
+
+def test_a_network_without_caches_is_refused(capsys: Capture) -> None:
+    digits = Path(__file__).parents[3] / "examples" / "digits" / "digits.onnx"
+    assert invoke(["generate", str(digits), *IDS]) == 2
+    assert "the model has no inputs and outputs with the names of caches" in capsys.readouterr().err
+
+
+def test_a_missing_tokenizer_package_is_named(
+    decoder: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert invoke(["generate", decoder, "--prompt", "a", "--tokenizer", "tokenizer.json"]) == 2
+    assert capsys.readouterr().err == (
+        "vta: this needs the package tokenizers: pip install 'amaranth-vta[text]'\n"
+    )
+
+
+def test_text_is_printed_when_its_characters_are_complete() -> None:
+    pieces = {1: b"a", 2: b"\xc3", 3: b"\xa9", 4: b" b"}
+
+    def decode(tokens: list[int]) -> str:
+        return b"".join(pieces[token] for token in tokens).decode(errors="replace")
+
+    made: list[int] = []
+    tokenizer: Any = SimpleNamespace(decode=decode)
+    assert [*_texts(iter([1, 2, 3, 4]), made, tokenizer)] == ["a", "é", " b"]
+    assert made == [1, 2, 3, 4]
+
+
+def test_a_tokenizer_gives_the_prompt_and_the_text(
+    decoder: str, tmp_path: Path, capsys: Capture
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {f"w{number}": number for number in range(256)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    path = str(tmp_path / "tokenizer.json")
+    tokenizer.save(path)
+    call = ["generate", decoder, *CONFIG, "--tokenizer", path, "--max-new-tokens", "3"]
+    assert invoke([*call, "--prompt", "w5 w6 w7"]) == 0
+    expected = " ".join(f"w{token}" for token in reference_tokens(growing(), PROMPT, 3))
+    assert capsys.readouterr().out.splitlines()[0] == expected
+    Path(path).write_text("{}")
+    assert invoke([*call, "--prompt", "w5"]) == 2
+    assert f"--tokenizer {path} cannot be read" in capsys.readouterr().err

@@ -1,0 +1,216 @@
+"""Generated tokens equal ONNX Runtime's, while the caches stay in the machine's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from amaranth_vta.session import Session
+from amaranth_vta.session.batches import InputError
+from amaranth_vta.session.generation import Sampling
+from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.network.network_program import ToHost, ToMachine
+from tests.support.decoders import LONG, SIZE, growing, reference_tokens, sliding
+
+CONFIG = "pynq-extended"
+PROMPT = (5, 6, 7, 200)
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Iterator[Session]:
+    with Session(growing(), CONFIG, context=SIZE) as session:
+        yield session
+
+
+@contextmanager
+def counted_bytes(session: Session) -> Iterator[dict[str, int]]:
+    """The bytes that the host reads from the device's memory and writes to it."""
+    counts = {"read": 0, "write": 0}
+    device: Any = session.device
+    read, write = device.read, device.write
+
+    def counting_read(address: int, count: int) -> Any:
+        counts["read"] += count
+        return read(address, count)
+
+    def counting_write(address: int, data: Any) -> None:
+        counts["write"] += data.nbytes
+        write(address, data)
+
+    device.read, device.write = counting_read, counting_write
+    try:
+        yield counts
+    finally:
+        del device.read, device.write
+
+
+def test_two_hundred_tokens_equal_those_of_onnx_runtime_and_no_cache_passes_the_host() -> None:
+    model, tokens = growing(LONG), 200
+    with Session(model, CONFIG, context=len(PROMPT) + tokens) as session:
+        found = session.generate(PROMPT, tokens)
+        with counted_bytes(session) as counts:
+            made = [next(found)]
+            of_prompt = dict(counts)
+            made += found
+        assert made == reference_tokens(model, PROMPT, tokens)
+        assert len(session.program.kept) == 4  # keys and values of two layers
+        assert session.program.states == ()
+        moved = [
+            step.operand for step in session.program.steps if isinstance(step, ToMachine | ToHost)
+        ]
+        (cache,) = {item.operand.nbytes for item in session.program.kept}
+        # The largest tensors that pass are scores, logits and rows.
+        assert max(operand.nbytes for operand in moved) < cache // 10
+        # Nothing else passes, whatever the steps say.
+        expected = {
+            kind: sum(step.operand.nbytes for step in session.program.steps if isinstance(step, of))
+            for kind, of in (("read", ToHost), ("write", ToMachine))
+        }
+        for kind, each in expected.items():
+            assert counts[kind] - of_prompt[kind] == (tokens - 1) * each
+            assert each < cache
+
+
+@pytest.mark.parametrize("make", [growing, sliding])
+def test_a_long_random_prompt_is_continued_as_by_onnx_runtime(make: Any) -> None:
+    model = make()
+    prompt = np.random.default_rng(1).integers(0, 256, SIZE - 8).tolist()
+    with Session(model, CONFIG, context=SIZE) as session:
+        assert len(session.program.kept) == 4
+        assert list(session.generate(prompt, 8)) == reference_tokens(model, prompt, 8)
+
+
+def test_a_generation_begins_with_empty_caches(decoder: Session) -> None:
+    first = list(decoder.generate(PROMPT, 5))
+    assert list(decoder.generate(PROMPT, 5)) == first
+    assert list(decoder.generate(PROMPT[:2], 5)) != first
+
+
+def test_tokens_come_one_by_one(decoder: Session) -> None:
+    runs = 0
+    run = decoder._runner.run
+
+    def counting(inputs: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        return run(inputs)
+
+    decoder._runner.run = counting  # type: ignore[method-assign]
+    try:
+        tokens = decoder.generate(PROMPT, 3)
+        assert runs == 0
+        next(tokens)
+        assert runs == len(PROMPT)
+        next(tokens)
+        assert runs == len(PROMPT) + 1
+    finally:
+        decoder._runner.run = run  # type: ignore[method-assign]
+
+
+def test_a_stop_token_is_the_last(decoder: Session) -> None:
+    whole = list(decoder.generate(PROMPT, 8))
+    stop = whole[3]
+    cut = whole[: whole.index(stop) + 1]
+    assert list(decoder.generate(PROMPT, 8, stop_ids={stop})) == cut
+
+
+def test_drawn_tokens_depend_on_the_seed_alone(decoder: Session) -> None:
+    def drawn(seed: int) -> list[int]:
+        return list(decoder.generate(PROMPT, 12, temperature=1.0, seed=seed))
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+def test_a_low_temperature_and_a_single_candidate_take_the_most_likely_token(
+    decoder: Session,
+) -> None:
+    whole = list(decoder.generate(PROMPT, 8))
+    assert list(decoder.generate(PROMPT, 8, temperature=5.0, top_k=1)) == whole
+
+
+def test_tokens_are_drawn_with_the_probabilities_of_softmax() -> None:
+    logits = np.array([0.0, np.log(3.0), -50.0], np.float32)
+    choose = Sampling(1.0).chooser()
+    counts = np.bincount([choose(logits) for _ in range(4000)], minlength=3) / 4000
+    np.testing.assert_allclose(counts, [0.25, 0.75, 0.0], atol=0.03)
+    choose = Sampling(0.5).chooser()
+    counts = np.bincount([choose(logits) for _ in range(4000)], minlength=3) / 4000
+    np.testing.assert_allclose(counts, [0.1, 0.9, 0.0], atol=0.03)
+
+
+def test_only_the_largest_logits_are_candidates() -> None:
+    choose = Sampling(100.0, top_k=2).chooser()
+    assert {choose(np.array([1.0, 3.0, 2.0, 2.0])) for _ in range(200)} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count", "problem"),
+    [
+        ((), 4, "the prompt has no tokens"),
+        ((3,), 0, "0 new tokens cannot be generated: give 1 or more"),
+        ((3, 256), 4, "256 is no token; the network has 256"),
+        ((3, -1), 4, "-1 is no token; the network has 256"),
+        ((3,), 64, "1 tokens of the prompt and 64 new ones exceed the context of 64"),
+    ],
+)
+def test_a_wrong_prompt_is_refused_at_once(
+    decoder: Session, prompt: tuple[int, ...], count: int, problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        decoder.generate(prompt, count)
+
+
+@pytest.mark.parametrize("options", [{"temperature": -1.0}, {"top_k": -1}])
+def test_wrong_options_are_refused(decoder: Session, options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="not -1"):
+        decoder.generate(PROMPT, 1, **options)
+
+
+def test_a_session_without_a_context_cannot_generate() -> None:
+    digits = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
+    with (
+        Session(digits, "tiny") as session,
+        pytest.raises(ModelError, match="a session of a decoder that was opened with a context"),
+    ):
+        session.generate(PROMPT, 1)
+
+
+def test_an_unknown_input_is_refused() -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(growing())
+    for item in model.graph.input:
+        if item.name == "position_ids":
+            item.name = "where"
+    for node in model.graph.node:
+        node.input[:] = ["where" if name == "position_ids" else name for name in node.input]
+    with (
+        Session(model, CONFIG, context=SIZE) as session,
+        pytest.raises(ModelError, match="generate does not know the input where, int64"),
+    ):
+        session.generate(PROMPT, 1)
+
+
+def test_a_saved_decoder_generates_the_same(decoder: Session, tmp_path: Path) -> None:
+    decoder.save(tmp_path / "decoder.vta")
+    with Session.load(tmp_path / "decoder.vta") as loaded:
+        assert list(loaded.generate(PROMPT, 6)) == list(decoder.generate(PROMPT, 6))
+
+
+def test_a_check_begins_with_empty_caches(decoder: Session) -> None:
+    list(decoder.generate(PROMPT, 2))
+    feeds = {
+        "input_ids": np.array([[9]]),
+        "attention_mask": np.eye(1, SIZE, SIZE - 1, dtype=np.int64),
+        "position_ids": np.array([[0]]),
+    }
+    report = decoder.check(feeds)
+    assert report.ok
+    assert report.elements == 256
+    assert report.file is not None

@@ -1,0 +1,88 @@
+"""Decoders in the forms in which people export them, and their tokens by ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from amaranth_vta.networks import generate
+
+SIZE = 64  # tokens
+LONG = 208
+
+
+@cache
+def growing(size: int = SIZE) -> onnx.ModelProto:
+    """A decoder whose caches have an open length: ``present`` is one token longer than ``past``."""
+    model = _copied(generate("llama-tiny", size).model)
+    for item in model.graph.input:
+        dims = item.type.tensor_type.shape.dim
+        if "past" in item.name:
+            dims[2].dim_param = "past_sequence_length"
+        elif item.name == "attention_mask":
+            dims[1].dim_param = "past_sequence_length + 1"
+    del model.graph.value_info[:]
+    for item in model.graph.output:
+        item.type.tensor_type.ClearField("shape")
+    return onnx.shape_inference.infer_shapes(model)
+
+
+@cache
+def sliding(size: int = SIZE) -> onnx.ModelProto:
+    """A decoder with caches of a fixed size, which drops the oldest token itself."""
+    model = _copied(generate("llama-tiny", size).model)
+    for name, value in (("first", 1), ("end", size), ("axis", 2)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array([value]), name))
+    present = {item.name for item in model.graph.output if item.name != "logits"}
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [f"whole_{name}" if name in present else name for name in names]
+    for item in model.graph.output:
+        if item.name in present:
+            given = [f"whole_{item.name}", "first", "end", "axis"]
+            model.graph.node.append(helper.make_node("Slice", given, [item.name]))
+            item.type.tensor_type.shape.dim[2].dim_value -= 1
+    del model.graph.value_info[:]
+    return model
+
+
+def reference_tokens(model: onnx.ModelProto, prompt: Sequence[int], count: int) -> list[int]:
+    """The ``count`` tokens that ONNX Runtime, without optimizations, finds most likely after the
+    prompt. Caches that may grow begin with no token; others have masked places.
+    """
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    inputs = {item.name: item.shape for item in session.get_inputs()}
+    names = [item.name for item in session.get_outputs()]
+    grows = isinstance(inputs["attention_mask"][1], str)
+    caches = {
+        name: np.zeros([0 if isinstance(size, str) else size for size in shape], np.float32)
+        for name, shape in inputs.items()
+        if "past" in name
+    }
+    tokens = [*prompt]
+    for place in range(len(prompt) + count - 1):
+        mask = np.ones((1, place + 1 if grows else inputs["attention_mask"][1]), np.int64)
+        mask[:, : -place - 1] = 0
+        feeds = {
+            "input_ids": np.array([[tokens[place]]]),
+            "attention_mask": mask,
+            "position_ids": np.array([[place]]),
+        }
+        logits, *present = session.run(names, feeds | caches)
+        caches = dict(zip(caches, present, strict=True))
+        if place + 1 == len(tokens):
+            tokens.append(int(logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    return copied

@@ -1,0 +1,90 @@
+"""Second factors that layers store stay on the machine, in any shape that fills tiles; other
+products, and those with zero points, are exact too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from amaranth_vta.session import Session, random_inputs
+from amaranth_vta.sw.runtime.network.network_program import RunLayer, ToHost
+
+CONFIG = "pynq-extended"
+
+
+def attention(
+    groups: int, rows: int, columns: int, transposed: bool, zeros: tuple[int, int] = (0, 0)
+) -> onnx.ModelProto:
+    """A product of ``a`` by ``b`` and ``c``, which a layer concatenates."""
+    inner, outer = (columns, rows) if transposed else (rows, columns)
+    constants = {
+        "scale": np.array(0.002, np.float32),
+        "one": np.array(1, np.float32),
+        "a_zero": np.array(zeros[0], np.int8),
+        "b_zero": np.array(zeros[1], np.int8),
+        "y_zero": np.array(3, np.int8),
+    }
+    factor = "m"
+    nodes = [
+        helper.make_node("Concat", ["b", "c"], ["m"], axis=2),
+    ]
+    if transposed:
+        nodes.append(helper.make_node("Transpose", ["m"], ["t"], perm=[0, 1, 3, 2]))
+        factor = "t"
+    product = ("a", "scale", "a_zero", factor, "one", "b_zero", "one", "y_zero")
+    nodes.append(helper.make_node("QLinearMatMul", product, ["y"], name="product"))
+    shapes = {
+        "a": (1, groups, 1, inner),
+        "b": (1, groups, rows - 1, columns),
+        "c": (1, groups, 1, columns),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "attention",
+        [helper.make_tensor_value_info(name, 3, shape) for name, shape in shapes.items()],
+        [helper.make_tensor_value_info("y", 3, (1, groups, 1, outer))],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def read_by_host(model: onnx.ModelProto) -> set[str]:
+    """The tensors that the host reads in a checked run with random inputs."""
+    random = np.random.default_rng(0)
+    with Session(model, CONFIG) as session:
+        for _ in range(2):
+            inputs = {
+                name: random.permutation(value.reshape(-1)).reshape(value.shape)
+                for name, value in random_inputs(session).items()
+            }
+            assert session.check(inputs).mismatches == 0
+        assert any(
+            isinstance(step, RunLayer) and step.name == "product" for step in session.program.steps
+        )
+        return {step.tensor for step in session.program.steps if isinstance(step, ToHost)}
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize(
+    ("groups", "rows", "columns"), [(1, 16, 16), (3, 32, 16), (2, 16, 48), (5, 80, 32)]
+)
+def test_a_stored_factor_does_not_pass_the_host(
+    groups: int, rows: int, columns: int, transposed: bool
+) -> None:
+    assert read_by_host(attention(groups, rows, columns, transposed)) == {"y"}
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("rows_and_columns", [(24, 16), (16, 24)])
+def test_a_factor_that_does_not_fill_tiles_passes_the_host(
+    rows_and_columns: tuple[int, int], transposed: bool
+) -> None:
+    assert read_by_host(attention(2, *rows_and_columns, transposed)) > {"y"}
+
+
+@pytest.mark.parametrize("zeros", [(-128, 0), (0, 5), (-7, 9)])
+def test_products_with_zero_points_are_exact(zeros: tuple[int, int]) -> None:
+    assert read_by_host(attention(2, 32, 16, True, zeros)) > {"y"}
