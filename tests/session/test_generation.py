@@ -214,3 +214,9 @@ def test_a_check_begins_with_empty_caches(decoder: Session) -> None:
     assert report.ok
     assert report.elements == 256
     assert report.file is not None
+
+
+def test_tokens_on_the_rtl_equal_those_of_onnx_runtime() -> None:
+    with Session(growing(), CONFIG, "rtl", "ddr", context=SIZE) as session:
+        assert list(session.generate(PROMPT[:1], 2)) == reference_tokens(growing(), PROMPT[:1], 2)
+        assert session.cycles
