@@ -4,6 +4,8 @@ products, and those with zero points, are exact too.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -20,7 +22,7 @@ def attention(
 ) -> onnx.ModelProto:
     """A product of ``a`` by ``b`` and ``c``, which a layer concatenates."""
     inner, outer = (columns, rows) if transposed else (rows, columns)
-    constants = {
+    constants: dict[str, Any] = {
         "scale": np.array(0.002, np.float32),
         "one": np.array(1, np.float32),
         "a_zero": np.array(zeros[0], np.int8),
