@@ -22,10 +22,9 @@ _DEFINED = re.compile(
     r"|NULL|U?INT(_FAST|_LEAST)?(\d+|PTR|MAX)(_\w+)?|[A-Z_]+_(MIN|MAX|WIDTH)|unreachable"
     r"|linux|unix|vax|sun|sgi|hpux|mips|arm|sparc|i386|riscv|AVR|PPC"
 )
-# Names that network.c itself defines and uses.
-_OWN = re.compile(
-    r"port|result|streams|segments|machine|wrong|(tensor|layout|segment)_\d+|network_(init|run)"
-)
+# Names that the network's file itself defines and uses, besides its functions.
+_OWN = re.compile(r"port|result|streams|segments|machine|limits|wrong|(tensor|layout|segment)_\d+")
+_NETWORK_NAME = re.compile(r"(?!vta)[a-z][a-z0-9_]*", re.IGNORECASE)
 
 
 def c_name(name: str) -> str:
@@ -33,13 +32,19 @@ def c_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
-def c_names(names: Sequence[str], declared: str) -> dict[str, str]:
+def is_network_name(name: str) -> bool:
+    """Whether identifiers and files of a network may begin with ``name``."""
+    return _NETWORK_NAME.fullmatch(name) is not None
+
+
+def c_names(names: Sequence[str], declared: str, network: str = "network") -> dict[str, str]:
     """A C identifier for each of ``names``, unique even in upper case.
 
-    No identifier is a keyword, or is defined by a standard header, a compiler, network.c or
-    ``declared``, the text of the included headers.
+    No identifier is a keyword, or is defined by a standard header, a compiler, the file of the
+    ``network`` or ``declared``, the text of the included headers.
     """
     others = set(re.findall(r"\b(?:vta|VTA)_\w+|(?<=#define )\w+", declared))
+    others |= {f"{network}_{function}" for function in ("init", "run", "reset")}
     chosen: dict[str, str] = {}
     taken: set[str] = set()
     for number, name in enumerate(names):

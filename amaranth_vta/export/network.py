@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.errors import VtaError
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.registers import IDENTITY, REGISTERS
 from amaranth_vta.reference.header import header
 from amaranth_vta.sw.runtime.network.network_program import (
@@ -26,10 +27,10 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.program import PlacedProgram
 
-from .c_names import c_name, c_names
+from .c_names import c_name, c_names, is_network_name
 
 _FOLDER = Path(__file__).parent
-_RUNTIME = ("vta_runtime.h", "vta_runtime.c")
+RUNTIME = ("vta_runtime.h", "vta_runtime.c")
 _C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t"}
 _BYTES_PER_LINE = 20
 # The packing window for tensors with unpacked pixels.
@@ -42,24 +43,30 @@ class ExportError(VtaError, ValueError):
     """A network cannot be exported; the message says which part of it and why."""
 
 
-def export(network: NetworkProgram) -> dict[str, bytes]:
-    """The files of the export, by name; ``network.h`` explains their use.
+def export(network: NetworkProgram, name: str = "network") -> dict[str, bytes]:
+    """The files of the export, by name; the header, NAME.h, explains their use. Identifiers of the
+    network, too, begin with ``name``.
 
-    Raises `ExportError` if the host would have to do more than quantize and dequantize, or if the
-    machine holds scalars other than bytes.
+    Raises `ExportError` if the host would have to do more than quantize and dequantize, if the
+    machine holds scalars other than bytes, or if ``name`` is no prefix of identifiers.
     """
+    if not is_network_name(name):
+        raise ExportError(
+            f"{name!r} cannot name a network in C: it takes letters, digits and underscores, with "
+            f"a letter first, and does not begin with vta"
+        )
     if network.states:
         raise ExportError(
             f"{network.states[0].source} is kept from run to run, which exported code does not do"
         )
     if network.constants:
         raise ExportError(f"tensor {next(iter(network.constants))} depends on no input")
-    files = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _RUNTIME}
+    files = {file: (_FOLDER / file).read_text(encoding="utf-8") for file in RUNTIME}
     files["vta.h"] = header(network.config)
-    writer = _Writer(network, files["vta_runtime.h"] + files["vta.h"])
-    files["network.h"] = writer.header()
-    files["network.c"] = writer.source()
-    return {name: text.encode() for name, text in files.items()}
+    writer = _Writer(network, name, files["vta_runtime.h"] + files["vta.h"])
+    files[f"{name}.h"] = writer.header()
+    files[f"{name}.c"] = writer.source()
+    return {file: text.encode() for file, text in files.items()}
 
 
 @dataclass(frozen=True)
@@ -73,9 +80,10 @@ class _Quantization:
 
 
 class _Writer:
-    def __init__(self, network: NetworkProgram, declared: str) -> None:
+    def __init__(self, network: NetworkProgram, name: str, declared: str) -> None:
         """``declared`` is the text of the headers that the network's files include."""
         self._network = network
+        self._name, self._macro = name, name.upper()
         launched = network.launched("network")
         self._memory, self._placed = network.program.placed_at_zero(launched)
         # Index of each stream of the program in the C table of streams.
@@ -84,42 +92,51 @@ class _Writer:
         # By host tensor: its type, and a C expression for a pointer to it.
         self._types: dict[str, TensorType] = dict(network.inputs)
         self._types |= network.outputs
-        self._names = c_names([*network.inputs, *network.outputs], declared)
+        self._names = c_names([*network.inputs, *network.outputs], declared, name)
         self._pointers = dict(self._names)
         self._statics: list[str] = []
         self._tables: list[str] = []
         self._steps = [line for step in network.steps for line in self._step(step)]
 
     def header(self) -> str:
-        network = self._network
+        network, name, macro = self._network, self._name, self._macro
         sizes = "".join(
-            f"#define NETWORK_{self._names[name].upper()}_SIZE {_size(info)} /* {info} */\n"
-            for name, info in {**network.inputs, **network.outputs}.items()
+            f"#define {macro}_{self._names[tensor].upper()}_SIZE {_size(info)} /* {info} */\n"
+            for tensor, info in {**network.inputs, **network.outputs}.items()
         )
         return f"""\
 /* A network for an amaranth-vta machine, made by `vta export`.
  *
- * network_init once, then network_run for each batch. They return what `vta_result` says. Compile
- * network.c and vta_runtime.c, and link libm.
+ * {name}_init once, then {name}_run for each batch. They return what `vta_result` says. Compile
+ * {name}.c and vta_runtime.c, which is the same for all networks.
  */
-#ifndef NETWORK_H
-#define NETWORK_H
+#ifndef {macro}_H
+#define {macro}_H
 
 #include "vta_runtime.h"
 
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
 /* Bytes behind `memory` of the port. */
-#define NETWORK_MEMORY_BYTES {self._memory.size}
+#define {macro}_MEMORY_BYTES {self._memory.size}
 /* Elements of each tensor. */
 {sizes}
 /* Puts the network into memory. If the machine is not the one that it was compiled for, `wrong`
  * gets the name of the parameter that differs; it may be NULL. */
-vta_result network_init(const vta_port *port, const char **wrong);
-vta_result network_run(const vta_port *port, {self._arguments()});
+vta_result {name}_init(const vta_port *port, const char **wrong);
+vta_result {name}_run(const vta_port *port, {self._arguments()});
+
+#ifdef __cplusplus
+}}
+#endif
 
 #endif
 """
 
     def source(self) -> str:
+        network = self._network
         segments = list(_segments(self._memory))
         data = "".join(
             f"static const uint8_t segment_{number}[] = {{\n{_bytes(values)}}};\n"
@@ -131,16 +148,20 @@ vta_result network_run(const vta_port *port, {self._arguments()});
         )
         expectations = "".join(
             f'    {{"{name}", {register.offset:#x}, {value}u}},\n'
-            for name, value in _expected(self._network)
+            for name, value in _expected(network)
             for register in (REGISTERS[name],)
         )
         streams = "".join(
             f"    {{{address}, {len(words)}}},\n"
             for address, words in self._placed.streams.values()
         )
+        limits = ", ".join(
+            f"{self._macro}_MEMORY_BYTES / {network.config.memory(memory).element_bytes}"
+            for memory in isa.LIMITED
+        )
         steps = "".join(f"    {line}\n" for line in self._steps)
         return f"""\
-#include "network.h"
+#include "{self._name}.h"
 
 #include <stddef.h>
 
@@ -151,16 +172,17 @@ static const vta_expectation machine[] = {{
 {expectations}}};
 static const vta_stream streams[] = {{
 {streams}}};
+static const vta_limits limits = {{{limits}}};
 {"".join(self._tables)}{"".join(self._statics)}
-vta_result network_init(const vta_port *port, const char **wrong)
+vta_result {self._name}_init(const vta_port *port, const char **wrong)
 {{
     const vta_result result = vta_check(port, machine, sizeof machine / sizeof *machine, wrong);
     if (result == VTA_DONE)
-        vta_load(port, NETWORK_MEMORY_BYTES, segments, sizeof segments / sizeof *segments);
+        vta_load(port, {self._macro}_MEMORY_BYTES, segments, sizeof segments / sizeof *segments);
     return result;
 }}
 
-vta_result network_run(const vta_port *port, {self._arguments()})
+vta_result {self._name}_run(const vta_port *port, {self._arguments()})
 {{
     vta_result result;
 {steps}    return VTA_DONE;
@@ -188,8 +210,7 @@ vta_result network_run(const vta_port *port, {self._arguments()})
                     return []  # part of an earlier launch
                 first = self._numbers[first]
                 return [
-                    f"result = vta_run(port, NETWORK_MEMORY_BYTES, streams + {first}, {count}); "
-                    f"/* {name} */",
+                    f"result = vta_run(port, &limits, streams + {first}, {count}); /* {name} */",
                     "if (result != VTA_DONE)",
                     "    return result;",
                 ]

@@ -1,7 +1,5 @@
 #include "vta_runtime.h"
 
-#include <math.h>
-
 #include "vta.h"
 
 #define STATUS_BIT(name) (UINT32_C(1) << VTA_STATUS_##name##_SHIFT)
@@ -43,26 +41,30 @@ static vta_result wait(const vta_port *port)
             port->write_register(port->context, VTA_REG_CONTROL, CONTROL_BIT(RESET));
             return VTA_TIMEOUT;
         }
+        if (port->wait_for_interrupt) {
+            /* The line is a level: it is high at once if the run is done by now. */
+            port->write_register(port->context, VTA_REG_INTERRUPT_ENABLE,
+                                 UINT32_C(1) << VTA_INTERRUPT_ENABLE_DONE_SHIFT);
+            port->wait_for_interrupt(port->context);
+            port->write_register(port->context, VTA_REG_INTERRUPT_ENABLE, 0);
+        }
     }
     return status & (STATUS_BIT(FAULT) | STATUS_BIT(STOPPED)) ? VTA_FAULT : VTA_DONE;
 }
 
-vta_result vta_run(const vta_port *port, uint32_t bytes, const vta_stream *streams, uint32_t count)
+vta_result vta_run(const vta_port *port, const vta_limits *limits, const vta_stream *streams,
+                   uint32_t count)
 {
-    static const struct {
-        uint32_t base, limit, element_bytes;
-    } memories[] = {
-        {VTA_REG_UOP_BASE, VTA_REG_UOP_LIMIT, VTA_UOP_ELEMENT_BYTES},
-        {VTA_REG_INP_BASE, VTA_REG_INP_LIMIT, VTA_INP_ELEMENT_BYTES},
-        {VTA_REG_WGT_BASE, VTA_REG_WGT_LIMIT, VTA_WGT_ELEMENT_BYTES},
-        {VTA_REG_ACC_BASE, VTA_REG_ACC_LIMIT, VTA_ACC_ELEMENT_BYTES},
-        {VTA_REG_OUT_BASE, VTA_REG_OUT_LIMIT, VTA_OUT_ELEMENT_BYTES},
-    };
+    static const uint32_t bases[] = {VTA_REG_UOP_BASE, VTA_REG_INP_BASE, VTA_REG_WGT_BASE,
+                                     VTA_REG_ACC_BASE, VTA_REG_OUT_BASE};
     vta_result result = VTA_DONE;
-    for (unsigned i = 0; i < sizeof memories / sizeof *memories; i++) {
-        write_64(port, memories[i].base, port->address);
-        port->write_register(port->context, memories[i].limit, bytes / memories[i].element_bytes);
-    }
+    for (unsigned i = 0; i < sizeof bases / sizeof *bases; i++)
+        write_64(port, bases[i], port->address);
+    port->write_register(port->context, VTA_REG_UOP_LIMIT, limits->uop);
+    port->write_register(port->context, VTA_REG_INP_LIMIT, limits->inp);
+    port->write_register(port->context, VTA_REG_WGT_LIMIT, limits->wgt);
+    port->write_register(port->context, VTA_REG_ACC_LIMIT, limits->acc);
+    port->write_register(port->context, VTA_REG_OUT_LIMIT, limits->out);
     if (port->flush)
         port->flush(port->context);
     for (uint32_t i = 0; i < count && result == VTA_DONE; i++) {
@@ -120,13 +122,22 @@ void vta_unpack(const vta_tensor *t, const uint8_t *tiles, uint8_t *values)
                     *values++ = tiles[tile_index(t, tiles_c, t->h, t->w, n, c, y, x)] ^ t->flip;
 }
 
+/* The nearest integer, ties to even; saturates beyond +-1024, far from any 8-bit result. */
+static int nearest(float value)
+{
+    const float near = value > 1024 ? 1024 : value > -1024 ? value : -1024;
+    const int whole = (int)near;
+    const float rest = near < 0 ? (float)whole - near : near - (float)whole;
+    const int away = near < 0 ? whole - 1 : whole + 1;
+    return rest > 0.5f || (rest == 0.5f && whole % 2) ? away : whole;
+}
+
 void vta_quantize(const float *values, uint8_t *quantized, uint32_t count, float scale, int zero,
                   int low)
 {
     for (uint32_t i = 0; i < count; i++) {
-        const float value = rintf(values[i] / scale) + (float)zero;
-        const int high = low + 255;
-        quantized[i] = (uint8_t)(value < (float)low ? low : value > (float)high ? high : (int)value);
+        const int value = nearest(values[i] / scale) + zero, high = low + 255;
+        quantized[i] = (uint8_t)(value < low ? low : value > high ? high : value);
     }
 }
 

@@ -1,23 +1,32 @@
 /* Runs compiled networks on an amaranth-vta machine: through its registers, without allocation.
  *
- * C99, freestanding but for <stdint.h> and, in vta_quantize, rintf of <math.h>.
+ * Freestanding C99, also valid C++. The same for every machine and network.
  */
 #ifndef VTA_RUNTIME_H
 #define VTA_RUNTIME_H
 
 #include <stdint.h>
 
-/* How the machine is reached. `memory` is what a network uses of DRAM, as the processor sees it,
- * and `address` the same as the machine sees it, a multiple of 4096. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Access to the machine and to a network's part of DRAM: `memory` is its address for the processor,
+ * `address`, a multiple of 4096, the same for the machine. Functions that are NULL are not called. */
 typedef struct {
     void *context; /* handed to the functions */
     uint32_t (*read_register)(void *context, uint32_t offset);
     void (*write_register)(void *context, uint32_t offset, uint32_t value);
     uint8_t *memory;
     uint64_t address;
-    void (*flush)(void *context);      /* makes writes to memory visible to the machine, or NULL */
-    void (*invalidate)(void *context); /* forgets what is cached of memory, or NULL */
-    uint32_t most_polls;               /* STATUS is read so often in a run; 0 for no limit */
+    void (*flush)(void *context);      /* makes writes to memory visible to the machine */
+    void (*invalidate)(void *context); /* drops cached copies of memory */
+    uint32_t most_polls;               /* reads of STATUS in a run, after which it is stopped; 0 for
+                                        * no limit */
+    /* Waits until the machine's interrupt line is high; without it STATUS is polled. It is called
+     * with the interrupt enabled in the machine, after which it is disabled again, which lowers the
+     * line. It may return early. A handler of the interrupt may write 0 to INTERRUPT_ENABLE. */
+    void (*wait_for_interrupt)(void *context);
 } vta_port;
 
 typedef enum {
@@ -44,6 +53,11 @@ typedef struct {
     uint32_t offset, count;
 } vta_stream;
 
+/* Elements of each kind in a network's memory: LOADs and STOREs beyond them are faults. */
+typedef struct {
+    uint32_t uop, inp, wgt, acc, out;
+} vta_limits;
+
 /* A tensor (n, c, h, w) of bytes in tiles of batch x block; where the kernel is not 1 x 1, its
  * pixels are packed into channels. Padding has the value `pad`, and `flip` is 0x80 for uint8. */
 typedef struct {
@@ -58,9 +72,9 @@ vta_result vta_check(const vta_port *port, const vta_expectation *expected, uint
                      const char **wrong);
 /* Fills `bytes` of memory with zeros, and puts the segments there. */
 void vta_load(const vta_port *port, uint32_t bytes, const vta_segment *segments, uint32_t count);
-/* Runs the streams one after the other; what they access lies within `bytes` of memory, or it is a
- * fault. */
-vta_result vta_run(const vta_port *port, uint32_t bytes, const vta_stream *streams, uint32_t count);
+/* Runs the streams one after the other. */
+vta_result vta_run(const vta_port *port, const vta_limits *limits, const vta_stream *streams,
+                   uint32_t count);
 /* A tensor into tiles, and back. */
 void vta_pack(const vta_tensor *tensor, const uint8_t *values, uint8_t *tiles);
 void vta_unpack(const vta_tensor *tensor, const uint8_t *tiles, uint8_t *values);
@@ -69,5 +83,9 @@ void vta_quantize(const float *values, uint8_t *quantized, uint32_t count, float
                   int low);
 void vta_dequantize(const uint8_t *quantized, float *values, uint32_t count, float scale, int zero,
                     int low);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -6,7 +6,6 @@ import ctypes
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -16,93 +15,57 @@ from onnx import TensorProto, helper
 import amaranth_vta as vta
 from amaranth_vta.cli import invoke
 from amaranth_vta.export.c_names import c_names
-from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS
-from amaranth_vta.sim.machine.rtl.engine import RtlDevice
+from tests.support.exported_c import (
+    DONE,
+    FAULT,
+    PLACE,
+    READ,
+    TIMEOUT,
+    WRITE,
+    WRONG_MACHINE,
+    compile_c,
+    device_for,
+    pointer,
+    port_of,
+)
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
-# Where the network's memory begins; it may be anywhere.
-PLACE = 0x3000
-DONE, WRONG_MACHINE, FAULT, TIMEOUT = range(4)
-_READ = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
-_WRITE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
-_SYNC = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class Port(ctypes.Structure):
-    """`vta_port`."""
-
-    _fields_ = [
-        ("context", ctypes.c_void_p),
-        ("read_register", _READ),
-        ("write_register", _WRITE),
-        ("memory", ctypes.c_void_p),
-        ("address", ctypes.c_uint64),
-        ("flush", _SYNC),
-        ("invalidate", _SYNC),
-        ("most_polls", ctypes.c_uint32),
-    ]
-
-
-def device_for(folder: Path) -> Any:
-    """A device with the memory size that the sources in ``folder`` state."""
-    header = (folder / "c" / "network.h").read_text()
-    size = re.search(r"#define NETWORK_MEMORY_BYTES (\d+)", header)
-    assert size is not None
-    return RtlDevice(PRESETS["tiny"], PLACE + int(size[1]))
-
-
-def port_of(device: Any, most_polls: int = 0) -> Port:
-    machine = device.machine
-    return Port(
-        None,
-        _READ(lambda _, offset: machine.read_register(offset)),
-        _WRITE(lambda _, offset, value: machine.write_register(offset, value)),
-        device.memory.ctypes.data + PLACE,
-        PLACE,
-        _SYNC(),
-        _SYNC(),
-        most_polls,
-    )
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the compiled network, its sources and their library."""
+    """The folder with the compiled network, its sources in ``c``, and their library."""
     folder = tmp_path_factory.mktemp("digits")
-    network = str(folder / "digits.vta")
-    model = str(DIGITS / "digits.onnx")
-    assert invoke(["compile", model, "--config", "tiny", "-o", network]) == 0
-    assert invoke(["export", network, "-o", str(folder / "c")]) == 0
-    compile_c(folder)
+    export_c(DIGITS / "digits.onnx", folder)
     return folder
 
 
-def compile_c(folder: Path) -> None:
-    """Compiles the sources in ``folder / "c"`` to ``network.so``, without a warning."""
-    sources = [str(folder / "c" / name) for name in ("network.c", "vta_runtime.c")]
-    strict = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
-    library = str(folder / "network.so")
-    subprocess.run(["gcc", *strict, "-shared", "-fPIC", *sources, "-lm", "-o", library], check=True)
+def export_c(model: Path, folder: Path, name: str = "network", config: str = "tiny") -> None:
+    """Exports ``model`` to ``folder / "c"``, and compiles it to ``network.so``."""
+    file = str(folder / "network.vta")
+    assert invoke(["compile", str(model), "--config", config, "-o", file]) == 0
+    assert invoke(["export", file, "-o", str(folder / "c"), "--name", name]) == 0
+    sources = [folder / "c" / source for source in (f"{name}.c", "vta_runtime.c")]
+    compile_c(sources, folder / "network.so")
+
+
+def header_in(folder: Path) -> Path:
+    return folder / "c" / "network.h"
 
 
 def test_an_exported_network_gives_what_the_session_gives(digits: Path) -> None:
     images = np.load(DIGITS / "images.npz")["image"][:2].astype(np.float32)
-    session = vta.Session.load(digits / "digits.vta", device="functional")
+    session = vta.Session.load(digits / "network.vta", device="functional")
     expected = [session.run({"image": image[None]})["logits"] for image in images]
-    device = device_for(digits)
+    device = device_for(header_in(digits))
     port = port_of(device)
     library = ctypes.CDLL(str(digits / "network.so"))
     assert library.network_init(ctypes.byref(port), None) == DONE
     for image, logits in zip(images, expected, strict=True):
         found = np.zeros_like(logits)
         given = np.ascontiguousarray(image)
-        result = library.network_run(
-            ctypes.byref(port),
-            given.ctypes.data_as(ctypes.c_void_p),
-            found.ctypes.data_as(ctypes.c_void_p),
-        )
-        assert result == DONE
+        assert library.network_run(ctypes.byref(port), pointer(given), pointer(found)) == DONE
         np.testing.assert_array_equal(found, logits)
 
 
@@ -112,9 +75,9 @@ def test_memory_of_the_machine_may_be_above_4_gib(digits: Path, address: int) ->
     4 GiB, so the network's memory crosses it.
     """
     images = np.load(DIGITS / "images.npz")["image"][:1].astype(np.float32)
-    session = vta.Session.load(digits / "digits.vta", device="functional")
+    session = vta.Session.load(digits / "network.vta", device="functional")
     expected = session.run({"image": images})["logits"]
-    device = device_for(digits)
+    device = device_for(header_in(digits))
     port = port_of(device)
     low_half = {register.offset: 0 for register in REGISTERS.values() if register.width == 64}
     seen = set()
@@ -133,28 +96,23 @@ def test_memory_of_the_machine_may_be_above_4_gib(digits: Path, address: int) ->
         device.machine.write_register(offset - 4, moved & 0xFFFFFFFF)
         device.machine.write_register(offset, moved >> 32)
 
-    port.address, port.write_register = address, _WRITE(write)
+    port.address, port.write_register = address, WRITE(write)
     library = ctypes.CDLL(str(digits / "network.so"))
     assert library.network_init(ctypes.byref(port), None) == DONE
     found = np.zeros_like(expected)
     given = np.ascontiguousarray(images)
-    result = library.network_run(
-        ctypes.byref(port),
-        given.ctypes.data_as(ctypes.c_void_p),
-        found.ctypes.data_as(ctypes.c_void_p),
-    )
-    assert result == DONE
+    assert library.network_run(ctypes.byref(port), pointer(given), pointer(found)) == DONE
     np.testing.assert_array_equal(found, expected)
     assert min(seen) == address
     assert max(seen) >= 1 << 32
 
 
 def test_a_machine_with_other_parameters_is_named(digits: Path) -> None:
-    device = device_for(digits)
+    device = device_for(header_in(digits))
     port = port_of(device)
     overwrite = REGISTERS["OVERWRITE"].offset
     read = device.machine.read_register
-    other = _READ(lambda _, offset: 1 if offset == overwrite else read(offset))
+    other = READ(lambda _, offset: 1 if offset == overwrite else read(offset))
     port.read_register = other
     wrong = ctypes.c_char_p()
     library = ctypes.CDLL(str(digits / "network.so"))
@@ -163,7 +121,7 @@ def test_a_machine_with_other_parameters_is_named(digits: Path) -> None:
 
 
 def test_a_run_that_takes_too_long_or_faults_is_reported(digits: Path) -> None:
-    device = device_for(digits)
+    device = device_for(header_in(digits))
     library = ctypes.CDLL(str(digits / "network.so"))
     floats = (ctypes.c_float * 64)()
     slow = port_of(device, most_polls=2)
@@ -172,6 +130,71 @@ def test_a_run_that_takes_too_long_or_faults_is_reported(digits: Path) -> None:
     outside = port_of(device)
     outside.address = 1 << 30
     assert library.network_run(ctypes.byref(outside), floats, floats) == FAULT
+
+
+def test_the_processor_may_wait_for_the_interrupt(digits: Path) -> None:
+    """The hook is called while the line is low, and STATUS is read once before and once after."""
+    given = np.load(DIGITS / "images.npz")["image"][:1].astype(np.float32)
+    session = vta.Session.load(digits / "network.vta", device="functional")
+    expected = session.run({"image": given})["logits"]
+    device = device_for(header_in(digits))
+    machine, status = device.machine, REGISTERS["STATUS"].offset
+    waits: list[bool] = []
+    reads: list[int] = []
+
+    def read(_: object, offset: int) -> int:
+        reads.append(offset)
+        return int(machine.read_register(offset))
+
+    port = port_of(device, wait=lambda _: waits.append(machine.advance(1_000_000)))
+    port.read_register = READ(read)
+    library = ctypes.CDLL(str(digits / "network.so"))
+    assert library.network_init(ctypes.byref(port), None) == DONE
+    reads.clear()
+    found = np.zeros_like(expected)
+    assert library.network_run(ctypes.byref(port), pointer(given), pointer(found)) == DONE
+    np.testing.assert_array_equal(found, expected)
+    assert waits
+    assert all(waits)
+    assert reads == [status] * 2 * len(waits)
+    assert machine.read_register(REGISTERS["INTERRUPT_ENABLE"].offset) == 0
+
+
+def test_two_networks_link_into_one_program(digits: Path, tmp_path: Path) -> None:
+    """They share a runtime, and may be compiled for machines with other parameters."""
+    names = {"first": "tiny", "second": "tiny-extended"}
+    for name, config in names.items():
+        (tmp_path / name).mkdir()
+        export_c(DIGITS / "digits.onnx", tmp_path / name, name, config)
+    folders = [tmp_path / name / "c" for name in names]
+    main = tmp_path / "both.c"
+    main.write_text(
+        '#include "first.h"\n#include "second.h"\n'
+        "typedef char differ[FIRST_MEMORY_BYTES == SECOND_MEMORY_BYTES ? -1 : 1];\n"
+    )
+    sources = [main, *(folder / f"{folder.parent.name}.c" for folder in folders)]
+    runtime = folders[0] / "vta_runtime.c"
+    assert runtime.read_bytes() == (folders[1] / "vta_runtime.c").read_bytes()
+    both = compile_c([*sources, runtime], tmp_path / "both.so", *(f"-I{at}" for at in folders))
+    given = np.load(DIGITS / "images.npz")["image"][:1].astype(np.float32)
+    device = device_for(folders[0] / "first.h")
+    port = port_of(device)
+    assert both.second_init(ctypes.byref(port), None) == WRONG_MACHINE
+    assert both.first_init(ctypes.byref(port), None) == DONE
+    found = np.zeros((1, 10), np.float32)
+    assert both.first_run(ctypes.byref(port), pointer(given), pointer(found)) == DONE
+    session = vta.Session.load(digits / "network.vta", device="functional")
+    np.testing.assert_array_equal(found, session.run({"image": given})["logits"])
+
+
+@pytest.mark.parametrize("name", ["vta", "VTA_net", "2nd", "a-b", "", "_net", "naïve"])
+def test_a_name_that_c_cannot_have_is_refused(
+    name: str, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(digits / "network.vta")
+    assert invoke(["export", file, "-o", str(tmp_path / "c"), "--name", name]) == 2
+    assert f"{name!r} cannot name a network in C" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
 
 
 def test_what_the_host_would_compute_is_refused(
@@ -210,18 +233,14 @@ def test_inputs_may_have_any_name(image: str, logits: str, tmp_path: Path) -> No
         for places in (node.input, node.output):
             places[:] = [names.get(name, name) for name in places]
     onnx.save(model, tmp_path / "m.onnx")
-    network = str(tmp_path / "m.vta")
-    assert invoke(["compile", str(tmp_path / "m.onnx"), "--config", "tiny", "-o", network]) == 0
-    assert invoke(["export", network, "-o", str(tmp_path / "c")]) == 0
-    compile_c(tmp_path)
+    export_c(tmp_path / "m.onnx", tmp_path)
     given = np.load(DIGITS / "images.npz")["image"][:1].astype(np.float32)
-    expected = vta.Session.load(network).run({image: given})[logits]
-    device = device_for(tmp_path)
+    expected = vta.Session.load(tmp_path / "network.vta").run({image: given})[logits]
+    device = device_for(header_in(tmp_path))
     port, found = port_of(device), np.zeros_like(expected)
     library = ctypes.CDLL(str(tmp_path / "network.so"))
     assert library.network_init(ctypes.byref(port), None) == DONE
-    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (given, found)]
-    assert library.network_run(ctypes.byref(port), *pointers) == DONE
+    assert library.network_run(ctypes.byref(port), pointer(given), pointer(found)) == DONE
     np.testing.assert_array_equal(found, expected)
 
 
