@@ -28,9 +28,14 @@ void vta_load(const vta_port *port, uint32_t bytes, const vta_segment *segments,
 {
     for (uint32_t i = 0; i < bytes; i++)
         port->memory[i] = 0;
+    vta_store(port, segments, count);
+}
+
+void vta_store(const vta_port *port, const vta_segment *segments, uint32_t count)
+{
     for (uint32_t s = 0; s < count; s++)
         for (uint32_t i = 0; i < segments[s].size; i++)
-            port->memory[segments[s].offset + i] = segments[s].data[i];
+            port->memory[segments[s].offset + i] = segments[s].data ? segments[s].data[i] : 0;
 }
 
 static vta_result wait(const vta_port *port)
@@ -122,28 +127,177 @@ void vta_unpack(const vta_tensor *t, const uint8_t *tiles, uint8_t *values)
                     *values++ = tiles[tile_index(t, tiles_c, t->h, t->w, n, c, y, x)] ^ t->flip;
 }
 
-/* The nearest integer, ties to even; saturates beyond +-1024, far from any 8-bit result. */
-static int nearest(float value)
+/* The nearest integer; of two, the even one or the one further from zero. Saturates beyond +-1024,
+ * where any 8-bit result does. */
+static int nearest(float value, int ties_to_even)
 {
     const float near = value > 1024 ? 1024 : value > -1024 ? value : -1024;
     const int whole = (int)near;
     const float rest = near < 0 ? (float)whole - near : near - (float)whole;
     const int away = near < 0 ? whole - 1 : whole + 1;
-    return rest > 0.5f || (rest == 0.5f && whole % 2) ? away : whole;
+    return rest > 0.5f || (rest == 0.5f && (!ties_to_even || whole % 2)) ? away : whole;
+}
+
+static uint8_t saturated(int value, int low)
+{
+    return (uint8_t)(value < low ? low : value > low + 255 ? low + 255 : value);
 }
 
 void vta_quantize(const float *values, uint8_t *quantized, uint32_t count, float scale, int zero,
                   int low)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        const int value = nearest(values[i] / scale) + zero, high = low + 255;
-        quantized[i] = (uint8_t)(value < low ? low : value > high ? high : value);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        quantized[i] = saturated(nearest(values[i] / scale, 1) + zero, low);
 }
+
+void vta_quantize_away(const float *values, uint8_t *quantized, uint32_t count, float scale,
+                       int zero, int low)
+{
+    for (uint32_t i = 0; i < count; i++)
+        quantized[i] = saturated(nearest(values[i] / scale, 0) + zero, low);
+}
+
+static int integer(uint8_t value, int low) { return low ? (int8_t)value : value; }
 
 void vta_dequantize(const uint8_t *quantized, float *values, uint32_t count, float scale, int zero,
                     int low)
 {
     for (uint32_t i = 0; i < count; i++)
-        values[i] = (float)((low ? (int8_t)quantized[i] : quantized[i]) - zero) * scale;
+        values[i] = (float)(integer(quantized[i], low) - zero) * scale;
+}
+
+/* exp(x) for x <= 0; the relative error is below 2^-21. */
+static float exponential(float x)
+{
+    /* 1 / n! from 7 to 0, and 2^-n for n = 1, 2, 4 to 64. */
+    static const float series[] = {1.98412698e-4f, 1.38888889e-3f, 8.33333333e-3f, 4.16666667e-2f,
+                                   1.66666667e-1f, 0.5f,           1,              1};
+    static const float powers[] = {0.5f,           0.25f,           0.0625f,        3.90625e-3f,
+                                   1.52587891e-5f, 2.32830644e-10f, 5.42101086e-20f};
+    if (!(x > -87))
+        return 0;
+    /* exp(x) = 2^-halvings * exp(rest); ln 2 has two parts, of which the first has 9 bits. */
+    const int halvings = (int)(0.5f - x * 1.44269504f);
+    const float rest = x + (float)halvings * 0.693359375f - (float)halvings * 2.12194440e-4f;
+    float result = 0;
+    for (unsigned i = 0; i < sizeof series / sizeof *series; i++)
+        result = result * rest + series[i];
+    for (unsigned i = 0; i < sizeof powers / sizeof *powers; i++)
+        if (halvings >> i & 1)
+            result *= powers[i];
+    return result;
+}
+
+void vta_softmax(const float *values, float *results, uint32_t outer, uint32_t count,
+                 uint32_t inner)
+{
+    for (uint32_t o = 0; o < outer; o++)
+        for (uint32_t i = 0; i < inner; i++) {
+            const float *const x = values + o * count * inner + i;
+            float *const y = results + o * count * inner + i;
+            float greatest = x[0], sum = 0;
+            for (uint32_t c = 1; c < count; c++)
+                if (x[c * inner] > greatest)
+                    greatest = x[c * inner];
+            for (uint32_t c = 0; c < count; c++)
+                sum += y[c * inner] = exponential(x[c * inner] - greatest);
+            for (uint32_t c = 0; c < count; c++)
+                y[c * inner] /= sum;
+        }
+}
+
+/* The upper half of the doubled product, rounded to nearest. */
+static int32_t product(int64_t a, int64_t b)
+{
+    const int64_t whole = a * b, half = INT64_C(1) << 30;
+    return (int32_t)((whole + (whole < 0 ? 1 - half : half)) / (INT64_C(1) << 31));
+}
+
+/* The reciprocal of `sum` / 2^31 in Q0.31, of a sum with the highest bit set, by Newton-Raphson steps
+ * in Q2.29 from 48/17 - 32/17 * half. */
+static int32_t reciprocal(uint32_t sum)
+{
+    const int64_t half = sum / 2;
+    int64_t x = 1515870810 + product(half, -1010580540);
+    for (int i = 0; i < 3; i++)
+        x += product(x, (INT64_C(1) << 29) - product(half, x)) * INT64_C(4);
+    return x * 2 > INT32_MAX ? INT32_MAX : (int32_t)(x * 2);
+}
+
+void vta_softmax_8bit(const uint8_t *values, uint8_t *results, uint32_t rows, uint32_t count,
+                      const int32_t *exponentials, int low)
+{
+    for (uint32_t row = 0; row < rows; row++, values += count, results += count) {
+        int greatest = integer(values[0], low), bits = 0;
+        uint32_t sum = 0; /* in Q12.19 */
+        for (uint32_t i = 1; i < count; i++)
+            if (integer(values[i], low) > greatest)
+                greatest = integer(values[i], low);
+        for (uint32_t i = 0; i < count; i++)
+            sum += ((uint32_t)exponentials[greatest - integer(values[i], low)] + (1 << 11)) >> 12;
+        while (bits < 32 && sum >> bits)
+            bits++;
+        const int32_t factor = reciprocal(sum << (32 - bits));
+        for (uint32_t i = 0; i < count; i++) {
+            const int32_t e = exponentials[greatest - integer(values[i], low)];
+            const int shift = bits + 3; /* from Q0.31, and the integer bits of the sum, to Q0.8 */
+            const int64_t rounded = (product(factor, e) + (INT64_C(1) << shift >> 1)) >> shift;
+            results[i] = saturated((int)rounded + low, low);
+        }
+    }
+}
+
+/* Defines a search in elements of a type. */
+#define ARGMAX(name, type)                                                                         \
+    void name(const type *values, int64_t *indices, uint32_t outer, uint32_t count,                \
+              uint32_t inner, int last)                                                            \
+    {                                                                                              \
+        for (uint32_t o = 0; o < outer; o++)                                                       \
+            for (uint32_t i = 0; i < inner; i++) {                                                 \
+                const type *const x = values + o * count * inner + i;                              \
+                uint32_t best = 0;                                                                 \
+                for (uint32_t c = 1; c < count; c++)                                               \
+                    if (last ? x[c * inner] >= x[best * inner] : x[c * inner] > x[best * inner])   \
+                        best = c;                                                                  \
+                *indices++ = best;                                                                 \
+            }                                                                                      \
+    }
+ARGMAX(vta_argmax, float)
+ARGMAX(vta_argmax_int8, int8_t)
+ARGMAX(vta_argmax_uint8, uint8_t)
+
+void vta_narrow(const int64_t *values, int32_t *narrowed, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        narrowed[i] = (int32_t)values[i];
+}
+
+void vta_transpose(const void *values, void *results, uint32_t bytes, const vta_axis *axes,
+                   uint32_t rank)
+{
+    const uint8_t *from = (const uint8_t *)values;
+    uint8_t *to = (uint8_t *)results;
+    uint32_t at[8] = {0};
+    for (;;) {
+        uint32_t axis = rank;
+        for (uint32_t i = 0; i < bytes; i++)
+            *to++ = from[i];
+        /* The next element: the last axis changes first. */
+        while (axis && ++at[axis - 1] == axes[axis - 1].count) {
+            axis--;
+            from -= (axes[axis].count - 1) * axes[axis].stride * bytes;
+            at[axis] = 0;
+        }
+        if (!axis)
+            return;
+        from += axes[axis - 1].stride * bytes;
+    }
+}
+
+void vta_copy(const void *values, void *results, uint32_t bytes)
+{
+    const uint8_t *from = (const uint8_t *)values;
+    uint8_t *to = (uint8_t *)results;
+    for (uint32_t i = 0; i < bytes; i++)
+        to[i] = from[i];
 }

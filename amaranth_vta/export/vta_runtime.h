@@ -42,7 +42,7 @@ typedef struct {
     uint32_t offset, value;
 } vta_expectation;
 
-/* Bytes of a network's memory. */
+/* Bytes of a network's memory; zeros if data is NULL. */
 typedef struct {
     uint32_t offset, size;
     const uint8_t *data;
@@ -67,22 +67,51 @@ typedef struct {
     uint8_t flip;
 } vta_tensor;
 
+/* An axis of a tensor: its elements, and the distance of two of them in the source, in elements. */
+typedef struct {
+    uint32_t count, stride;
+} vta_axis;
+
 /* Whether the machine is the one that is expected; `wrong` gets the name of what is not. */
 vta_result vta_check(const vta_port *port, const vta_expectation *expected, uint32_t count,
                      const char **wrong);
 /* Fills `bytes` of memory with zeros, and puts the segments there. */
 void vta_load(const vta_port *port, uint32_t bytes, const vta_segment *segments, uint32_t count);
+/* Puts the segments into memory. */
+void vta_store(const vta_port *port, const vta_segment *segments, uint32_t count);
 /* Runs the streams one after the other. */
 vta_result vta_run(const vta_port *port, const vta_limits *limits, const vta_stream *streams,
                    uint32_t count);
 /* A tensor into tiles, and back. */
 void vta_pack(const vta_tensor *tensor, const uint8_t *values, uint8_t *tiles);
 void vta_unpack(const vta_tensor *tensor, const uint8_t *tiles, uint8_t *values);
-/* QuantizeLinear and DequantizeLinear as in ONNX, to and from int8 (low = -128) or uint8 (low = 0). */
+/* QuantizeLinear and DequantizeLinear of ONNX, to and from int8 (low = -128) or uint8 (low = 0). */
 void vta_quantize(const float *values, uint8_t *quantized, uint32_t count, float scale, int zero,
                   int low);
 void vta_dequantize(const uint8_t *quantized, float *values, uint32_t count, float scale, int zero,
                     int low);
+/* QUANTIZE of TensorFlow Lite: ties away from zero. */
+void vta_quantize_away(const float *values, uint8_t *quantized, uint32_t count, float scale,
+                       int zero, int low);
+/* Softmax over `count` elements, `inner` apart. */
+void vta_softmax(const float *values, float *results, uint32_t outer, uint32_t count,
+                 uint32_t inner);
+/* SOFTMAX of TensorFlow Lite over `count` int8 (low = -128) or uint8 (low = 0); exponentials has
+ * exp(-scale * difference) in Q0.31 for the differences 0 to 255 from the greatest element. */
+void vta_softmax_8bit(const uint8_t *values, uint8_t *results, uint32_t rows, uint32_t count,
+                      const int32_t *exponentials, int low);
+/* The index of the first of the greatest of `count` elements, `inner` apart, or of the last. */
+void vta_argmax(const float *values, int64_t *indices, uint32_t outer, uint32_t count,
+                uint32_t inner, int last);
+void vta_argmax_int8(const int8_t *values, int64_t *indices, uint32_t outer, uint32_t count,
+                     uint32_t inner, int last);
+void vta_argmax_uint8(const uint8_t *values, int64_t *indices, uint32_t outer, uint32_t count,
+                      uint32_t inner, int last);
+void vta_narrow(const int64_t *values, int32_t *narrowed, uint32_t count);
+/* Elements of `bytes` in the order of `rank` axes of the result, at most 8. */
+void vta_transpose(const void *values, void *results, uint32_t bytes, const vta_axis *axes,
+                   uint32_t rank);
+void vta_copy(const void *values, void *results, uint32_t bytes);
 
 #ifdef __cplusplus
 }

@@ -7,11 +7,22 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
-from amaranth_vta.hw.config import PRESETS
+import numpy as np
+
+from amaranth_vta.export.network import export
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.registers import IDENTITY, REGISTERS
+from amaranth_vta.session.compilation import compile as compile_network
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 # Where the network's memory begins; it may be anywhere.
 PLACE = 0x3000
@@ -55,13 +66,22 @@ def device_for(header: Path, config: str = "tiny") -> Any:
 
 
 def port_of(device: Any, most_polls: int = 0, wait: Callable[[Any], object] | None = None) -> Port:
-    machine = device.machine
+    return port_to(device.machine, device.memory, PLACE, most_polls, wait)
+
+
+def port_to(
+    machine: Any,
+    memory: Any,
+    place: int,
+    most_polls: int = 0,
+    wait: Callable[[Any], object] | None = None,
+) -> Port:
     return Port(
         None,
         READ(lambda _, offset: machine.read_register(offset)),
         WRITE(lambda _, offset, value: machine.write_register(offset, value)),
-        device.memory.ctypes.data + PLACE,
-        PLACE,
+        memory.ctypes.data + place,
+        place,
         CALL(),
         CALL(),
         most_polls,
@@ -81,3 +101,75 @@ def compile_c(sources: Sequence[Path], library: Path, *options: str) -> ctypes.C
 
 def pointer(array: Any) -> ctypes.c_void_p:
     return array.ctypes.data_as(ctypes.c_void_p)
+
+
+class ModelMachine:
+    """The functional model behind the registers that exported code uses, with ``memory`` at address
+    0. A run takes no time: it is done when CONTROL was written."""
+
+    def __init__(self, config: Config, memory_bytes: int) -> None:
+        self._device = FunctionalDevice(config, memory_bytes)
+        self._values = {REGISTERS["IDENTITY"].offset: IDENTITY}
+        for item in fields(config):
+            self._values[REGISTERS[item.name.upper()].offset] = int(getattr(config, item.name))
+        self.launches = 0
+
+    @property
+    def memory(self) -> Any:
+        return self._device.memory
+
+    def read_register(self, offset: int) -> int:
+        return self._values.get(offset, 0)
+
+    def write_register(self, offset: int, value: int) -> None:
+        self._values[offset] = value
+        if offset == REGISTERS["CONTROL"].offset:
+            self._run()
+
+    def _run(self) -> None:
+        of = {name: self._values.get(item.offset, 0) for name, item in REGISTERS.items()}
+        assert not any(of[f"{memory.name}_BASE"] for memory in isa.LIMITED)
+        self._device.set_limits({memory: of[f"{memory.name}_LIMIT"] for memory in isa.LIMITED})
+        fault = self._device.run(of["INSN_ADDR"], of["INSN_COUNT"]).fault
+        status = REGISTERS["STATUS"]
+        bits = ["done", *(["fault"] if fault else [])]
+        self._values[status.offset] = sum(1 << status.part(bit).offset for bit in bits)
+        self.launches += 1
+
+
+class ExportedNetwork:
+    """The network in ``folder``, whose files begin with ``name``, in the memory of a functional
+    model of ``config``."""
+
+    def __init__(self, folder: Path, name: str, config: Config) -> None:
+        sources = [folder / f"{name}.c", folder / "vta_runtime.c"]
+        self._library, self._name = compile_c(sources, folder / f"{name}.so", "-O2"), name
+        self.machine = ModelMachine(config, memory_bytes(folder / f"{name}.h"))
+        self._port = port_to(self.machine, self.machine.memory, 0)
+        self._call("init", None)
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[TensorType]) -> list[Any]:
+        """The results for ``inputs``, as arrays of the types ``outputs``."""
+        given = [np.ascontiguousarray(item) for item in inputs]
+        found = [np.zeros(item.shape or (), item.dtype) for item in outputs]
+        self._call("run", *map(pointer, [*given, *found]))
+        return found
+
+    def reset(self) -> None:
+        getattr(self._library, f"{self._name}_reset")(ctypes.byref(self._port))
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        called = getattr(self._library, f"{self._name}_{function}")
+        assert called(ctypes.byref(self._port), *arguments) == DONE
+
+
+def exported(
+    model: Path | bytes, config: str, folder: Path
+) -> tuple[NetworkProgram, ExportedNetwork]:
+    """``model``, compiled for ``config``, and its export, whose files are in a folder of their own
+    in ``folder``."""
+    folder = Path(mkdtemp(dir=folder))
+    program = compile_network(model, config).program
+    for file, data in export(program, "net").items():
+        (folder / file).write_bytes(data)
+    return program, ExportedNetwork(folder, "net", PRESETS[config])

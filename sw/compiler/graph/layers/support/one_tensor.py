@@ -70,7 +70,10 @@ class OneTensor:
             zero = parameters.zero
         if zero is None or zero.dtype not in BYTE_TYPES:
             return 0
-        return int(zero.item()) - offset(zero.dtype)
+        first, *others = np.unique(zero)
+        if others:
+            raise Unsupported("its zero point differs per channel")
+        return int(first) - offset(zero.dtype)
 
     @property
     def absorbed(self) -> tuple[Node, ...]:

@@ -1,0 +1,61 @@
+"""The memory that a network shares with the machine: `NetworkMemory`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
+
+Bytes = npt.NDArray[np.uint8]
+_ALIGNMENT = 64
+# Runs of more zeros than this are omitted: `vta_load` clears the memory.
+_ZEROS = 256
+
+
+@dataclass(frozen=True)
+class Variable:
+    """The place of a variable, and its initial bytes."""
+
+    offset: int
+    initial: Bytes
+
+
+class NetworkMemory:
+    """The program, placed at the beginning, then the ``variables`` that the host keeps, by name.
+
+    ``placed`` has the addresses of streams and buffers. ``size`` is in bytes.
+    """
+
+    def __init__(self, network: NetworkProgram) -> None:
+        self._image, self.placed = network.program.placed_at_zero(network.launched("network"))
+        self.variables: dict[str, Variable] = {}
+        self.size = self._image.size
+        for state in network.states:
+            initial = np.frombuffer(state.initial.tobytes(), np.uint8)
+            self.variables[state.source] = Variable(self.size, initial)
+            self.size += -(-initial.size // _ALIGNMENT) * _ALIGNMENT
+
+    def at(self, buffer: str) -> str:
+        """The C expression of the address of a buffer."""
+        return _at(self.placed.buffer(buffer).address)
+
+    def at_variables(self) -> dict[str, str]:
+        """The C expressions of the addresses of the variables."""
+        return {name: _at(item.offset) for name, item in self.variables.items()}
+
+    def segments(self) -> Iterator[tuple[int, Bytes]]:
+        """The non-zero parts of the program, each with its address."""
+        (used,) = np.nonzero(self._image)
+        if not used.size:
+            return
+        gaps = np.flatnonzero(np.diff(used) > _ZEROS)
+        for first, last in zip((0, *(gaps + 1)), (*gaps, used.size - 1), strict=True):
+            yield int(used[first]), self._image[used[first] : used[last] + 1]
+
+
+def _at(offset: int) -> str:
+    return f"port->memory + {offset}"
