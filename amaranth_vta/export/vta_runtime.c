@@ -83,15 +83,7 @@ vta_result vta_run(const vta_port *port, const vta_limits *limits, const vta_str
     return result;
 }
 
-static uint32_t tile_index(const vta_tensor *t, uint32_t tiles_c, uint32_t h, uint32_t w, uint32_t n,
-                           uint32_t c, uint32_t y, uint32_t x)
-{
-    const uint32_t tile = ((n / t->batch * tiles_c + c / t->block) * h + y) * w + x;
-    return (tile * t->batch + n % t->batch) * t->block + c % t->block;
-}
-
-static uint32_t rounded_up(uint32_t value, uint32_t unit) { return (value + unit - 1) / unit; }
-
+/* Divides only per tile of channels: small processors have slow dividers. */
 void vta_pack(const vta_tensor *t, const uint8_t *values, uint8_t *tiles)
 {
     const uint32_t taps = t->kernel[0] * t->kernel[1], channels = t->c * taps;
@@ -99,32 +91,51 @@ void vta_pack(const vta_tensor *t, const uint8_t *values, uint8_t *tiles)
     const uint32_t reach_x = (t->kernel[1] - 1) * t->dilations[1] + 1;
     const uint32_t h = (t->h + t->pads[0] + t->pads[2] - reach_y) / t->strides[0] + 1;
     const uint32_t w = (t->w + t->pads[1] + t->pads[3] - reach_x) / t->strides[1] + 1;
-    const uint32_t tiles_c = rounded_up(channels, t->block), tiles_n = rounded_up(t->n, t->batch);
-    for (uint32_t i = 0; i < tiles_n * tiles_c * h * w * t->batch * t->block; i++)
-        tiles[i] = 0;
-    for (uint32_t n = 0; n < t->n; n++)
-        for (uint32_t c = 0; c < channels; c++)
-            for (uint32_t y = 0; y < h; y++)
-                for (uint32_t x = 0; x < w; x++) {
-                    const uint32_t tap = c % taps;
-                    /* Below zero these are beyond the image as well. */
-                    const uint32_t row = y * t->strides[0] + tap / t->kernel[1] * t->dilations[0] - t->pads[0];
-                    const uint32_t column = x * t->strides[1] + tap % t->kernel[1] * t->dilations[1] - t->pads[1];
-                    uint8_t value = (uint8_t)t->pad;
-                    if (row < t->h && column < t->w)
-                        value = values[((n * t->c + c / taps) * t->h + row) * t->w + column] ^ t->flip;
-                    tiles[tile_index(t, tiles_c, h, w, n, c, y, x)] = value;
+    for (uint32_t n = 0; n < t->n; n += t->batch)
+        for (uint32_t c = 0; c < channels; c += t->block) {
+            const uint32_t first = c / taps, first_y = c % taps / t->kernel[1];
+            const uint32_t first_x = c % t->kernel[1];
+            for (uint32_t pixel = 0, y = 0, x = 0; pixel < h * w; pixel++) {
+                for (uint32_t image = n; image < n + t->batch; image++) {
+                    uint32_t channel = first, tap_y = first_y, tap_x = first_x;
+                    for (uint32_t k = 0; k < t->block; k++) {
+                        /* Before the image, row and column wrap around, beyond it too. */
+                        const uint32_t row = y * t->strides[0] + tap_y * t->dilations[0] - t->pads[0];
+                        const uint32_t column = x * t->strides[1] + tap_x * t->dilations[1] - t->pads[1];
+                        const int is_padding = row >= t->h || column >= t->w;
+                        if (image >= t->n || channel >= t->c)
+                            *tiles++ = 0;
+                        else if (is_padding)
+                            *tiles++ = (uint8_t)t->pad;
+                        else
+                            *tiles++ = values[((image * t->c + channel) * t->h + row) * t->w + column] ^ t->flip;
+                        if (++tap_x == t->kernel[1]) {
+                            tap_x = 0;
+                            if (++tap_y == t->kernel[0]) {
+                                tap_y = 0;
+                                channel++;
+                            }
+                        }
+                    }
                 }
+                if (++x == w) {
+                    x = 0;
+                    y++;
+                }
+            }
+        }
 }
 
 void vta_unpack(const vta_tensor *t, const uint8_t *tiles, uint8_t *values)
 {
-    const uint32_t tiles_c = rounded_up(t->c, t->block);
+    const uint32_t tiles_c = (t->c + t->block - 1) / t->block, pixels = t->h * t->w;
     for (uint32_t n = 0; n < t->n; n++)
-        for (uint32_t c = 0; c < t->c; c++)
-            for (uint32_t y = 0; y < t->h; y++)
-                for (uint32_t x = 0; x < t->w; x++)
-                    *values++ = tiles[tile_index(t, tiles_c, t->h, t->w, n, c, y, x)] ^ t->flip;
+        for (uint32_t c = 0; c < t->c; c++) {
+            const uint32_t tile = (n / t->batch * tiles_c + c / t->block) * pixels;
+            const uint8_t *from = tiles + (tile * t->batch + n % t->batch) * t->block + c % t->block;
+            for (uint32_t i = 0; i < pixels; i++, from += t->batch * t->block)
+                *values++ = *from ^ t->flip;
+        }
 }
 
 /* The nearest integer; of two, the even one or the one further from zero. Saturates beyond +-1024,

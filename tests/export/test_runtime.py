@@ -1,0 +1,140 @@
+"""The functions of vta_runtime.c, one by one, against NumPy, ONNX Runtime and LiteRT."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import amaranth_vta
+from amaranth_vta.export.host_operators import HostOperator, host_operators
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.reference.header import header
+from amaranth_vta.session.compilation import compile as compile_network
+from amaranth_vta.sw.runtime.network.network_program import RunHost
+from amaranth_vta.sw.runtime.network.packing import Packing, Window
+from amaranth_vta.sw.runtime.network.tile_layout import TileLayout
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
+from tests.support.exported_c import compile_c, pointer
+from tests.support.seeds import each_seed
+from tests.support.tflite_files import DrawnNetwork, case
+
+SOURCES = Path(amaranth_vta.__path__[0]) / "export"
+
+
+@pytest.fixture(scope="module")
+def c(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("runtime")
+    (folder / "vta.h").write_text(header(PRESETS["tiny"]))
+    return compile_c([SOURCES / "vta_runtime.c"], folder / "runtime.so", "-O2", f"-I{folder}")
+
+
+class Tensor(ctypes.Structure):
+    """`vta_tensor`."""
+
+    _fields_ = [
+        ("sizes", ctypes.c_uint32 * 6),
+        ("kernel", ctypes.c_uint32 * 2),
+        ("strides", ctypes.c_uint32 * 2),
+        ("dilations", ctypes.c_uint32 * 2),
+        ("pads", ctypes.c_uint32 * 4),
+        ("pad", ctypes.c_int8),
+        ("flip", ctypes.c_uint8),
+    ]
+
+
+def test_tensors_are_packed_and_unpacked_as_by_the_session(c: ctypes.CDLL) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        n, channels = rng.integers(1, 4), rng.integers(1, 9)
+        height, width = (int(item) for item in rng.integers(5, 9, 2))
+        layout = TileLayout(int(rng.choice([1, 2, 4])), int(rng.choice([4, 8])), "int8")
+        pairs = [tuple(rng.integers(1, high, 2).tolist()) for high in (4, 3, 3)]
+        window = Window(*pairs, tuple(rng.integers(0, 3, 4).tolist()))
+        packing = Packing(window, int(rng.integers(-128, 128)))
+        image = (int(n), int(channels), height, width)
+        flip, dtype = (0x80, np.uint8) if rng.random() < 0.5 else (0, np.int8)
+        values = rng.integers(0, 256, image).astype(np.uint8).view(dtype)
+        sizes = (*image, layout.batch, layout.block)
+        window_parts = (*pairs, window.pads)
+        table = Tensor(sizes, *window_parts, packing.value, flip)
+        packed = TiledTensor("x", image, layout, packing).pack(values)
+        found = np.full(packed.size, 0xAA, np.uint8)
+        c.vta_pack(ctypes.byref(table), pointer(values), pointer(found))
+        np.testing.assert_array_equal(found, packed.view(np.uint8).reshape(-1))
+        plain = Tensor(sizes, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 0, flip)
+        tiles = TiledTensor("x", image, layout).pack(values)
+        back = np.zeros_like(values)
+        c.vta_unpack(ctypes.byref(plain), pointer(tiles), pointer(back))
+        np.testing.assert_array_equal(back, values)
+
+
+def run_onnx(kind: str, x: np.ndarray, **attributes: Any) -> np.ndarray:
+    graph = helper.make_graph(
+        [helper.make_node(kind, ["x"], ["y"], **attributes)],
+        "g",
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
+        [helper.make_empty_tensor_value_info("y")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    if kind == "ArgMax":
+        model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    return np.asarray(session.run(None, {"x": x})[0])
+
+
+def test_softmax_is_within_its_bound(c: ctypes.CDLL) -> None:
+    """The error is below 2^-22, and of small results below 2^-17 of the result. Large differences
+    are rounded before the exponential, by ONNX Runtime, too."""
+    rng = np.random.default_rng(0)
+    for count, spread in ((2, 1.0), (10, 5.0), (1000, 20.0), (7, 0.0), (12, 200.0)):
+        x = rng.normal(0, spread, (20, count)).astype(np.float32)
+        found = np.zeros_like(x)
+        c.vta_softmax(pointer(x), pointer(found), 20, count, 1)
+        powers = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+        exact = powers / powers.sum(1, keepdims=True)
+        for result in (found, run_onnx("Softmax", x, axis=1)):
+            assert np.abs(result - exact).max() < 2.0**-22
+            np.testing.assert_allclose(result, exact, rtol=2.0**-17, atol=2.0**-120)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint8])
+@pytest.mark.parametrize("last", [0, 1])
+def test_argmax_takes_the_first_or_the_last(dtype: Any, last: int, c: ctypes.CDLL) -> None:
+    suffix = "" if dtype is np.float32 else f"_{np.dtype(dtype)}"
+    x = np.random.default_rng(0).integers(-3, 3, (4, 30, 5)).astype(np.int8).astype(dtype)
+    found = np.zeros((4, 5), np.int64)
+    getattr(c, f"vta_argmax{suffix}")(pointer(x), pointer(found), 4, 30, 5, last)
+    wanted = run_onnx("ArgMax", x, axis=1, keepdims=0, select_last_index=last)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def softmax_of(model: bytes) -> HostOperator:
+    steps = compile_network(model).program.steps
+    (found,) = [
+        operator
+        for step in steps
+        if isinstance(step, RunHost)
+        for operator in host_operators(step)
+        if operator.table is not None
+    ]
+    return found
+
+
+@each_seed(range(10))
+def test_softmax_of_integers_equals_tensorflow_lite(c: ctypes.CDLL, seed: int) -> None:
+    net = DrawnNetwork(seed, "uint8" if seed % 3 == 2 else "int8")
+    x = net.given(net.integer(1, 40), net.choose.choice((1, 2, 12, 300)))
+    drawn = case(net, "SOFTMAX", "", [net.apply("SOFTMAX", x, beta=2.0 ** net.integer(-1, 2))])
+    table = softmax_of(drawn.model).table
+    assert table is not None
+    for (given,), (wanted,) in zip(drawn.runs, drawn.wanted, strict=True):
+        found, low = np.zeros_like(given), int(np.iinfo(given.dtype).min)
+        exponentials = pointer(table.astype(np.int32))
+        c.vta_softmax_8bit(pointer(given), pointer(found), *given.shape, exponentials, low)
+        np.testing.assert_array_equal(found, wanted)
