@@ -9,12 +9,11 @@ from math import prod
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN, QUANTIZE, SOFTMAX
-from amaranth_vta.sw.runtime.network.network_program import RunHost
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .export_error import ExportError
-from .host_operators import HostOperator, host_operators
-from .host_tensors import HostTensors, size
+from .host_operators import HostOperator
+from .host_tensors import HostTensors, size, strides_of
 
 # From this opset on, a Softmax normalizes along one axis only; before, over all axes from it on.
 _SOFTMAX_OF_AXIS = 13
@@ -26,14 +25,14 @@ class _Unsupported(Exception):
     """Exported C does not have an operator; the message says what about it."""
 
 
-def host_calls(steps: Sequence[RunHost], tensors: HostTensors) -> list[list[str]]:
-    """Statements in C for each step, in order. Raises `ExportError`, which names an operator that
-    exported C does not have, and what to do about it."""
+def host_calls(steps: Sequence[Sequence[HostOperator]], tensors: HostTensors) -> list[list[str]]:
+    """Statements in C for the operators of each step, in order. Raises `ExportError`, which names
+    an operator that exported C does not have, and what to do about it."""
     calls: list[list[str]] = []
     refused: list[tuple[HostOperator, str]] = []
-    for step in steps:
+    for operators in steps:
         lines: list[str] = []
-        for operator in host_operators(step):
+        for operator in operators:
             try:
                 lines += _call(operator, tensors)
             except _Unsupported as error:
@@ -125,7 +124,9 @@ def _reshape(operator: HostOperator, tensors: HostTensors) -> Iterator[str]:
 def _transpose(operator: HostOperator, tensors: HostTensors) -> Iterator[str]:
     (source, shape), result = _operand(operator, tensors), operator.node.outputs[0]
     order = operator.node.attributes.get("perm", range(len(shape))[::-1])
-    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    strides = strides_of(shape)
+    if tensors.transpose(result, source, tuple(strides[axis] for axis in order)):
+        return
     moved = [(shape[axis], strides[axis]) for axis in order if shape[axis] > 1]
     # Axes that stay together are one.
     axes: list[tuple[int, int]] = []

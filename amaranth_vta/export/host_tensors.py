@@ -30,8 +30,13 @@ class HostTensors:
     types: dict[str, TensorType]
     parameters: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
+    # Tensors that are only packed, by the shape from which they are packed.
+    packed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
     _pointers: dict[str, str] = field(default_factory=dict)
+    # Transposed tensors without memory of their own: the source, and the distance of neighbours
+    # along each axis.
+    _transposed: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     # Tensors whose memory is a variable's, which changes at the end of a run.
     _in_variables: set[str] = field(default_factory=set)
 
@@ -58,6 +63,20 @@ class HostTensors:
         self._pointers[tensor] = self.pointer(source)
         return True
 
+    def transpose(self, tensor: str, source: str, distances: tuple[int, ...]) -> bool:
+        """Read ``tensor`` directly from ``source``, with ``distances`` between neighbours along
+        each axis; returns False if it needs memory of its own."""
+        if self.packed.get(tensor) != self.types[tensor].shape:
+            return False
+        self._transposed[tensor] = source, distances
+        return True
+
+    def to_pack(self, tensor: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """The C expression of a pointer to ``tensor``, which is packed from ``shape``, and the
+        distance of neighbours along each axis."""
+        source, distances = self._transposed.get(tensor, (tensor, strides_of(shape)))
+        return self.pointer(source), distances
+
     def copy(self, tensor: str, source: str) -> str:
         """A statement that copies ``source`` to ``tensor``, which has as many bytes."""
         info = self.types[tensor]
@@ -83,6 +102,11 @@ def c_type(name: str, info: TensorType) -> str:
     if str(info.dtype) not in _C_TYPES or info.shape is None:
         raise ExportError(f"{name} is {info}; exported C supports {', '.join(_C_TYPES)}")
     return _C_TYPES[str(info.dtype)]
+
+
+def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The distance of neighbours along each axis, in elements."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def size(info: TensorType) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields
 from pathlib import Path
 
@@ -28,7 +28,8 @@ from amaranth_vta.sw.runtime.program import PlacedProgram
 from .c_names import c_name, c_names, is_network_name
 from .export_error import ExportError
 from .host_calls import host_calls
-from .host_tensors import HostTensors, c_type, size
+from .host_operators import host_operators
+from .host_tensors import HostTensors, c_type, size, strides_of
 from .network_memory import NetworkMemory
 
 _FOLDER = Path(__file__).parent
@@ -72,9 +73,10 @@ class _Writer:
         self._numbers = {stream: number for number, stream in enumerate(self._placed.streams)}
         self._launches = {launch.streams.start: launch for launch in network.launches}
         self._names = c_names([*network.inputs, *network.outputs], declared, name)
-        self._tensors = _tensors(network, self._names, self._memory)
+        hosts = [host_operators(step) for step in network.steps if isinstance(step, RunHost)]
+        read = {name for operators in hosts for item in operators for name in item.inputs}
+        self._tensors = _tensors(network, self._names, self._memory, read)
         self._tables: list[str] = []
-        hosts = [step for step in network.steps if isinstance(step, RunHost)]
         self._host_calls = iter(host_calls(hosts, self._tensors))
         self._steps = [line for step in network.steps for line in self._step(step)]
         self._steps += [self._tensors.copy(state.source, state.result) for state in network.states]
@@ -227,32 +229,38 @@ void {self._name}_reset(const vta_port *port)
                     "    return result;",
                 ]
             case ToMachine(operand, buffer):
-                source = self._tensors.pointer(operand.tensor)
-                info = self._tensors.types[operand.tensor]
+                info, packing = self._tensors.types[operand.tensor], operand.packing
                 if str(info.dtype) not in ("int8", "uint8"):
                     raise ExportError(f"{operand.tensor} is {info}; exported C packs 8-bit tensors")
-                packing = operand.packing
                 if packing is not None and not isinstance(packing, Packing):
                     raise ExportError(
                         f"{operand.tensor} is a second factor computed by the network, which "
                         f"exported C cannot pack"
                     )
-                table = self._table(operand, packing, info.dtype == np.uint8)
+                source, distances = self._tensors.to_pack(operand.tensor, operand.image)
+                table = self._table(operand, packing, info.dtype == np.uint8, distances)
                 return [f"vta_pack({table}, (const uint8_t *){source}, {self._memory.at(buffer)});"]
             case ToHost(tensor, info, operand, buffer):
-                table = self._table(operand, None, info.dtype == np.uint8)
+                flip, distances = info.dtype == np.uint8, strides_of(operand.image)
+                table = self._table(operand, None, flip, distances)
                 target = f"(uint8_t *){self._tensors.pointer(tensor)}"
                 return [f"vta_unpack({table}, {self._memory.at(buffer)}, {target});"]
             case RunHost():
                 return next(self._host_calls)
 
-    def _table(self, operand: TiledTensor, packing: Packing | None, flip: bool) -> str:
+    def _table(
+        self,
+        operand: TiledTensor,
+        packing: Packing | None,
+        flip: bool,
+        distances: tuple[int, ...],
+    ) -> str:
         layout = operand.layout
         if layout.dtype != "int8" or layout.parts > 1:
             raise ExportError(f"the machine holds {operand.tensor} in {layout}, not plain int8")
         window, pad = (packing.window, packing.value) if packing is not None else (_PIXEL, 0)
         values = [*operand.image, layout.batch, layout.block]
-        parts = [window.kernel, window.strides, window.dilations, window.pads]
+        parts = [window.kernel, window.strides, window.dilations, window.pads, distances]
         texts = [*map(str, values), *("{" + ", ".join(map(str, part)) + "}" for part in parts)]
         name = f"layout_{len(self._tables)}"
         rest = f"{pad}, {0x80 if flip else 0}"
@@ -261,15 +269,23 @@ void {self._name}_reset(const vta_port *port)
 
 
 def _tensors(
-    network: NetworkProgram, names: Mapping[str, str], memory: NetworkMemory
+    network: NetworkProgram, names: Mapping[str, str], memory: NetworkMemory, read: Set[str]
 ) -> HostTensors:
+    """The tensors on the host's side, of which the host's operators ``read`` some."""
     types = {**network.inputs, **network.outputs}
     for step in network.steps:
         if isinstance(step, ToHost):
             types[step.tensor] = step.type
     for state in network.states:
         types[state.source] = TensorType(state.initial.dtype, state.initial.shape)
-    return HostTensors(types, names, memory.at_variables())
+    results = {state.result for state in network.states}
+    packed = {
+        step.operand.tensor: step.operand.image
+        for step in network.steps
+        if isinstance(step, ToMachine)
+        and step.operand.tensor not in {*read, *results, *network.outputs}
+    }
+    return HostTensors(types, names, memory.at_variables(), packed)
 
 
 def _expected(network: NetworkProgram) -> Iterator[tuple[str, int]]:

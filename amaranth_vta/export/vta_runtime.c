@@ -98,6 +98,7 @@ void vta_pack(const vta_tensor *t, const uint8_t *values, uint8_t *tiles)
             for (uint32_t pixel = 0, y = 0, x = 0; pixel < h * w; pixel++) {
                 for (uint32_t image = n; image < n + t->batch; image++) {
                     uint32_t channel = first, tap_y = first_y, tap_x = first_x;
+                    const uint8_t *from = values + image * t->distances[0] + channel * t->distances[1];
                     for (uint32_t k = 0; k < t->block; k++) {
                         /* Before the image, row and column wrap around, beyond it too. */
                         const uint32_t row = y * t->strides[0] + tap_y * t->dilations[0] - t->pads[0];
@@ -108,12 +109,13 @@ void vta_pack(const vta_tensor *t, const uint8_t *values, uint8_t *tiles)
                         else if (is_padding)
                             *tiles++ = (uint8_t)t->pad;
                         else
-                            *tiles++ = values[((image * t->c + channel) * t->h + row) * t->w + column] ^ t->flip;
+                            *tiles++ = from[row * t->distances[2] + column * t->distances[3]] ^ t->flip;
                         if (++tap_x == t->kernel[1]) {
                             tap_x = 0;
                             if (++tap_y == t->kernel[0]) {
                                 tap_y = 0;
                                 channel++;
+                                from += t->distances[1];
                             }
                         }
                     }

@@ -59,10 +59,11 @@ typedef struct {
 } vta_limits;
 
 /* A tensor (n, c, h, w) of bytes in tiles of batch x block; where the kernel is not 1 x 1, its
- * pixels are packed into channels. Padding has the value `pad`, and `flip` is 0x80 for uint8. */
+ * pixels are packed into channels. `distances` are those of neighbours along n, c, h and w before
+ * packing. Padding has the value `pad`, and `flip` is 0x80 for uint8. */
 typedef struct {
     uint32_t n, c, h, w, batch, block;
-    uint32_t kernel[2], strides[2], dilations[2], pads[4];
+    uint32_t kernel[2], strides[2], dilations[2], pads[4], distances[4];
     int8_t pad;
     uint8_t flip;
 } vta_tensor;
@@ -82,7 +83,7 @@ void vta_store(const vta_port *port, const vta_segment *segments, uint32_t count
 /* Runs the streams one after the other. */
 vta_result vta_run(const vta_port *port, const vta_limits *limits, const vta_stream *streams,
                    uint32_t count);
-/* A tensor into tiles, and back. */
+/* A tensor into tiles, and back; back without distances. */
 void vta_pack(const vta_tensor *tensor, const uint8_t *values, uint8_t *tiles);
 void vta_unpack(const vta_tensor *tensor, const uint8_t *tiles, uint8_t *values);
 /* QuantizeLinear and DequantizeLinear of ONNX, to and from int8 (low = -128) or uint8 (low = 0). */

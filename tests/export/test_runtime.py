@@ -43,6 +43,7 @@ class Tensor(ctypes.Structure):
         ("strides", ctypes.c_uint32 * 2),
         ("dilations", ctypes.c_uint32 * 2),
         ("pads", ctypes.c_uint32 * 4),
+        ("distances", ctypes.c_uint32 * 4),
         ("pad", ctypes.c_int8),
         ("flip", ctypes.c_uint8),
     ]
@@ -61,15 +62,16 @@ def test_tensors_are_packed_and_unpacked_as_by_the_session(c: ctypes.CDLL) -> No
         flip, dtype = (0x80, np.uint8) if rng.random() < 0.5 else (0, np.int8)
         values = rng.integers(0, 256, image).astype(np.uint8).view(dtype)
         sizes = (*image, layout.batch, layout.block)
-        window_parts = (*pairs, window.pads)
-        table = Tensor(sizes, *window_parts, packing.value, flip)
+        if rng.random() < 0.5:  # channels last in memory
+            values = np.ascontiguousarray(values.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        table = Tensor(sizes, *pairs, window.pads, values.strides, packing.value, flip)
         packed = TiledTensor("x", image, layout, packing).pack(values)
         found = np.full(packed.size, 0xAA, np.uint8)
         c.vta_pack(ctypes.byref(table), pointer(values), pointer(found))
         np.testing.assert_array_equal(found, packed.view(np.uint8).reshape(-1))
-        plain = Tensor(sizes, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 0, flip)
+        plain = Tensor(sizes, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0), values.strides, 0, flip)
         tiles = TiledTensor("x", image, layout).pack(values)
-        back = np.zeros_like(values)
+        back = np.zeros(image, dtype)
         c.vta_unpack(ctypes.byref(plain), pointer(tiles), pointer(back))
         np.testing.assert_array_equal(back, values)
 
