@@ -58,13 +58,13 @@ def _refusal(operator: HostOperator, reason: str, count: int) -> ExportError:
     what = f"{named} and {count - 1} more operators" if count > 1 else named
     needed = re.search(r"the machine has no ([A-Z_]{3,})", reason)
     advice = (
-        f"compile the network for a machine with {needed[1]}, or"
+        f"compile the network for a machine with {needed[1]}"
         if needed
-        else "quantize its operands and its result so that the machine runs it, or"
+        else "change the network so that the machine runs it"
     )
     return ExportError(
-        f"exported C cannot run {what} of the host{f' ({reason})' if reason else ''}: {advice} "
-        f"export the network up to it, and compute the rest in your program"
+        f"exported C cannot run {what} of the host{f' ({reason})' if reason else ''}: {advice}, "
+        f"or export it up to there and compute the rest in your program"
     )
 
 

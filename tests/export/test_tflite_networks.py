@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from amaranth_vta.export.network import export
 from amaranth_vta.networks import generate_tiny
 from amaranth_vta.networks.generators import MLPERF_TINY
 from amaranth_vta.networks.tflite_network import reference
-from tests.support.exported_c import exported
+from amaranth_vta.session.compilation import compile as compile_network
+from tests.support.exported_c import RISCV, STANDARDS, STRICT, ZIG, exported
 from tests.support.seeds import each_seed
 from tests.support.tflite_files import DrawnNetwork, TfliteCase, case, file_case
-from tests.support.tflite_graphs import stateful_graph
+from tests.support.tflite_graphs import random_graph, stateful_graph
 
 CONFIG = "pynq-extended"
 
@@ -32,6 +35,21 @@ def test_mlperf_tiny_is_exact(name: str, tmp_path: Path) -> None:
     file = tmp_path / f"{name}.tflite"
     file.write_bytes(generate_tiny(name))
     assert_exact(file_case(file, 3, 1), tmp_path)
+
+
+@each_seed(range(1000, 1006))
+def test_random_graphs_are_exact(seed: int, tmp_path: Path) -> None:
+    assert_exact(random_graph(seed), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mlperf-keywords", "mlperf-resnet"])
+def test_they_compile_for_risc_v(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("ziglang")
+    for file, data in export(compile_network(generate_tiny(name), CONFIG).program).items():
+        (tmp_path / file).write_bytes(data)
+    files = [str(tmp_path / file) for file in ("network.c", "vta_runtime.c")]
+    command = [*ZIG, *RISCV, *STANDARDS["c99"], *STRICT, "-Os", "-Wl,--entry=network_run"]
+    subprocess.run([*command, *files, "-o", str(tmp_path / "network.elf")], check=True)
 
 
 @each_seed(range(4))
