@@ -285,7 +285,8 @@ def _tensors(
         if isinstance(step, ToMachine)
         and step.operand.tensor not in {*read, *results, *network.outputs}
     }
-    return HostTensors(types, names, memory.at_variables(), packed)
+    places = {state.source: memory.at_variable(state.source) for state in network.states}
+    return HostTensors(types, names, places, packed)
 
 
 def _expected(network: NetworkProgram) -> Iterator[tuple[str, int]]:

@@ -25,9 +25,10 @@ class Variable:
 
 
 class NetworkMemory:
-    """The program, placed at the beginning, then the ``variables`` that the host keeps, by name.
+    """The program, placed at the beginning, then the variables that the host keeps.
 
-    ``placed`` has the addresses of streams and buffers. ``size`` is in bytes.
+    ``placed`` has the addresses of streams and buffers, ``variables`` has all variables by name.
+    ``size`` is in bytes.
     """
 
     def __init__(self, network: NetworkProgram) -> None:
@@ -43,9 +44,9 @@ class NetworkMemory:
         """The C expression of the address of a buffer."""
         return _at(self.placed.buffer(buffer).address)
 
-    def at_variables(self) -> dict[str, str]:
-        """The C expressions of the addresses of the variables."""
-        return {name: _at(item.offset) for name, item in self.variables.items()}
+    def at_variable(self, name: str) -> str:
+        """The C expression of the address of a variable."""
+        return _at(self.variables[name].offset)
 
     def segments(self) -> Iterator[tuple[int, Bytes]]:
         """The non-zero parts of the program, each with its address."""
