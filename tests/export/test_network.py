@@ -218,6 +218,7 @@ def test_what_the_host_would_compute_is_refused(
         ("uint8_t", "int"),
         ("tensor_0", "tensor_1"),  # the names that network.c uses for its own tensors
         ("layout_0", "segments"),
+        ("limits", "network_reset"),
         ("NULL", "VTA_DONE"),
         ("class", "class_"),
         ("int", "tensor_int_0"),
