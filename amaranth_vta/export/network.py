@@ -52,7 +52,8 @@ def export(network: NetworkProgram, name: str = "network") -> dict[str, bytes]:
             f"a letter first, and does not begin with vta"
         )
     if network.constants:
-        raise ExportError(f"tensor {next(iter(network.constants))} depends on no input")
+        name = next(iter(network.constants))
+        raise ExportError(f"output {name} depends on no input: export the network without it")
     files = {file: (_FOLDER / file).read_text(encoding="utf-8") for file in RUNTIME}
     files["vta.h"] = header(network.config)
     writer = _Writer(network, name, files["vta_runtime.h"] + files["vta.h"])
