@@ -52,11 +52,15 @@ class HostOperator:
 
 
 def host_operators(step: RunHost) -> list[HostOperator]:
-    """The operators of ``step`` in order."""
+    """The operators of ``step`` in order. Raises `ExportError` if its model is damaged."""
     import onnx
-    from onnx import numpy_helper
+    from google.protobuf.message import DecodeError
+    from onnx import numpy_helper, shape_inference
 
-    model = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(step.model))
+    try:
+        model = shape_inference.infer_shapes(onnx.load_model_from_string(step.model))
+    except (DecodeError, shape_inference.InferenceError) as error:
+        raise ExportError(f"the host's part of the network is not an ONNX model: {error}") from None
     graph = model.graph
     constants = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
     types = {

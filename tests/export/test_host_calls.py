@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from amaranth_vta.export.export_error import ExportError
 from amaranth_vta.export.network import export
 from amaranth_vta.networks import generate_tiny
 from amaranth_vta.session.compilation import compile as compile_network
+from amaranth_vta.sw.runtime.network.network_program import RunHost
 from tests.support.exported_c import exported
 
 IMAGES, FEATURES, CLASSES = 3, 6, 5
@@ -157,3 +159,30 @@ def test_a_missing_extension_is_named() -> None:
     program = compile_network(generate_tiny("mlperf-keywords"), "tiny").program
     with pytest.raises(ExportError, match=r"compile the network for a machine with REQUANTIZE"):
         export(program)
+
+
+def test_a_damaged_model_is_refused() -> None:
+    program = compile_network(network(*EXACT["scores"]), "tiny-extended").program
+    steps = tuple(
+        replace(step, model=step.model[:-9]) if isinstance(step, RunHost) else step
+        for step in program.steps
+    )
+    with pytest.raises(ExportError, match="is not an ONNX model"):
+        export(replace(program, steps=steps))
+
+
+def test_a_softmax_of_another_version_is_refused() -> None:
+    """Of a network whose expansion of SOFTMAX differs in one constant."""
+    program = compile_network(generate_tiny("mlperf-keywords"), "pynq-extended").program
+    last = program.steps[-1]
+    assert isinstance(last, RunHost)
+    model = onnx.load_model_from_string(last.model)
+    (half,) = [
+        item
+        for item in model.graph.initializer
+        if numpy_helper.to_array(item).tolist() == 1515870810
+    ]
+    half.CopyFrom(numpy_helper.from_array(np.array(1515870811), half.name))
+    changed = replace(last, model=model.SerializeToString())
+    with pytest.raises(ExportError, match="Softmax .* was compiled by another version"):
+        export(replace(program, steps=(*program.steps[:-1], changed)))
