@@ -12,6 +12,7 @@ from tests.support.branching_forms import decided
 from tests.support.constant_forms import half_scales, moved_weights, small_weights
 from tests.support.few_bits import FewBits
 from tests.support.quantized_forms import FORMS
+from tests.support.transformer_files import FILES
 
 # Forms that canonicalization changes before the comparison with it.
 CHANGED = {**moved_weights(), **small_weights(), **half_scales(), **decided()}
@@ -69,6 +70,19 @@ def test_few_bits_give_the_classes_of_the_file(
     assert output.samples == 200
     assert (output.same_class or 0) >= 199
     assert max(layer.bound for layer in report.file.layers.values()) < 1 / 64
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_transformer_is_exact_with_its_products_on_the_machine(name: str) -> None:
+    model, inputs = FILES[name].make()
+    with Session(model, "pynq-extended") as session:
+        report = session.check(inputs)
+        share = summary(session.layers)["share_on_machine"]
+    assert report.mismatches == 0
+    assert report.ok, report.file
+    assert report.file is not None
+    assert share >= FILES[name].share
+    assert max(item.of_range for item in report.file.outputs.values()) < 0.01
 
 
 @pytest.mark.parametrize("name", ON_RTL)

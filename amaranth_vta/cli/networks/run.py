@@ -27,6 +27,7 @@ from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
+from amaranth_vta.report.host_summary import share_on_machine
 from amaranth_vta.sim.devices import RunOptions
 
 from .comparison_text import comparison_lines
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.graph.load.onnx_model import Source
 
 Arrays = dict[str, Any]
+
+# Share of the MACs on the machine from which a model without constant scales needs no --allow-host.
+ENOUGH = 0.9
 
 
 @click.command()
@@ -94,8 +98,8 @@ Arrays = dict[str, Any]
 @click.option(
     "--allow-host",
     is_flag=True,
-    help="Accept a float model, which runs on the host, or a dynamically quantized model, of "
-    "which only the products run on the machine.",
+    help="Accept a float model, which runs on the host, and a model that is quantized dynamically "
+    "or only in its weights, of which the machine runs less than 90 % of the MACs.",
 )
 @waves_option
 @click.option(
@@ -227,11 +231,12 @@ def _refuse_accuracy(labels: str | None, inputs: str | None, options: RunOptions
 
 
 def refuse_host_alone(session: Session, model: str) -> None:
-    """Raises `ClickException` for a model of which nothing, or only the products, can run on the
-    machine.
+    """Raises `ClickException` for a model without constant scales of which the machine runs few
+    MACs, or none.
     """
-    if session.unquantized:
-        runs = "only its products run" if session.has_layers else "nothing of it runs"
+    share = share_on_machine(session.layers) or 0.0
+    if session.unquantized and share < ENOUGH:
+        runs = f"{share:.1%} of its MACs run" if session.has_layers else "nothing of it runs"
         raise click.ClickException(
             f"{model} {session.unquantized}: {runs} on the machine. `vta quantize "
             "FLOAT.onnx -o INT8.onnx` makes one that does; --allow-host "

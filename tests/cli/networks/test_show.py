@@ -4,6 +4,7 @@ machine."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -35,40 +36,65 @@ def float_model(folder: Path) -> Path:
 
 
 def dynamic_model(folder: Path) -> Path:
-    nodes = [
+    """A product of integers and one of floats."""
+    nodes = [*dynamic_product("i"), helper.make_node("MatMul", ["x", "w"], ["f"])]
+    return saved(folder / "dynamic.onnx", [*nodes, helper.make_node("Add", ["i", "f"], ["y"])])
+
+
+def dynamic_product(result: str) -> list[onnx.NodeProto]:
+    return [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
         helper.make_node("DynamicQuantizeLinear", ["w"], ["wq", "ws", "wz"]),
-        helper.make_node("MatMulInteger", ["q", "wq", "z", "wz"], ["i"]),
-        helper.make_node("Cast", ["i"], ["y"], to=TensorProto.FLOAT),
+        helper.make_node("MatMulInteger", ["q", "wq", "z", "wz"], ["sums"]),
+        helper.make_node("Cast", ["sums"], [result], to=TensorProto.FLOAT),
     ]
-    return saved(folder / "dynamic.onnx", nodes)
 
 
 @pytest.mark.parametrize(
-    ("make", "what", "on_machine"),
+    ("make", "what", "runs", "on_machine", "on_host"),
     [
-        (float_model, "is a float model", 0),
-        (dynamic_model, "is quantized dynamically, with scales", 12),
+        (float_model, "is a float model", "nothing of it runs on the machine", 0, 12),
+        (
+            dynamic_model,
+            "is quantized dynamically, with scales",
+            "50.0% of its MACs run on the machine",
+            12,
+            12,
+        ),
     ],
 )
 def test_a_model_without_scales_runs_only_if_that_is_asked_for(
-    make: object, what: str, on_machine: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Callable[[Path], Path],
+    what: str,
+    runs: str,
+    on_machine: int,
+    on_host: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert callable(make)
     model = str(make(tmp_path))
     assert cli.invoke(["run", model]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"vta: {model} {what}")
+    assert runs in error
     assert "`vta quantize FLOAT.onnx -o INT8.onnx`" in error
     assert cli.invoke(["run", model, "--allow-host", "--check", "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["mismatches"] == 0
     assert report["summary"]["layers_on_machine"] == (on_machine > 0)
     assert report["summary"]["macs_on_machine"] == on_machine
-    assert report["summary"]["macs_on_host"] == 12 - on_machine
+    assert report["summary"]["macs_on_host"] == on_host
     groups = [item for item in report["summary"]["host"] if "`vta quantize`" in item["advice"]]
-    assert sum(item["macs"] for item in groups) == 12 - on_machine
+    assert sum(item["macs"] for item in groups) == on_host
     assert 1 in groups[0]["operators"].values()
+
+
+def test_a_dynamic_model_with_its_products_on_the_machine_runs_unasked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = saved(tmp_path / "dynamic.onnx", dynamic_product("y"))
+    assert cli.invoke(["run", str(model), "--check"]) == 0
+    assert "0 of 3 output elements differ" in capsys.readouterr().out
 
 
 def test_show_prints_the_graph_after_each_step(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,8 @@ The rules in this folder rewrite that form and others:
 - operators with one spatial dimension become operators on one-row images, between two Reshape,
 - products with float results become ConvInteger or MatMulInteger, then DequantizeLinear; so do ONNX
   Runtime's fused products, and channels that REQUANTIZE cannot scale,
+- QAttention, and Attention of dequantized factors, become a product and MultiHeadAttention,
+- products by weights with a scale per block become a stack of integer products, one per block,
 - zero points known only at run time are applied after these products,
 - operators that only move or choose elements run on integers, after Relu and Clip,
 - so do Concat, Pad and clamps whose results are not quantized, and Max and Min whose results are,
@@ -106,8 +108,10 @@ from .simpler_forms import (
     sum_of_two,
     whole_maximum,
 )
+from .sums.blocked_products import split_blocks
 from .sums.dynamic import constant_zero_point, write_zero_points
 from .sums.fused_products import split_fused_product
+from .sums.projected_attention import split_projection
 from .sums.unscaled_channels import split_unscaled_channels
 from .sums.whole_sums import sum_of_integers
 from .transposed_products import fuse_transposed, phases_of_depth
@@ -225,6 +229,8 @@ _RULES: tuple[Rule, ...] = (
     matrix_of_vector,
     same_stacks,
     constant_first,
+    split_projection,
+    split_blocks,
     split_fused_product,
     write_zero_points,
     match_weights,

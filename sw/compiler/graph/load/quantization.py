@@ -9,10 +9,13 @@ from .undefined_operators import nodes_of
 
 # Result of `why_unquantized` for a model without integers.
 FLOAT_MODEL = "is a float model"
-_STATIC = frozenset({"QuantizeLinear", "DequantizeLinear", "QGemm", "QAttention"})
+_STATIC = frozenset({"QuantizeLinear", "QGemm"})
 _DYNAMIC = frozenset(
     {"ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
     | {"MatMulInteger", "MatMulIntegerToFloat"}
+)
+_WEIGHTS_ONLY = frozenset(
+    {"DequantizeLinear", "GatherBlockQuantized", "MatMulBnb4", "MatMulNBits", "QMoE"}
 )
 
 
@@ -27,4 +30,8 @@ def why_unquantized(model: onnx.ModelProto) -> str:
         return ""
     if operators & _DYNAMIC:
         return "is quantized dynamically, with scales that are known only at run time"
+    if "QAttention" in operators:  # its input may be a quantized input of the network
+        return ""
+    if operators & _WEIGHTS_ONLY:
+        return "has quantized weights, but activations in float"
     return FLOAT_MODEL

@@ -13,6 +13,7 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
     parameters_of,
     quantized_after,
 )
+from amaranth_vta.sw.compiler.graph.canonical.sums.blocked_products import why_no_blocks
 from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float, why_in_float
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.integer_operators import (
@@ -238,6 +239,8 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
             raise Unsupported(_HOST_REASONS[kind])
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
             raise Unsupported(why_float(network, node))
+        case microsoft.DOMAIN, "MatMulNBits":
+            raise Unsupported(why_no_blocks(network, node))
         case "", "If" | "Loop":
             raise Unsupported(why_not_constant(network, node))
         case "", "BatchNormalization" if node.attributes.get("training_mode"):

@@ -28,7 +28,7 @@ def split_fused_product(network: Network, node: Node) -> bool:
             a, b, a_scale, b_scale = node.inputs[:4]
             zeros = node.input(4), node.input(5)
             made = Replacement(network, node)
-            _scaled(made, (a, b, *zeros), (a_scale, b_scale), node.input(6))
+            scaled_sums(made, (a, b, *zeros), (a_scale, b_scale), node.input(6))
         case "DynamicQuantizeMatMul":
             x, b, b_scale = node.inputs[:3]
             made = Replacement(network, node)
@@ -37,7 +37,7 @@ def split_fused_product(network: Network, node: Node) -> bool:
                 *("DynamicQuantizeLinear", "quantized", (x,)),
                 (replace(given, dtype=np.dtype(np.uint8)), *_scalars(given)),
             )
-            _scaled(made, (a, b, zero, node.input(3)), (a_scale, b_scale), node.input(4))
+            scaled_sums(made, (a, b, zero, node.input(3)), (a_scale, b_scale), node.input(4))
         case _:
             return False
     made.put("MatMulInteger")
@@ -64,18 +64,25 @@ def _split_gemm(network: Network, node: Node) -> bool:
     return True
 
 
-def _scaled(
-    made: Replacement, product: tuple[str, ...], scales: tuple[str, str], bias: str
-) -> None:
+def scaled_sums(
+    made: Replacement,
+    product: tuple[str, ...],
+    scales: tuple[str, str],
+    bias: str,
+    info: TensorType | None = None,
+) -> str:
     """Add the nodes for the sums of ``product`` times both ``scales``, which may be known only at
-    run time, plus ``bias``."""
-    total = made.add("MatMulInteger", "sums", np.int32, *product)
-    real = made.add("Cast", "real_sums", np.float32, total, to=TensorProto.FLOAT)
-    shape = made.network.types[scales[1]]
-    (scale,) = made.add_all("Mul", "scale", scales, (shape,))
-    real = made.add("Mul", "real", np.float32, real, scale)
+    run time, plus ``bias``; returns the name of the result, of type ``info`` or that of the
+    replaced node's."""
+    real = info or made.type
+    sums = replace(real, dtype=np.dtype(np.int32))
+    (total,) = made.add_all("MatMulInteger", "sums", product, [sums])
+    (floats,) = made.add_all("Cast", "real_sums", (total,), [real], to=TensorProto.FLOAT)
+    (scale,) = made.add_all("Mul", "scale", scales, (made.network.types[scales[1]],))
+    (result,) = made.add_all("Mul", "real", (floats, scale), [real])
     if bias:
-        made.add("Add", "real_biased", np.float32, real, bias)
+        (result,) = made.add_all("Add", "real_biased", (result, bias), [real])
+    return result
 
 
 def _scalars(like: TensorType) -> tuple[TensorType, TensorType]:

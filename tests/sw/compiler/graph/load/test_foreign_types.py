@@ -54,8 +54,6 @@ OPERATORS = {
     "MultiHeadAttention": "z = com.microsoft.MultiHeadAttention<num_heads=3>(d, x, x)",
     "GroupQueryAttention": "z, p, q = com.microsoft.GroupQueryAttention<num_heads=3,"
     "kv_num_heads=1>(d, w(2,4,8), w(2,4,8), , , lengths, total)",
-    "MatMulNBits": "z = com.microsoft.MatMulNBits<K=24,N=24,bits=4,block_size=16>"
-    "(d, u(24,2,8), small(48))",
     # ONNX Runtime does not infer shapes for these.
     "CDist": 'r = Reshape(d, i(8,24)) z = com.microsoft.CDist<metric="sqeuclidean">(r, w(24,24))',
     "ExpandDims": "f = Squeeze(axis) g = com.microsoft.ExpandDims(d, f) h = Relu(g)"

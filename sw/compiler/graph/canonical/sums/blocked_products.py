@@ -1,0 +1,264 @@
+"""Rewrite products by weights with a scale per block as integer sums of each block.
+
+A product by weights whose scale changes every ``size`` rows is a sum over blocks: Σ_k x w = Σ_b s_b
+Σ_{k in b} x (w − z_b). The inner sums are products of integers, one matrix per block, if the first
+factor is dequantized with one scale, or if the file allows its quantization: MatMulNBits of
+``accuracy_level`` 4 quantizes each block of a row to int8 by its own scale, max |x| / 127.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from onnx import TensorProto
+
+from amaranth_vta.sw.compiler.graph.canonical.integer_products import like_data
+from amaranth_vta.sw.compiler.graph.canonical.quantization import (
+    BYTE_TYPES,
+    QuantizationParameters,
+    parameters_of,
+)
+from amaranth_vta.sw.compiler.graph.network import Array, Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+
+from .replacement import Replacement
+
+_DOMAIN = "com.microsoft"
+_FLOAT, _INT8, _INT32 = (np.dtype(item) for item in (np.float32, np.int8, np.int32))
+# The accuracy level of MatMulNBits that allows an int8 first factor.
+_INT8_LEVEL = 4
+_GREATEST = 127
+# Block sizes and numbers of bits that ONNX Runtime runs.
+_SIZES, _BITS = frozenset({16, 32, 64, 128, 256}), frozenset({2, 4, 8})
+# The opset in which the axes of ReduceMax became an input.
+_AXES_AS_INPUT = 18
+
+
+class NoBlocks(Exception):
+    """Blocks cannot be multiplied as integers; has the reason, as a clause about the operator."""
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights less their zero points (blocks, size, outputs), and ``scales`` (blocks, outputs).
+    ``length`` is the number of inputs; the last block is padded with zeros."""
+
+    values: Array
+    scales: Array
+    length: int
+
+
+def split_blocks(network: Network, node: Node) -> bool:
+    """Replace MatMulNBits, and MatMul by blockwise dequantized weights, by MatMulInteger of a stack
+    of blocks, scaling of the sums, and their addition."""
+    try:
+        weights, data = _factors(network, node)
+    except NoBlocks:
+        return False
+    shape = network.types[node.inputs[0]].shape
+    assert shape is not None
+    blocks, _, outputs = weights.values.shape
+    rows = prod(shape[:-1])
+    made = Replacement(network, node)
+    if data is None:
+        source, zero, scale = _quantized(made, node, weights, rows)
+    else:
+        maker = network.maker(node.inputs[0])
+        assert maker is not None
+        source, zero, scale = _held(made, maker.inputs[0], data, weights, rows), data.zero, ""
+    values, weight_zero = like_data(
+        weights.values.astype(np.int8), np.array(0, np.int8), zero.dtype
+    )
+    given = (
+        source,
+        made.constant("blocks", values),
+        made.constant("x_zero_point", zero.reshape(())),
+        made.constant("weight_zero_point", weight_zero),
+    )
+    sums = TensorType(_INT32, (blocks, rows, outputs))
+    real = TensorType(_FLOAT, sums.shape)
+    (result,) = made.add_all("MatMulInteger", "sums", given, [sums])
+    (result,) = made.add_all("Cast", "real_sums", (result,), [real], to=TensorProto.FLOAT)
+    own = weights.scales if data is None else weights.scales * data.scale.reshape(())
+    scales = made.constant("scales", own.astype(np.float32).reshape(blocks, 1, outputs))
+    (result,) = made.add_all("Mul", "scaled", (result, scales), [real])
+    if scale:
+        (result,) = made.add_all("Mul", "real", (result, scale), [real])
+    axes = made.constant("axes", np.array([0], np.int64))
+    total = [TensorType(_FLOAT, (rows, outputs))]
+    (result,) = made.add_all("ReduceSum", "total", (result, axes), total, keepdims=0)
+    wanted = made.constant("shape", np.array((*shape[:-1], outputs), np.int64))
+    (result,) = made.add_all("Reshape", "rows", (result, wanted), [made.type])
+    if node.domain and node.input(5):
+        made.add_all("Add", "biased", (result, node.inputs[5]), [made.type])
+    made.put("MatMulInteger")
+    return True
+
+
+def why_no_blocks(network: Network, node: Node) -> str:
+    """Why `split_blocks` did not replace ``node``, a product by weights with a scale per block."""
+    try:
+        _factors(network, node)
+    except NoBlocks as reason:
+        return str(reason)
+    return "its blocks are no matrices"
+
+
+def _factors(network: Network, node: Node) -> tuple[_Weights, QuantizationParameters | None]:
+    """The weights, and the parameters of the first factor; None for parameters known only at run
+    time. Raises `NoBlocks`."""
+    if (node.domain, node.operator) not in ((_DOMAIN, "MatMulNBits"), ("", "MatMul")):
+        raise NoBlocks("it is no product by blocks")
+    is_packed = bool(node.domain)
+    weights = _packed(network, node) if is_packed else _dequantized(network, node)
+    if weights.values.size and not -128 <= weights.values.min() <= weights.values.max() < 128:
+        raise NoBlocks("its weights less their zero points have 9 bits")
+    given, result = network.types[node.inputs[0]], network.types[node.outputs[0]]
+    if result.dtype != _FLOAT:
+        raise NoBlocks(f"its result is of {result.dtype}")
+    if not given.shape or given.shape[-1] != weights.length:
+        raise NoBlocks("its first factor has another shape than its weights")
+    data = parameters_of(network, network.maker(node.inputs[0]), "DequantizeLinear")
+    if data is not None and data.per_tensor and data.zero.dtype in BYTE_TYPES:
+        return weights, data
+    level = node.attributes.get("accuracy_level", 0)
+    if not is_packed or level != _INT8_LEVEL:
+        allowed = f", and accuracy_level {level} keeps it so" if is_packed else ""
+        raise NoBlocks(f"its first factor is in float{allowed}")
+    return weights, None
+
+
+def _packed(network: Network, node: Node) -> _Weights:
+    """The weights of a MatMulNBits."""
+    length, outputs, size, bits = (
+        int(node.attributes.get(name, default))
+        for name, default in (("K", 0), ("N", 0), ("block_size", 0), ("bits", 4))
+    )
+    packed, scales = (network.constants.get(name) for name in node.inputs[1:3])
+    if packed is None or scales is None:
+        raise NoBlocks("its weights are known only at run time")
+    blocks = -(-length // size) if size in _SIZES and bits in _BITS else 0
+    if not blocks or packed.size * 8 != outputs * blocks * size * bits:
+        raise NoBlocks("its weights have other sizes than its attributes say")
+    if node.input(4) or node.attributes.get("weight_prepacked"):
+        raise NoBlocks("its weights are in another order")
+    zeros: Array = np.array(1 << (bits - 1), np.int32)
+    if node.input(3):
+        points = network.constants.get(node.inputs[3])
+        if points is None or points.dtype != np.uint8:
+            raise NoBlocks("its zero points are no constant integers")
+        if points.size != outputs * -(-blocks * bits // 8):
+            raise NoBlocks("its zero points have other sizes than its attributes say")
+        zeros = _unpacked(points.reshape(outputs, -1), bits)[:, :blocks, None]
+    values = _unpacked(packed.reshape(outputs, blocks, -1), bits) - zeros
+    values.reshape(outputs, -1)[:, length:] = 0
+    if scales.size != outputs * blocks:
+        raise NoBlocks("its scales have other sizes than its attributes say")
+    scales = scales.astype(np.float32).reshape(outputs, blocks)
+    return _Weights(np.ascontiguousarray(values.transpose(1, 2, 0)), scales.T, length)
+
+
+def _unpacked(packed: Array, bits: int) -> Array:
+    """The numbers of ``bits`` along the last axis of an array of bytes, the first in the lowest
+    bits of a byte, as int32."""
+    shifts = np.arange(0, 8, bits)
+    numbers = packed[..., None].astype(np.int32) >> shifts & (1 << bits) - 1
+    return numbers.reshape(*packed.shape[:-1], -1)
+
+
+def _dequantized(network: Network, node: Node) -> _Weights:
+    """The second factor of a MatMul, from a DequantizeLinear with a scale per block of rows."""
+    maker = network.maker(node.inputs[1])
+    size = maker.attributes.get("block_size", 0) if maker is not None else 0
+    if maker is None or maker.operator != "DequantizeLinear" or not size:
+        raise NoBlocks("its weights have no blocks")
+    values, scales = (network.constants.get(name) for name in maker.inputs[:2])
+    if values is None or scales is None or values.ndim != 2 or values.dtype not in BYTE_TYPES:
+        raise NoBlocks("its weights are no constant matrix of 8 bits")
+    if maker.attributes.get("axis", 1) % 2 or scales.dtype != np.float32:
+        raise NoBlocks("its weights have a scale for each block of outputs")
+    whole = values.astype(np.int32)
+    length, outputs = whole.shape
+    if maker.input(2):
+        zeros = network.constants.get(maker.inputs[2])
+        if zeros is None:
+            raise NoBlocks("its zero points are known only at run time")
+        whole -= np.repeat(zeros.astype(np.int32), size, axis=0)[:length]
+    padded = np.pad(whole, ((0, -length % size), (0, 0)))
+    return _Weights(padded.reshape(-1, size, outputs), scales, length)
+
+
+def _held(
+    made: Replacement, source: str, data: QuantizationParameters, weights: _Weights, rows: int
+) -> str:
+    """Cut the rows of a quantized tensor, padded with its zero point, into blocks."""
+    shape = made.network.types[source].shape
+    assert shape is not None
+    if weights.length % weights.values.shape[1]:
+        zero = made.constant("padding", data.zero.reshape(()))
+        source = _padded(made, source, weights, shape, data.zero.dtype, zero)
+    return _in_blocks(made, source, weights, rows, data.zero.dtype)
+
+
+def _quantized(
+    made: Replacement, node: Node, weights: _Weights, rows: int
+) -> tuple[str, Array, str]:
+    """Quantize each block of each row of a float tensor to int8; returns the names of the blocks,
+    their zero point, and the name of their scales (blocks, rows, 1)."""
+    network, source = made.network, node.inputs[0]
+    shape = network.types[source].shape
+    assert shape is not None
+    blocks, size, _ = weights.values.shape
+    if weights.length % size:
+        zero = made.constant("padding", np.array(0, np.float32))
+        source = _padded(made, source, weights, shape, _FLOAT, zero)
+    cut = _in_blocks(made, source, weights, rows, _FLOAT)
+    whole, single = (TensorType(_FLOAT, (blocks, rows, n)) for n in (size, 1))
+    (absolute,) = made.add_all("Abs", "absolute", (cut,), [whole])
+    if network.opsets.get("", 1) < _AXES_AS_INPUT:
+        (most,) = made.add_all("ReduceMax", "most", (absolute,), [single], axes=[2], keepdims=1)
+    else:
+        axes = made.constant("last", np.array([2], np.int64))
+        (most,) = made.add_all("ReduceMax", "most", (absolute, axes), [single], keepdims=1)
+    greatest = made.constant("greatest", np.array(_GREATEST, np.float32))
+    (scale,) = made.add_all("Div", "block_scales", (most, greatest), [single])
+    # Blocks of zeros have any scale but 0.
+    least = made.constant("least", np.array(np.finfo(np.float32).tiny, np.float32))
+    (positive,) = made.add_all("Max", "positive", (scale, least), [single])
+    (factor,) = made.add_all("Reciprocal", "factor", (positive,), [single])
+    (steps,) = made.add_all("Mul", "steps", (cut, factor), [whole])
+    (rounded,) = made.add_all("Round", "rounded", (steps,), [whole])
+    integers = [TensorType(_INT8, whole.shape)]
+    (result,) = made.add_all("Cast", "integers", (rounded,), integers, to=TensorProto.INT8)
+    return result, np.array(0, np.int8), scale
+
+
+def _padded(
+    made: Replacement,
+    source: str,
+    weights: _Weights,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    value: str,
+) -> str:
+    """Pad the rows of a tensor of this ``shape`` to whole blocks."""
+    missing = -weights.length % weights.values.shape[1]
+    before = [0] * len(shape)
+    amounts = made.constant("pads", np.array([*before, *before[:-1], missing], np.int64))
+    wide = [TensorType(dtype, (*shape[:-1], shape[-1] + missing))]
+    return made.add_all("Pad", "padded", (source, amounts, value), wide)[0]
+
+
+def _in_blocks(
+    made: Replacement, source: str, weights: _Weights, rows: int, dtype: np.dtype
+) -> str:
+    """Cut rows into a stack of blocks (blocks, rows, size)."""
+    blocks, size, _ = weights.values.shape
+    wanted = made.constant("cut", np.array([rows, blocks, size], np.int64))
+    cut = [TensorType(dtype, (rows, blocks, size))]
+    (result,) = made.add_all("Reshape", "cut", (source, wanted), cut)
+    stack = [TensorType(dtype, (blocks, rows, size))]
+    return made.add_all("Transpose", "stack", (result,), stack, perm=[1, 0, 2])[0]

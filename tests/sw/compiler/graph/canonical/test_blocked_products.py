@@ -1,0 +1,116 @@
+"""Products by weights with a scale per block are stacks of integer products."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from amaranth_vta.report.host_summary import summary
+from amaranth_vta.session import Session
+from tests.support.transformer_files import (
+    Feeds,
+    Graph,
+    Linear,
+    four_bit_dense,
+    held,
+    packed_dense,
+    quantized_dense,
+    single,
+)
+
+INPUTS, OUTPUTS = 72, 48
+
+
+def after_quantization(linear: Linear) -> Linear:
+    """``linear`` behind a product whose result is quantized."""
+
+    def made(g: Graph, x: str, rows: int, columns: int) -> str:
+        return linear(g, held(g, quantized_dense(g, x, rows, rows)), rows, columns)
+
+    return made
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize(("bits", "block"), [(2, 32), (4, 16), (4, 32), (4, 128)])
+@pytest.mark.parametrize("is_held", [False, True])
+def test_packed_weights_are_on_the_machine(
+    bits: int, block: int, zero_points: bool, opset: int, is_held: bool
+) -> None:
+    level = 0 if is_held else 4
+    plain = partial(packed_dense, bits=bits, block=block, level=level, zero_points=zero_points)
+    model, feeds = single(after_quantization(plain) if is_held else plain, INPUTS, opset)
+    with Session(model, "pynq-extended") as session:
+        report = session.check(feeds)
+        assert summary(session.layers)["share_on_machine"] == 1
+    assert report.mismatches == 0
+    assert report.file is not None
+    (output,) = report.file.outputs.values()
+    assert output.of_range < 1e-6
+
+
+def test_the_sums_are_those_of_the_definition() -> None:
+    """Compared with NumPy in float64, which unpacks the bytes itself."""
+    model, feeds = single(partial(packed_dense, bits=4, block=16), INPUTS)
+    with Session(model, "pynq-extended") as session:
+        (got,) = session.run(feeds).values()
+    x = feeds["x"].astype(np.float64).reshape(-1, INPUTS)
+    padded = np.pad(x, ((0, 0), (0, -INPUTS % 16))).reshape(len(x), -1, 16)
+    steps = np.abs(padded).max(axis=2, keepdims=True) / 127
+    held = np.rint(padded / steps) * steps
+    packed, scales, zeros = (numpy_helper.to_array(item) for item in model.graph.initializer)
+    wanted = np.zeros((len(x), OUTPUTS))
+    for column in range(OUTPUTS):
+        for block in range(padded.shape[1]):
+            zero = zeros.reshape(OUTPUTS, -1)[column, block // 2] >> 4 * (block % 2) & 15
+            bytes_of_block = packed[column, block]
+            weights = np.ravel(np.column_stack([bytes_of_block & 15, bytes_of_block >> 4]))
+            scale = float(scales.reshape(OUTPUTS, -1)[column, block])
+            wanted[:, column] += held[:, block] @ (weights.astype(int) - int(zero)) * scale
+    np.testing.assert_allclose(got.reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("block", [8, 24, 64])
+def test_blockwise_dequantized_weights_are_on_the_machine(block: int) -> None:
+    model, feeds = single(partial(four_bit_dense, block=block), INPUTS, 21)
+    with Session(model, "pynq-extended") as session:
+        assert session.check(feeds).ok
+        assert summary(session.layers)["share_on_machine"] == 1
+
+
+def in_float(linear: Linear) -> tuple[onnx.ModelProto, Feeds]:
+    """``linear`` of an input in float, without quantization."""
+    return single(linear, INPUTS)
+
+
+def with_float_zero_points() -> tuple[onnx.ModelProto, Feeds]:
+    model, feeds = single(packed_dense, INPUTS)
+    points = model.graph.initializer[2]
+    points.CopyFrom(numpy_helper.from_array(np.full(OUTPUTS * 3, 7.5, np.float32), points.name))
+    return model, feeds
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (
+            partial(in_float, partial(packed_dense, level=0)),
+            "its first factor is in float, and accuracy_level 0 keeps it so",
+        ),
+        (
+            partial(in_float, partial(packed_dense, bits=8)),
+            "its weights less their zero points have 9 bits",
+        ),
+        (with_float_zero_points, "its zero points are no constant integers"),
+    ],
+)
+def test_other_products_are_the_hosts(make: object, reason: str) -> None:
+    assert callable(make)
+    model, feeds = make()
+    with Session(model, "pynq-extended") as session:
+        assert session.check(feeds).ok
+        assert [layer.reason for layer in session.layers] == [reason]
