@@ -28,13 +28,14 @@ from amaranth_vta.sw.runtime.network.network_program import (
     NetworkProgram,
 )
 from amaranth_vta.sw.runtime.network.tile_layout import Array
-from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
+from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
 from .accuracy import LabelAccuracy, label_accuracy
 from .batches import Batches, TensorInfo
 from .comparison import CheckReport, compare
 from .generation import Sampling, TokenDecoder, generate
 from .layers import launch_reports, layer_reports
+from .placed_network import PlacedNetwork, ShapedNetworks
 
 if TYPE_CHECKING:
     import onnx
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
     from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
     from amaranth_vta.sw.compiler.tuner.records import Records
+    from amaranth_vta.sw.runtime.network.runner import Runner
 
 
 class Session:
@@ -52,10 +54,15 @@ class Session:
     ``model`` is the path or the bytes of a file of ONNX or TensorFlow Lite, or an
     ``onnx.ModelProto``; ``config`` a `Config`, the name of a preset or the path of a file.
     ``images`` sets the batch size of a run for a model with an open one, so that weights are loaded
-    once for all of these images; BATCH by default. ``passes``, ``tuned``, ``allow_rounding`` and
-    ``dimensions``, ``context`` and ``states`` are as in `compile`. ``launch`` is ``network``, which
-    joins consecutive layers in one launch, or ``layer``, which launches each layer separately and
-    so measures the counters of each.
+    once for all of these images; BATCH by default. ``passes``, ``tuned``, ``allow_rounding``,
+    ``context`` and ``states`` are as in `compile`. ``launch`` is ``network``, which joins
+    consecutive layers in one launch, or ``layer``, which launches each layer separately and so
+    measures the counters of each.
+
+    If dimensions other than the first are open, such as the length of a sequence, the network is
+    compiled for each shape of inputs that it meets, and cached; ``dimensions`` has sizes by name,
+    and with all of them it is compiled at once. Numbers, layers and reports are of the shape that
+    ran last.
 
     ``device`` is the name of a device, an open device, or a `RunOptions`. With a name, ``dram`` and
     the keywords ``waves``, ``timeline``, ``skip``, ``timing_only`` and ``progress`` are those of
@@ -67,6 +74,10 @@ class Session:
     Raises `ModelError`, `ConfigError`, `MissingExtra` if the packages of the extra ``networks`` are
     not installed, and what `open_device` raises.
     """
+
+    # The networks of a model by shape, or a single one that was loaded compiled.
+    _shapes: ShapedNetworks | None
+    _loaded: PlacedNetwork | None
 
     def __init__(
         self,
@@ -88,15 +99,21 @@ class Session:
         options = RunOptions.of(device, dram, keywords)
         # Imported here only, so that saved networks run without the compiler.
         with explain_missing_extras():
+            from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
+
             from .compilation import compile, prepared
         self._name = _name(model)
-        config = Config.load(config) if isinstance(config, str) else config
-        self._model: onnx.ModelProto | None = prepared(model, config, dimensions, context, states)
         self._images = images
-        self._compiled: CompiledNetwork | None = compile(
-            self._model, config, images, passes, tuned, allow_rounding
-        )
-        self._open(self._compiled.program, options, launch)
+        machine = Config.load(config) if isinstance(config, str) else config
+        self._begin(machine, options, launch)
+
+        def compiled(model: onnx.ModelProto) -> CompiledNetwork:
+            return compile(model, machine, images, passes, tuned, allow_rounding)
+
+        read, sizes = read_model(model), dimensions or {}
+        if context is not None or states:
+            read, sizes = prepared(read, machine, sizes, context, states), {}
+        self._shapes = ShapedNetworks(read, sizes, compiled, options, launch)
 
     @classmethod
     def load(
@@ -117,27 +134,20 @@ class Session:
         """
         options = RunOptions.of(device, dram, keywords)
         session = cls.__new__(cls)
-        session._name, session._model, session._compiled = str(path), None, None
+        session._name = str(path)
         program = load_network(path, Config.load(config) if isinstance(config, str) else config)
-        session._open(program, options, launch)
+        session._begin(program.config, options, launch)
+        session._loaded = PlacedNetwork.open(program, options, launch)
         return session
 
-    def _open(self, program: NetworkProgram, options: RunOptions, launch: str) -> None:
-        with explain_missing_extras():
-            from amaranth_vta.sw.runtime.network.runner import Runner
+    def _begin(self, config: Config, options: RunOptions, launch: str) -> None:
         if launch not in LAUNCHES:
             raise ValueError(f"launch is {' or '.join(LAUNCHES)}, not {launch!r}")
-        self.program = program
-        self.config: Config = program.config
-        size = program.program.placed_bytes(program.launched(launch))
-        self.device = options.open(self.config, size)
+        self.config = config
+        self._shapes = None
+        self._loaded = None
         self.dram = options.dram
         self._skip = options.skip
-        self._batches = Batches(program)
-        # Not a method of the session: a reference cycle would keep the device alive until the next
-        # garbage collection.
-        begins = (lambda _: None) if options.timeline is None else options.timeline.begin
-        self._runner = Runner(program, Runtime(self.device), begins, launch)
         # Held while the machine runs; reentrant, since `check` calls `run`.
         self._lock = RLock()
         self._wall_seconds = 0.0
@@ -145,8 +155,39 @@ class Session:
         self._checked: CheckReport | None = None
         self.label_accuracy: LabelAccuracy | None = None
 
+    @property
+    def _placed(self) -> PlacedNetwork:
+        if self._loaded is not None:
+            return self._loaded
+        assert self._shapes is not None
+        return self._shapes.require_current()
+
+    @property
+    def program(self) -> NetworkProgram:
+        """The compiled network of the current shape."""
+        return self._placed.program
+
+    @property
+    def device(self) -> Device:
+        """The device of the current shape."""
+        return self._placed.runtime.device
+
+    @property
+    def _batches(self) -> Batches:
+        return self._placed.batches
+
+    @property
+    def _runner(self) -> Runner:
+        return self._placed.runner
+
+    @property
+    def _model(self) -> onnx.ModelProto | None:
+        return None if self._shapes is None else self._shapes.model
+
     def __repr__(self) -> str:
         machine = self.config
+        if self._shapes is not None and self._shapes.current is None:
+            return f"<Session of {self._name}, whose dimensions are open until its first run>"
         layers = counted(self.program.layer_count, "layer")
         hosts = counted(self.program.host_operator_count, "operator")
         return (
@@ -164,7 +205,10 @@ class Session:
     def close(self) -> None:
         """Closes the device; may be called again."""
         with self._lock:
-            close_device(self.device)
+            if self._shapes is None:
+                close_device(self.device)
+            else:
+                self._shapes.close()
 
     def save(self, path: str | Path) -> None:
         """Writes the compiled network for `load`, atomically; raises `ProgramError`."""
@@ -193,6 +237,7 @@ class Session:
         """
         with self._lock:
             start = perf_counter()
+            self._meet(inputs)
             try:
                 return self._batches.run(inputs, self._runner.run)
             except RuntimeFault as error:
@@ -200,6 +245,11 @@ class Session:
                 raise
             finally:
                 self._wall_seconds += perf_counter() - start
+
+    def _meet(self, inputs: Mapping[str, Array]) -> None:
+        """Chooses the network for the shapes of ``inputs``."""
+        if self._shapes is not None:
+            self._shapes.meet(inputs)
 
     def reset(self) -> None:
         """Sets the network's variables, such as the state of a streaming model, to their initial
@@ -240,6 +290,7 @@ class Session:
         Raises as `run` does, and `ModelError` for a network that was loaded compiled.
         """
         with self._lock:
+            self._meet(inputs)
             network, model = self.compiled.network, self._model
             assert model is not None
             self.reset()
@@ -280,12 +331,13 @@ class Session:
     @property
     def compiled(self) -> CompiledNetwork:
         """The compiled network with its graph; raises `ModelError` for a session from `load`."""
-        if self._compiled is None:
+        compiled = self._placed.compiled
+        if compiled is None:
             raise ModelError(
                 f"{self._name} is a compiled network without its model; this needs a Session of "
                 f"the ONNX file"
             )
-        return self._compiled
+        return compiled
 
     @property
     def network(self) -> Network:
@@ -417,14 +469,14 @@ class Session:
 
 def random_inputs(session: Session) -> dict[str, Array]:
     """Inputs of one run, the same at each call: floats from 0 to 1, 8-bit integers of the full
-    range, and 0 or 1 for wider integers, which are indices or masks.
+    range, 1 for masks, which are wider integers named so, and 0 or 1 for others, such as indices.
     """
     random = np.random.default_rng(0)
     inputs: dict[str, Array] = {}
     for name, info in session.inputs.items():
         shape = tuple(session.images_per_run if size is None else size for size in info.shape)
         if np.issubdtype(info.dtype, np.integer) and info.dtype.itemsize > 1:
-            inputs[name] = random.integers(0, 2, shape, info.dtype)
+            inputs[name] = random.integers("mask" in name.lower(), 2, shape, info.dtype)
         elif np.issubdtype(info.dtype, np.integer):
             limits = np.iinfo(info.dtype)
             inputs[name] = random.integers(limits.min, limits.max, shape, info.dtype, True)

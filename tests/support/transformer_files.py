@@ -287,18 +287,44 @@ def opset_23(length: int = 6) -> tuple[onnx.ModelProto, Feeds]:
     return g.made(23)
 
 
+def _embedded(g: Graph, tokens: str) -> str:
+    """Rows of a table of 32 tokens, of four bits in blocks of 32."""
+    table = g.constant(g.rng.integers(0, 16, (32, WIDE)).astype(ml_dtypes.uint4))
+    scales = g.constant(g.rng.uniform(0.1, 0.3, (32, WIDE // 32)).astype(np.float32))
+    how = {"gather_axis": 0, "quantize_axis": 1, "block_size": 32}
+    zeros = g.constant(g.rng.integers(6, 10, (32, WIDE // 32)).astype(ml_dtypes.uint4))
+    return str(g.add("ms.GatherBlockQuantized", table, tokens, scales, zeros, **how))
+
+
+def _lengths(g: Graph, mask: str) -> tuple[str, str]:
+    """The position of the last token of each sequence, and the number of positions."""
+    last = g.add("Sub", g.add("ReduceSum", mask, g.numbers(1), keepdims=0), g.numbers(1))
+    count = g.add("Gather", g.add("Shape", mask), g.constant(np.array(1, np.int64)))
+    last, count = (g.add("Cast", item, to=TensorProto.INT32) for item in (last, count))
+    return last, count
+
+
 def generative(
-    linear: Linear, past: int = 11, length: int = 1, opset: int = 17, is_open: bool = False
+    linear: Linear, past: int = 11, length: int = 1, opset: int = 21, is_open: bool = False
 ) -> tuple[onnx.ModelProto, Feeds]:
     """A decoder of operators of com.microsoft, as tools for language models write it."""
     g, few, total = Graph(), HEADS // 2, past + length
-    x = g.input("x", g.normal(1, length, WIDE), *((1, "sequence", WIDE) if is_open else ()))
-    sizes = (1, few, "past", EACH) if is_open else ()
-    cache = [
-        g.input(f"past_{what}", g.normal(1, few, past, EACH), *sizes) for what in ("key", "value")
-    ]
-    lengths = g.input("seqlens_k", np.array([total - 1], np.int32))
-    count = g.input("total_sequence_length", np.array(total, np.int32))
+    sizes: dict[str, tuple[int | str, ...]] = {
+        "input_ids": ("batch", "sequence"),
+        "attention_mask": ("batch", "total"),
+    }
+    sizes |= {f"past_{what}": ("batch", few, "past", EACH) for what in ("key", "value")}
+    values = {
+        "input_ids": g.rng.integers(0, 32, (1, length)),
+        "attention_mask": np.ones((1, total)),
+    }
+    values |= {f"past_{what}": g.normal(1, few, past, EACH) for what in ("key", "value")}
+    for name, value in values.items():
+        exact = value if name.startswith("past") else value.astype(np.int64)
+        g.input(name, exact, *(sizes[name] if is_open else ()))
+    x = _embedded(g, "input_ids")
+    lengths, count = _lengths(g, "attention_mask")
+    cache = ["past_key", "past_value"]
     one = g.constant(np.ones(WIDE, np.float32))
     normed = g.add("SimplifiedLayerNormalization", x, one, axis=-1, epsilon=1e-5)
     query, key, value = (linear(g, normed, WIDE, n * EACH) for n in (HEADS, few, few))
@@ -368,7 +394,7 @@ def _files() -> dict[str, File]:
     made["opset 23"] = File(opset_23, 0.9)
     for name, linear in {"int8": quantized_dense, "four bits": packed_dense}.items():
         made[f"com.microsoft, {name}"] = File(partial(generative, linear), 0.9)
-        made[f"com.microsoft, {name}, prefill"] = File(partial(generative, linear, 5, 7), 0.9)
+        made[f"com.microsoft, {name}, prefill"] = File(partial(generative, linear, 0, 7), 0.9)
     made["QAttention"] = File(whole_attention, 0.9)
     made["Attention of dequantized factors"] = File(partial(whole_attention, False), 0.9)
     made["int4 per channel"] = File(partial(single, four_bit_dense, opset=21), 1)

@@ -270,6 +270,7 @@ def _open(
     """The session of a model, or of a compiled network.
 
     Open dimensions of a model get the ``sizes`` of --dim, or else the sizes of the ``inputs``.
+    Raises `ClickException` if both contradict each other.
     """
     from amaranth_vta.session import Session
     from amaranth_vta.sw.runtime.archive import is_archive
@@ -282,7 +283,13 @@ def _open(
             from amaranth_vta.sw.compiler.graph.load.input_shapes import sizes_of
             from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
         source = read_model(model)
-        sizes = sizes_of(source, {name: a.shape for name, a in inputs.items()}) | sizes
+        found = sizes_of(source, {name: array.shape for name, array in inputs.items()})
+        for name, size in sizes.items():
+            if found.get(name, size) != size:
+                raise click.ClickException(
+                    f"--dim {name}={size}, but the inputs have {name}={found[name]}"
+                )
+        sizes = found | sizes
     return Session(source, config, options, launch=launch, dimensions=sizes, **compiling)
 
 

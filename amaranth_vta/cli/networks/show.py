@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from amaranth_vta.cli.common.options import config_option, images_option, rounding_option
+from amaranth_vta.cli.common.options import (
+    config_option,
+    dim_option,
+    images_option,
+    rounding_option,
+)
 from amaranth_vta.cli.common.outputs import Outputs
 from amaranth_vta.hw.config import Config
 
@@ -25,6 +30,7 @@ STEPS = ("loaded", "canonical", "placed", "planned")
 @config_option
 @images_option
 @rounding_option
+@dim_option
 @click.option(
     "--after",
     type=click.Choice(STEPS),
@@ -36,6 +42,7 @@ def show(
     config: Config,
     images: int | None,
     allow_rounding: bool,
+    dim: tuple[tuple[str, int], ...],
     after: tuple[str, ...],
 ) -> None:
     """Print the graph of MODEL after each step of compilation.
@@ -47,10 +54,11 @@ def show(
     run, with the transfers from one side to the other.
     """
     from amaranth_vta.session.compilation import compile
+    from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
     from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
     from amaranth_vta.sw.compiler.graph.load.opsets import conversion
 
-    read = read_model(model)
+    read = with_dimensions(read_model(model), dict(dim))
     compiled = compile(read, config, images, allow_rounding=allow_rounding)
     texts = {
         "loaded": lambda: _nodes(load_network(read, images or config.batch)),

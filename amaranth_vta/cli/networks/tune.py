@@ -11,6 +11,7 @@ import click
 from amaranth_vta.cli.common.options import (
     DramType,
     config_option,
+    dim_option,
     images_option,
     jobs_option,
     json_option,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @config_option
 @images_option
 @rounding_option
+@dim_option
 @click.option(
     "--dram",
     type=DramType(),
@@ -75,6 +77,7 @@ def tune(
     config: Config,
     images: int | None,
     allow_rounding: bool,
+    dim: tuple[tuple[str, int], ...],
     dram: str,
     candidates: int,
     device: str,
@@ -95,7 +98,7 @@ def tune(
     from amaranth_vta.explore.tuning import records_of, workloads_of
 
     path = output or f"{Path(model).with_suffix('')}.tuned.json"
-    source = _source(model)
+    source = _source(model, dict(dim))
     known = _known(path)
     with Outputs() as outputs:
         outputs.reserve("--output", path)
@@ -126,14 +129,15 @@ def tune(
     return WRONG_RESULT if checked.mismatches else DONE
 
 
-def _source(model: str) -> bytes:
-    """The bytes of a model file or of a generated network."""
+def _source(model: str, sizes: dict[str, int]) -> bytes:
+    """The bytes of a model file or of a generated network, with ``sizes`` of open dimensions."""
     from amaranth_vta.networks import NETWORKS, generate
+    from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
     from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
     is_name = model in NETWORKS and not Path(model).exists()
     found = generate(model).model if is_name else read_model(model)
-    return found.SerializeToString(deterministic=True)
+    return with_dimensions(found, sizes).SerializeToString(deterministic=True)
 
 
 def _known(path: str) -> Records:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx
 
 from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
-_FIXER = (
-    "python -m onnxruntime.tools.make_dynamic_shape_fixed --input_name {name} --input_shape "
-    "{shape} MODEL.onnx FIXED.onnx"
-)
+# An open dimension of an input: the input, the position, the dimension, and its name.
+_Open = tuple[onnx.ValueInfoProto, int, onnx.TensorShapeProto.Dimension, str]
 
 
 def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -54,20 +52,25 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def with_dimensions(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
-    """A copy of ``model`` whose named open dimensions have these ``sizes``; the model itself if
-    there are none. Raises `ModelError` for a name that no input has, or a size below 1."""
+    """A copy of ``model`` whose open dimensions have these ``sizes``, by name (see
+    `open_dimensions`); the model itself if there are none. Raises `ModelError` for a name that no
+    input has, or a negative size."""
     if not sizes:
         return model
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
-    names = named_dimensions(copied)
+    found = list(_open(copied))
+    names = dict.fromkeys(name for *_, name in found if name)
     for name, size in sizes.items():
         if name not in names:
             known = ", ".join(names) or "none"
             raise ModelError(f"no input has an open dimension {name}; open dimensions: {known}")
-        if size < 1:
-            raise ModelError(f"the dimension {name} cannot be {size}: give 1 or more")
-    for item in (*inputs_of(copied), *copied.graph.output):
+        if size < 0:
+            raise ModelError(f"the dimension {name} cannot be {size}")
+    for _, _, dim, name in found:
+        if name in sizes:
+            dim.dim_value = sizes[name]
+    for item in copied.graph.output:
         for dim in item.type.tensor_type.shape.dim:
             if dim.dim_param in sizes:
                 dim.dim_value = sizes[dim.dim_param]
@@ -76,61 +79,71 @@ def with_dimensions(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.Mo
     return copied
 
 
-def named_dimensions(model: onnx.ModelProto) -> list[str]:
-    """The names of open dimensions of inputs."""
-    dims = (dim for item in inputs_of(model) for dim in item.type.tensor_type.shape.dim)
-    return list(dict.fromkeys(dim.dim_param for dim in dims if dim.dim_param))
+def open_dimensions(model: onnx.ModelProto) -> list[str]:
+    """The names of the open dimensions of inputs that need a size, which are all but the number of
+    images: the first dimension of an input, and others of its name. A dimension without a name is
+    called INPUT.POSITION, such as x.1."""
+    images = {dim.dim_param for _, position, dim, _ in _open(model) if not position} - {""}
+    found = (name for _, position, _, name in _open(model) if position and name not in images)
+    return list(dict.fromkeys(found))
+
+
+def _open(model: onnx.ModelProto) -> Iterator[_Open]:
+    """Yield the open dimensions of inputs; a first dimension may have no name."""
+    for item in inputs_of(model):
+        for position, dim in enumerate(item.type.tensor_type.shape.dim):
+            if is_open(dim):
+                name = dim.dim_param or (f"{item.name}.{position}" if position else "")
+                yield item, position, dim, name
 
 
 def sizes_of(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The sizes of named open dimensions, other than the first, for inputs of these ``shapes``.
-    Raises `ModelError` if two inputs contradict each other."""
+    """The sizes of `open_dimensions` for inputs of these ``shapes``. Raises `ModelError` if two
+    inputs contradict each other."""
+    wanted = set(open_dimensions(model))
     found: dict[str, tuple[int, str]] = {}
-    for item in inputs_of(model):
-        dims = item.type.tensor_type.shape.dim
-        if item.name not in shapes or len(dims) != len(shapes[item.name]):
+    for item, position, _, name in _open(model):
+        shape = shapes.get(item.name, ())
+        if name not in wanted or len(shape) != len(item.type.tensor_type.shape.dim):
             continue
-        for dim, size in list(zip(dims, shapes[item.name], strict=True))[1:]:
-            if not dim.dim_param:
-                continue
-            other, of = found.setdefault(dim.dim_param, (size, item.name))
-            if other != size:
-                raise ModelError(
-                    f"the dimension {dim.dim_param} is {other} in the input {of} and {size} in "
-                    f"{item.name}"
-                )
+        size = shape[position]
+        other, of = found.setdefault(name, (size, item.name))
+        if other != size:
+            raise ModelError(
+                f"the dimension {name} is {other} in the input {of} and {size} in {item.name}"
+            )
     return {name: size for name, (size, _) in found.items()}
+
+
+def require_sizes(model: onnx.ModelProto) -> None:
+    """Raise `ModelError` if a dimension other than the number of images is open."""
+    if names := open_dimensions(model):
+        item, position, dim = next(
+            (item, position, dim) for item, position, dim, name in _open(model) if name in names
+        )
+        sizes = "its size" if len(names) == 1 else "the sizes of all that are"
+        options = " ".join(f"--dim {name}=SIZE" for name in names)
+        raise ModelError(
+            f"{open_dimension(item.name, position, dim)}; give {sizes}: {options}, "
+            "or inputs of that size"
+        )
 
 
 def fix_shapes(model: onnx.ModelProto, batch: int) -> None:
     """Fix the input shapes of ``model``, with ``batch`` for an open first dimension, and remove
     shapes that depend on it. Raises `ModelError` if another dimension is open."""
-    named = set()
     for item in inputs_of(model):
         if not item.type.HasField("tensor_type"):
             raise ModelError(f"input {item.name} is not a tensor")
         if not item.type.tensor_type.HasField("shape"):
             raise ModelError(f"input {item.name} has no shape; give the model a fixed one")
-        dims = item.type.tensor_type.shape.dim
-        if dims and is_open(dims[0]):
-            named.add(dims[0].dim_param)
-            dims[0].dim_value = batch
-        for position, dim in enumerate(dims):
-            if dim.HasField("dim_param") and dim.dim_param and dim.dim_param in named:
-                dim.dim_value = batch
-            if is_open(dim):
-                if dim.dim_param:
-                    raise ModelError(
-                        f"{open_dimension(item.name, position, dim)}; give its size: "
-                        f"--dim {dim.dim_param}=SIZE, or inputs of that size"
-                    )
-                sizes = ",".join("SIZE" if is_open(dim) else str(dim.dim_value) for dim in dims)
-                raise ModelError(
-                    f"{open_dimension(item.name, position, dim)}; only the first, the number of "
-                    f"images, may be. Fix it: {_FIXER.format(name=item.name, shape=sizes)}"
-                )
-            if dim.dim_value < 1:
+        for position, dim in enumerate(item.type.tensor_type.shape.dim):
+            # Only a cache may be empty.
+            if not is_open(dim) and dim.dim_value < (position == 0):
                 raise ModelError(f"input {item.name}: dimension {position} is {dim.dim_value}")
+    require_sizes(model)
+    for _, _, dim, _ in list(_open(model)):
+        dim.dim_value = batch
     if DOMAIN in {item.domain for item in model.opset_import}:
         return  # converted from a file whose shapes are all fixed
     # The file's shapes of other tensors assume an open batch; they are inferred again.

@@ -26,9 +26,11 @@ def widen_small_integers(network: Network) -> None:
     """Store 2-bit and 4-bit integers as int8 or uint8, with a Clip after QuantizeLinear.
 
     ONNX Runtime neither returns such tensors nor moves their elements. The network is unchanged if
-    one is an input, or if an operator other than QuantizeLinear computes one at run time.
+    one is an input, or if an operator other than QuantizeLinear computes one at run time. Operands
+    of operators that only ONNX Runtime has, such as GatherBlockQuantized, keep their types.
     """
-    small = {name for name, info in network.types.items() if info.dtype.name in _BYTES}
+    foreign = {name for node in network.nodes if node.domain for name in node.reads}
+    small = {name for name, info in network.types.items() if info.dtype.name in _BYTES} - foreign
     makers = [maker for name in small if (maker := network.maker(name)) is not None]
     if not small or any(node.operator not in _KNOWN or node.domain for node in makers):
         return
