@@ -85,6 +85,14 @@ def test_a_transformer_is_exact_with_its_products_on_the_machine(name: str) -> N
     assert max(item.of_range for item in report.file.outputs.values()) < 0.01
 
 
+@pytest.mark.parametrize("name", ["com.microsoft, four bits", "QAttention"])
+def test_a_transformer_is_exact_on_rtl(name: str) -> None:
+    model, inputs = FILES[name].make()
+    with Session(model, "tiny-extended", "rtl") as session:
+        assert session.check(inputs).ok
+    assert session.cycles
+
+
 @pytest.mark.parametrize("name", ON_RTL)
 def test_a_form_is_exact_on_rtl(name: str) -> None:
     with Session(FORMS[name].make(), "tiny-extended", "rtl") as session:

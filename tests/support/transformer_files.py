@@ -314,14 +314,13 @@ def generative(
         "attention_mask": ("batch", "total"),
     }
     sizes |= {f"past_{what}": ("batch", few, "past", EACH) for what in ("key", "value")}
-    values = {
+    values: Feeds = {
         "input_ids": g.rng.integers(0, 32, (1, length)),
-        "attention_mask": np.ones((1, total)),
+        "attention_mask": np.ones((1, total), np.int64),
+        **{f"past_{what}": g.normal(1, few, past, EACH) for what in ("key", "value")},
     }
-    values |= {f"past_{what}": g.normal(1, few, past, EACH) for what in ("key", "value")}
-    for name, value in values.items():
-        exact = value if name.startswith("past") else value.astype(np.int64)
-        g.input(name, exact, *(sizes[name] if is_open else ()))
+    for name, given in values.items():
+        g.input(name, given, *(sizes[name] if is_open else ()))
     x = _embedded(g, "input_ids")
     lengths, count = _lengths(g, "attention_mask")
     cache = ["past_key", "past_value"]

@@ -125,7 +125,10 @@ def tune(
             f"{bound / min(before, after):.1%} of that"
         )
     if checked.mismatches:
-        outputs.say(f"ONNX Runtime: {checked.mismatches:,} output elements differ")
+        outputs.say(
+            f"ONNX Runtime: {checked.mismatches:,} output elements differ from the network in "
+            "canonical form"
+        )
     return WRONG_RESULT if checked.mismatches else DONE
 
 
