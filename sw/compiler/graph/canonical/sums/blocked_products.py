@@ -27,6 +27,10 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from .replacement import Replacement
 
 _DOMAIN = "com.microsoft"
+# Position of the bias, by operator.
+_BIASES = {(_DOMAIN, "MatMulNBits"): 5, ("", "Gemm"): 2, ("", "MatMul"): 2}
+# Attributes of Gemm, with their defaults.
+_PLAIN = {"transA": 0, "alpha": 1.0, "beta": 1.0}
 _FLOAT, _INT8, _INT32 = (np.dtype(item) for item in (np.float32, np.int8, np.int32))
 # The accuracy level of MatMulNBits that allows an int8 first factor.
 _INT8_LEVEL = 4
@@ -52,8 +56,8 @@ class _Weights:
 
 
 def split_blocks(network: Network, node: Node) -> bool:
-    """Replace MatMulNBits, and MatMul by blockwise dequantized weights, by MatMulInteger of a stack
-    of blocks, scaling of the sums, and their addition."""
+    """Replace MatMulNBits, and MatMul and Gemm by blockwise dequantized weights, by MatMulInteger
+    of a stack of blocks, scaling of the sums, and their addition."""
     try:
         weights, data = _factors(network, node)
     except NoBlocks:
@@ -69,18 +73,8 @@ def split_blocks(network: Network, node: Node) -> bool:
         maker = network.maker(node.inputs[0])
         assert maker is not None
         source, zero, scale = _held(made, maker.inputs[0], data, weights, rows), data.zero, ""
-    values, weight_zero = like_data(
-        weights.values.astype(np.int8), np.array(0, np.int8), zero.dtype
-    )
-    given = (
-        source,
-        made.constant("blocks", values),
-        made.constant("x_zero_point", zero.reshape(())),
-        made.constant("weight_zero_point", weight_zero),
-    )
-    sums = TensorType(_INT32, (blocks, rows, outputs))
-    real = TensorType(_FLOAT, sums.shape)
-    (result,) = made.add_all("MatMulInteger", "sums", given, [sums])
+    result = _sums(made, source, weights, zero, rows)
+    real = TensorType(_FLOAT, (blocks, rows, outputs))
     (result,) = made.add_all("Cast", "real_sums", (result,), [real], to=TensorProto.FLOAT)
     own = weights.scales if data is None else weights.scales * data.scale.reshape(())
     scales = made.constant("scales", own.astype(np.float32).reshape(blocks, 1, outputs))
@@ -92,10 +86,42 @@ def split_blocks(network: Network, node: Node) -> bool:
     (result,) = made.add_all("ReduceSum", "total", (result, axes), total, keepdims=0)
     wanted = made.constant("shape", np.array((*shape[:-1], outputs), np.int64))
     (result,) = made.add_all("Reshape", "rows", (result, wanted), [made.type])
-    if node.domain and node.input(5):
-        made.add_all("Add", "biased", (result, node.inputs[5]), [made.type])
+    if bias := node.input(_BIASES[node.domain, node.operator]):
+        made.add_all("Add", "biased", (result, bias), [made.type])
     made.put("MatMulInteger")
     return True
+
+
+def _sums(made: Replacement, source: str, weights: _Weights, zero: Array, rows: int) -> str:
+    """Add the sums of the blocks of ``source``, which have the zero point ``zero``; returns the
+    name of the int32 result (blocks, rows, outputs).
+
+    Weights of nine bits are moved to int8, by one amount per block and output. The sums of this
+    amount are those of x, one more output of the product, times the amount.
+    """
+    values, (blocks, _, outputs) = weights.values, weights.values.shape
+    is_wide = not -128 <= values.min(initial=0) <= values.max(initial=0) < 128
+    moved = values.min(axis=1, keepdims=True) + 128
+    if is_wide:
+        values = np.pad(values - moved, ((0, 0), (0, 0), (0, 1)), constant_values=1)
+    factor, weight_zero = like_data(values.astype(np.int8), np.array(0, np.int8), zero.dtype)
+    given = (
+        source,
+        made.constant("blocks", factor),
+        made.constant("x_zero_point", zero.reshape(())),
+        made.constant("weight_zero_point", weight_zero),
+    )
+    info = TensorType(_INT32, (blocks, rows, outputs))
+    if not is_wide:
+        return made.add_all("MatMulInteger", "sums", given, [info])[0]
+    wide = [TensorType(_INT32, (blocks, rows, outputs + 1))]
+    (both,) = made.add_all("MatMulInteger", "sums", given, wide)
+    sizes = made.constant("sizes", np.array([outputs, 1], np.int64))
+    single = TensorType(_INT32, (blocks, rows, 1))
+    sums, of_rows = made.add_all("Split", "parts", (both, sizes), [info, single], axis=2)
+    amount = made.constant("moved", moved.astype(np.int32))
+    (rest,) = made.add_all("Mul", "rest", (of_rows, amount), [info])
+    return made.add_all("Add", "whole", (sums, rest), [info])[0]
 
 
 def why_no_blocks(network: Network, node: Node) -> str:
@@ -110,12 +136,12 @@ def why_no_blocks(network: Network, node: Node) -> str:
 def _factors(network: Network, node: Node) -> tuple[_Weights, QuantizationParameters | None]:
     """The weights, and the parameters of the first factor; None for parameters known only at run
     time. Raises `NoBlocks`."""
-    if (node.domain, node.operator) not in ((_DOMAIN, "MatMulNBits"), ("", "MatMul")):
+    if (node.domain, node.operator) not in _BIASES:
         raise NoBlocks("it is no product by blocks")
+    if any(node.attributes.get(name, plain) != plain for name, plain in _PLAIN.items()):
+        raise NoBlocks("it transposes or scales its first factor")
     is_packed = bool(node.domain)
     weights = _packed(network, node) if is_packed else _dequantized(network, node)
-    if weights.values.size and not -128 <= weights.values.min() <= weights.values.max() < 128:
-        raise NoBlocks("its weights less their zero points have 9 bits")
     given, result = network.types[node.inputs[0]], network.types[node.outputs[0]]
     if result.dtype != _FLOAT:
         raise NoBlocks(f"its result is of {result.dtype}")
@@ -170,24 +196,31 @@ def _unpacked(packed: Array, bits: int) -> Array:
 
 
 def _dequantized(network: Network, node: Node) -> _Weights:
-    """The second factor of a MatMul, from a DequantizeLinear with a scale per block of rows."""
+    """The second factor of a MatMul or Gemm, from a DequantizeLinear with a scale per block of
+    inputs, perhaps transposed."""
     maker = network.maker(node.inputs[1])
+    transposed = bool(node.attributes.get("transB", 0))
+    if maker is not None and maker.operator == "Transpose":
+        transposed ^= list(maker.attributes.get("perm", (1, 0))) == [1, 0]
+        maker = network.maker(maker.inputs[0])
     size = maker.attributes.get("block_size", 0) if maker is not None else 0
     if maker is None or maker.operator != "DequantizeLinear" or not size:
         raise NoBlocks("its weights have no blocks")
     values, scales = (network.constants.get(name) for name in maker.inputs[:2])
     if values is None or scales is None or values.ndim != 2 or values.dtype not in BYTE_TYPES:
         raise NoBlocks("its weights are no constant matrix of 8 bits")
-    if maker.attributes.get("axis", 1) % 2 or scales.dtype != np.float32:
+    if maker.attributes.get("axis", 1) % 2 != transposed or scales.dtype != np.float32:
         raise NoBlocks("its weights have a scale for each block of outputs")
-    whole = values.astype(np.int32)
-    length, outputs = whole.shape
+    zeros: Array | None = np.zeros(scales.shape, np.int32)
     if maker.input(2):
         zeros = network.constants.get(maker.inputs[2])
-        if zeros is None:
-            raise NoBlocks("its zero points are known only at run time")
-        whole -= np.repeat(zeros.astype(np.int32), size, axis=0)[:length]
-    padded = np.pad(whole, ((0, -length % size), (0, 0)))
+    if zeros is None:
+        raise NoBlocks("its zero points are known only at run time")
+    if transposed:
+        values, scales, zeros = values.T, scales.T, zeros.T
+    length, outputs = values.shape
+    spread = np.repeat(zeros.astype(np.int32), size, axis=0)[:length]
+    padded = np.pad(values.astype(np.int32) - spread, ((0, -length % size), (0, 0)))
     return _Weights(padded.reshape(-1, size, outputs), scales, length)
 
 
