@@ -28,6 +28,11 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
         _QUANTIZE,
     ),
     (
+        r"accuracy_level \d keeps it so",
+        "products of floats and packed weights",
+        "written with accuracy_level=4, MatMulNBits runs on the machine",
+    ),
+    (
         r"product's result, which nothing quantizes",
         "operators on results of products that nothing quantizes",
         "`vta quantize` of the float model puts a QuantizeLinear between them",

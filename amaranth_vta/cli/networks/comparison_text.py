@@ -49,7 +49,8 @@ def _outputs(file: FileComparison) -> str:
     name, most = max(items, key=lambda item: (not item[1].ok, item[1].of_range))
     text = "no output element differs"
     if most.of_range:
-        text = f"{name} differs by at most {most.of_range:.2%} of its range"
+        share = "less than 0.01%" if most.of_range < 1e-4 else f"at most {most.of_range:.2%}"
+        text = f"{name} differs by {share} of its range"
         text += "" if most.steps is None else f" ({_steps(most.steps)})"
     samples = sum(item.samples for item in file.outputs.values() if item.same_class is not None)
     if samples:

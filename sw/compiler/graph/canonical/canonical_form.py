@@ -45,8 +45,8 @@ The rules in this folder rewrite that form and others:
 - successive Transpose are merged, reductions are hoisted over a Transpose, averages over the rows
   of matrices become averages over the columns of their transpose, and a Transpose to channels last
   sinks below element-wise operators,
-- DequantizeLinear → QuantizeLinear with equal parameters, no-ops, and duplicate QuantizeLinear and
-  views are removed.
+- DequantizeLinear → QuantizeLinear with equal parameters, no-ops, and duplicate QuantizeLinear,
+  views and quantizations of blocks are removed.
 
 The reference results are those of this form in ONNX Runtime without optimizations. Operators that
 no rule matches are unchanged.
@@ -101,6 +101,7 @@ from .simpler_forms import (
     leave_out_empty,
     merge_reshapes,
     share_quantize,
+    share_step,
     share_view,
     slice_of_gather,
     slices_of_split,
@@ -203,6 +204,7 @@ _RULES: tuple[Rule, ...] = (
     matmul_of_einsum,
     share_quantize,
     share_view,
+    share_step,
     reduce_before_transpose,
     reduce_columns,
     sink_transpose,

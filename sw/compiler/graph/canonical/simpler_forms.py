@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import isqrt
 from typing import Any
 
@@ -17,6 +18,11 @@ from .quantization import BYTE_TYPES, parameters_of
 # Pixels of a max pooling window from which two layers are cheaper: for windows that overlap in both
 # directions, and for others.
 _OVERLAPPING_WINDOW, _WINDOW = 25, 64
+# Operators that quantize blocks, which are matrices in a stack of this rank.
+_STEPS = frozenset(
+    {"Abs", "Cast", "Div", "Max", "Mul", "ReduceMax", "Reciprocal", "Round", "Transpose"}
+)
+_STACK = 3
 
 
 def drop_identity(network: Network, node: Node) -> bool:
@@ -325,6 +331,33 @@ def share_view(network: Network, node: Node) -> bool:
         return result is not None and network.types[result].shape == shape
 
     return shape is not None and _share(network, node, is_equal)
+
+
+def share_step(network: Network, node: Node) -> bool:
+    """Merge equal float operators on matrices of one tensor: products of the same rows by weights
+    in blocks quantize the same blocks."""
+    info = network.types.get(node.input(0))
+    if node.domain or node.operator not in _STEPS or info is None or info.dtype != np.float32:
+        return False
+    if info.shape is None or len(info.shape) != _STACK:
+        return False
+
+    def is_equal(other: Node) -> bool:
+        if (other.operator, other.domain) != (node.operator, "") or len(other.outputs) > 1:
+            return False
+        if other.attributes != node.attributes or len(other.inputs) != len(node.inputs):
+            return False
+        return all(map(partial(_same, network), other.inputs, node.inputs))
+
+    return _share(network, node, is_equal)
+
+
+def _same(network: Network, first: str, second: str) -> bool:
+    """Whether two names are those of one tensor, or of equal constants."""
+    if first == second:
+        return True
+    a, b = network.constants.get(first), network.constants.get(second)
+    return a is not None and b is not None and a.dtype == b.dtype and np.array_equal(a, b)
 
 
 def _share(network: Network, node: Node, is_equal: Callable[[Node], bool]) -> bool:

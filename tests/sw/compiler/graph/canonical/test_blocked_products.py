@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 
 import ml_dtypes
@@ -17,6 +18,7 @@ from tests.support.transformer_files import (
     Graph,
     Linear,
     four_bit_dense,
+    generative,
     held,
     packed_dense,
     quantized_dense,
@@ -109,6 +111,16 @@ def test_transposed_weights_in_blocks(operator: str, dtype: np.dtype) -> None:
     assert report.file is not None
     (output,) = report.file.outputs.values()
     assert output.of_range < 1e-6
+
+
+def test_products_of_one_tensor_share_its_blocks() -> None:
+    """Queries, keys and values are products of the same rows, and so are both halves of SwiGLU."""
+    model, feeds = generative(packed_dense)
+    with Session(model, "pynq-extended") as session:
+        assert session.check(feeds).ok
+        operators = Counter(layer.operator for layer in session.layers)
+    assert operators["MatMulInteger"] == 7
+    assert operators["ReduceMax"] == operators["Round"] == 4
 
 
 def in_float(linear: Linear) -> tuple[onnx.ModelProto, Feeds]:
