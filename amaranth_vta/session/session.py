@@ -236,8 +236,8 @@ class Session:
         runs. Raises `InputError`, or `RuntimeFault` if the machine stops with a fault.
         """
         with self._lock:
-            start = perf_counter()
             self._meet(inputs)
+            start = perf_counter()
             try:
                 return self._batches.run(inputs, self._runner.run)
             except RuntimeFault as error:
