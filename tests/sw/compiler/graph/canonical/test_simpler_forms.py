@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from amaranth_vta.session import Session
+from tests.support.transformer_files import Graph
 
 Make = Callable[..., Any]
 BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
@@ -181,3 +182,19 @@ def test_prelu_with_one_slope_is_one_table(qdq: Make) -> None:
     graph = qdq((1, 4, 6, 6)).qdq(0.031).conv(4, 5, 1).qdq(0.09)
     graph.node("PRelu", graph.constant([[[0.2]]], np.float32)).qdq(0.07, 3)
     assert graph.on_machine() == ["QLinearConv+PRelu"]
+
+
+@pytest.mark.parametrize(("factors", "count"), [((3, 3), 1), ((3, 2), 2)])
+def test_equal_steps_of_blocks_are_one(factors: tuple[int, int], count: int) -> None:
+    g = Graph()
+    x = g.input("x", g.normal(2, 3, 4))
+    products = [g.add("Mul", x, g.constant(np.float32(factor))) for factor in factors]
+    g.output(g.add("Concat", *(g.add("Round", item) for item in products), axis=2))
+    model, feeds = g.made()
+    with Session(model, "pynq-extended") as session:
+        report = session.check(feeds)
+        operators = [layer.operator for layer in session.layers]
+    assert report.ok
+    assert report.file is not None
+    assert all(item.of_range == 0 for item in report.file.outputs.values())
+    assert operators.count("Mul") == operators.count("Round") == count
