@@ -90,6 +90,7 @@ class Config:
     forward: int = _extension("STOREs that write inputs instead of DRAM", True)
     multiply_add: int = _extension("an ALU operation that multiplies and adds", True)
     round_twice: int = _extension("a REQUANTIZE that can round as TensorFlow Lite does", True)
+    wgt_4bit: int = _extension("LOADs that expand weights of 4 bits to 8", True)
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -116,6 +117,11 @@ class Config:
             raise ConfigError("MULTIPLY_ADD needs the multipliers of REQUANTIZE, which must be 1")
         if self.round_twice > self.requantize:
             raise ConfigError("ROUND_TWICE is a flag of REQUANTIZE, which must be 1")
+        if self.wgt_4bit and self.log_wgt_width != 3:
+            raise ConfigError(
+                f"WGT_4BIT expands weights to 8 bits: LOG_WGT_WIDTH = {self.log_wgt_width} must be "
+                "3"
+            )
         for name in _SCRATCHPADS:
             self._check_depth(name)
         self._check_encoding()
@@ -143,6 +149,10 @@ class Config:
             return 0, 0, (isa.UOP_WIDTH - 1).bit_length()
         rows, columns, width = (getattr(self, f"log_{part}") for part in _TILES[name])
         return rows, columns, width
+
+    @cached_property
+    def _packed_wgt(self) -> TileMemory:
+        return replace(self.wgt, scalar_width=4)
 
     def _tile_memory(self, name: str) -> TileMemory:
         rows, columns, width = (1 << log for log in self._log_tile(name))
@@ -342,9 +352,12 @@ class Config:
 
     def memory(self, memory: isa.Memory) -> TileMemory:
         """Shape of ``memory`` on the DRAM side of a LOAD or STORE."""
-        tile: TileMemory = (
-            self.out if memory is isa.Memory.ACC_8BIT else getattr(self, memory.name.lower())
-        )
+        match memory:
+            case isa.Memory.ACC_8BIT:
+                return self.out
+            case isa.Memory.WGT_4BIT:
+                return self._packed_wgt
+        tile: TileMemory = getattr(self, memory.name.lower())
         return tile
 
     def to_dict(self) -> dict[str, int]:

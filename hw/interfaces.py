@@ -6,7 +6,7 @@ bit position.
 
 from collections.abc import Iterable
 
-from amaranth.hdl import Cat, Const, Shape, Value, signed, unsigned
+from amaranth.hdl import Cat, Const, Mux, Shape, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -56,18 +56,32 @@ def is_illegal(config: Config, opcode: isa.Opcode, bits: Value) -> Value:
     fields = data.View(instruction_layout(config, opcode), bits)
     uncovered = Const(isa.instruction_set(config).uncovered.get(opcode, 0), isa.INSTRUCTION_WIDTH)
     problems = [(bits & uncovered) != 0]
+
+    def value_of(name: str) -> Value:
+        return memory_of(config, fields) if name == "memory" else fields[name]
+
     for rule in isa.rules(opcode, config.extensions):
-        broken = Cat(~_is_one_of(fields[name], rule.values) for name in rule.fields).any()
+        broken = Cat(~_is_one_of(value_of(name), rule.values) for name in rule.fields).any()
         if rule.when is not None:
-            broken &= _is_one_of(fields[rule.when[0]], rule.when[1])
+            broken &= _is_one_of(value_of(rule.when[0]), rule.when[1])
         problems.append(broken)
     return Cat(problems).any()
 
 
 def is_for_load(config: Config, memory: Value) -> Value:
-    """Whether fetch dispatches a LOAD of ``memory`` to load; otherwise to compute."""
+    """Whether fetch dispatches a LOAD with the field ``memory`` to load; otherwise to compute."""
+    packed = (isa.memory_id(isa.Memory.WGT_4BIT),) if config.wgt_4bit else ()
     padding = (isa.Padding.LOAD,) if config.pad_value else ()
-    return _is_one_of(memory, (*isa.LOADED_BY_LOAD, *padding))
+    return _is_one_of(memory, (*isa.LOADED_BY_LOAD, *packed, *padding))
+
+
+def memory_of(config: Config, fields: data.View) -> Value:
+    """The `isa.Memory` of an instruction, viewed as a LOAD or STORE."""
+    if not config.wgt_4bit:
+        return fields.memory
+    shared = isa.memory_id(isa.Memory.WGT_4BIT)
+    packed = (fields.opcode == isa.Opcode.LOAD) & (fields.memory == shared)
+    return Mux(packed, isa.Memory.WGT_4BIT, fields.memory)
 
 
 def is_forward(fields: data.View) -> Value:

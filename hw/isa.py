@@ -58,6 +58,14 @@ class Memory(IntEnum):
     ACC = 3
     OUT = 4
     ACC_8BIT = 5
+    # Extension WGT_4BIT: loads 8-bit weights from scalars of 4 bits. Encoded as `memory_id`, since
+    # all values of the field are in use.
+    WGT_4BIT = 9
+
+
+def memory_id(memory: int) -> int:
+    """The value of the field ``memory`` in a LOAD: for WGT_4BIT that of OUT, which has no LOADs."""
+    return Memory.OUT if memory == Memory.WGT_4BIT else memory
 
 
 # Memories with a base and a limit in DRAM.
@@ -65,8 +73,35 @@ LIMITED = (Memory.UOP, Memory.INP, Memory.WGT, Memory.ACC, Memory.OUT)
 
 
 def limited_as(memory: Memory) -> Memory:
-    """The memory whose base and limit apply to transfers of ``memory``: OUT for ACC_8BIT."""
-    return Memory.OUT if memory is Memory.ACC_8BIT else memory
+    """The memory whose base and limit apply to transfers of ``memory``: OUT for ACC_8BIT, WGT for
+    WGT_4BIT.
+    """
+    match memory:
+        case Memory.ACC_8BIT:
+            return Memory.OUT
+        case Memory.WGT_4BIT:
+            return Memory.WGT
+    return memory
+
+
+def per_limited(memory: Memory) -> int:
+    """Elements of ``memory`` in DRAM per element of `limited_as`, in which the limit counts."""
+    return 2 if memory is Memory.WGT_4BIT else 1
+
+
+def filled_by(memory: Memory) -> Memory:
+    """The memory with the scratchpad that LOADs of ``memory`` fill."""
+    match memory:
+        case Memory.ACC_8BIT:
+            return Memory.ACC
+        case Memory.WGT_4BIT:
+            return Memory.WGT
+    return memory
+
+
+def counted_as(memory: Memory) -> Memory:
+    """The memory among whose elements those of ``memory`` are counted: WGT for WGT_4BIT."""
+    return Memory.WGT if memory is Memory.WGT_4BIT else memory
 
 
 class Padding(IntEnum):
@@ -79,7 +114,7 @@ class Padding(IntEnum):
 def padding_of(memory: Memory) -> Padding | None:
     """The padding value that LOADs of ``memory`` use; None for UOP, which is padded with zeros."""
     match memory:
-        case Memory.INP | Memory.WGT:
+        case Memory.INP | Memory.WGT | Memory.WGT_4BIT:
             return Padding.LOAD
         case Memory.ACC | Memory.ACC_8BIT:
             return Padding.COMPUTE
@@ -563,6 +598,7 @@ class InstructionSet:
         self.extensions = extensions
         self._paddings = frozenset(Padding) if "pad_value" in extensions else frozenset()
         self._forwarded = (Memory.INP,) if "forward" in extensions else ()
+        self._loads_4bit = "wgt_4bit" in extensions
         self.layouts = _layouts(index_widths, extensions)
         self.uop_layout = _uop_layout(index_widths)
         # Per opcode, the bits outside all fields, which are 0 in a legal instruction. Extensions
@@ -588,13 +624,24 @@ class InstructionSet:
             raise EncodingError("LOAD: a padding value needs extension PAD_VALUE")
         if isinstance(instruction, Forward) and "forward" not in self.extensions:
             raise EncodingError("STORE: memory INP needs extension FORWARD")
+        values = vars(instruction)
+        if isinstance(instruction, Load):
+            values = {**values, "memory": self._encoded_memory(instruction.memory)}
         for name, item in self.layouts[instruction.opcode].items():
             if name != "opcode":
                 try:
-                    bits |= item.insert(int(getattr(instruction, name)))
+                    bits |= item.insert(int(values[name]))
                 except EncodingError as error:
                     raise EncodingError(f"{instruction.opcode.name}: {error}") from None
         return bits
+
+    def _encoded_memory(self, memory: int) -> int:
+        """`memory_id` of a LOAD; raises `EncodingError` if it would mean another memory."""
+        if memory == Memory.WGT_4BIT and not self._loads_4bit:
+            raise EncodingError("LOAD: memory WGT_4BIT needs extension WGT_4BIT")
+        if memory == Memory.OUT and self._loads_4bit:
+            raise EncodingError("LOAD: memory OUT cannot be loaded; its number means WGT_4BIT")
+        return memory_id(memory)
 
     def decode(self, bits: int) -> Instruction:
         """Decode any 128 bits; `problem` says whether the machine accepts them."""
@@ -607,6 +654,8 @@ class InstructionSet:
             return Unknown(number=number, **values)
         if number == Opcode.LOAD and values["memory"] in self._paddings:
             return SetPadding(**values)
+        if number == Opcode.LOAD and values["memory"] == Memory.OUT and self._loads_4bit:
+            return Load(**{**values, "memory": Memory.WGT_4BIT})
         if number == Opcode.STORE and values["memory"] in self._forwarded:
             return Forward(**values)
         return _CLASSES[Opcode(number)](**values)
@@ -657,12 +706,24 @@ LOADED_BY_LOAD = (Memory.INP, Memory.WGT)
 _LOADED = (*LOADED_BY_LOAD, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
 
 
+def transferred_memories(extensions: frozenset[str]) -> tuple[Memory, ...]:
+    """The memories of LOADs and STOREs on a machine with ``extensions``."""
+    return tuple(
+        memory for memory in Memory if memory is not Memory.WGT_4BIT or "wgt_4bit" in extensions
+    )
+
+
+def loaded_memories(extensions: frozenset[str]) -> tuple[Memory, ...]:
+    """The memories of LOADs on a machine with ``extensions``."""
+    return (*_LOADED, Memory.WGT_4BIT) if "wgt_4bit" in extensions else _LOADED
+
+
 def module_of(instruction: Instruction) -> Module:
     """The module that executes an instruction; compute for an unknown opcode or memory."""
     match instruction:
         case Store() | Forward():
             return Module.STORE
-        case Load() if instruction.memory in LOADED_BY_LOAD:
+        case Load() if instruction.memory in (*LOADED_BY_LOAD, Memory.WGT_4BIT):
             return Module.LOAD
         case SetPadding() if instruction.memory == Padding.LOAD:
             return Module.LOAD
@@ -704,7 +765,11 @@ def rules(opcode: Opcode, extensions: frozenset[str]) -> tuple[Rule, ...]:
             paddings = tuple(Padding) if "pad_value" in extensions else ()
             return (
                 reserved,
-                Rule(("memory",), (*_LOADED, *paddings), "memory {value} cannot be loaded"),
+                Rule(
+                    ("memory",),
+                    (*loaded_memories(extensions), *paddings),
+                    "memory {value} cannot be loaded",
+                ),
                 Rule(
                     UNUSED_BY_SET_PADDING,
                     (0,),

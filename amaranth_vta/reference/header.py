@@ -54,7 +54,7 @@ def _parameters(config: Config) -> Iterator[tuple[str, object]]:
     yield "version", VERSION
     for item in fields(config):
         yield item.name, getattr(config, item.name)
-    for memory in isa.Memory:
+    for memory in isa.transferred_memories(config.extensions):
         yield f"{memory.name}_element_bytes", config.memory(memory).element_bytes
         yield f"{memory.name}_depth", config.memory(memory).depth
 
@@ -68,9 +68,11 @@ def _registers() -> Iterator[tuple[str, object]]:
 
 
 def _numbers(config: Config) -> Iterator[tuple[str, object]]:
+    for item in isa.Opcode:
+        yield f"opcode_{item.name}", item.value
+    for memory in isa.transferred_memories(config.extensions):
+        yield f"memory_{memory.name}", int(isa.memory_id(memory))
     kinds: tuple[tuple[str, type[IntEnum]], ...] = (
-        ("opcode", isa.Opcode),
-        ("memory", isa.Memory),
         ("alu", isa.AluOp),
         ("module", isa.Module),
         ("cause", isa.Cause),

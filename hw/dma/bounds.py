@@ -10,7 +10,12 @@ from amaranth.utils import exact_log2
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.interfaces import Limits, instruction_layout, is_forward
+from amaranth_vta.hw.interfaces import (
+    Limits,
+    instruction_layout,
+    is_forward,
+    memory_of,
+)
 
 # Up to this depth products are built from adders: a small FPGA has few multipliers.
 MAX_DEPTH_IN_LOGIC = 1024
@@ -61,15 +66,19 @@ class BoundsChecker(wiring.Component):
         limit, limited = Signal(width + 1, reset_less=True), Signal(reset_less=True)
         # The limit set by software; and the number of elements in DRAM, or 0 if no index reaches
         # that far.
-        given, most, no_limit = Signal(isa.DRAM_BASE_WIDTH), Signal(width + 1), Signal()
+        given_width = isa.DRAM_BASE_WIDTH + config.wgt_4bit
+        given, most, no_limit = Signal(given_width), Signal(width + 1), Signal()
         beyond_most = Signal()
         m.d.comb += no_limit.eq((given == 0) | beyond_most)
-        with m.Switch(fields.memory):
-            for memory in isa.Memory:
+        with m.Switch(memory_of(config, fields)):
+            for memory in isa.transferred_memories(config.extensions):
                 log_bytes = exact_log2(config.memory(memory).element_bytes)
                 log_most = config.log_dram_size - log_bytes
                 with m.Case(memory):
-                    m.d.comb += given.eq(self.limits[isa.limited_as(memory).name.lower()])
+                    limit_of_memory = self.limits[isa.limited_as(memory).name.lower()]
+                    if isa.per_limited(memory) > 1:
+                        limit_of_memory = limit_of_memory << exact_log2(isa.per_limited(memory))
+                    m.d.comb += given.eq(limit_of_memory)
                     if log_most <= isa.DRAM_BASE_WIDTH:
                         m.d.comb += [most.eq(1 << log_most), beyond_most.eq(given[log_most:].any())]
         row_end = Signal(range(1 << max(width, isa.SIZE_WIDTH) + 1), reset_less=True)

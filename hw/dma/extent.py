@@ -14,6 +14,7 @@ from amaranth_vta.hw.interfaces import (
     QueueEntry,
     instruction_layout,
     is_forward,
+    memory_of,
 )
 
 from .bounds import BoundsChecker, product_of, sum_of_shifted
@@ -97,7 +98,7 @@ class ExtentChecker(wiring.Component):
         # Number of scratchpad elements from the first touched one on.
         fields = data.View(layout, entries[1].bits)
         room = Signal(range(-(1 << isa.SRAM_BASE_WIDTH), deepest + 1), reset_less=True)
-        depth = self._depth_of(m, fields.memory)
+        depth = self._depth_of(m, memory_of(self._config, fields))
         with m.If(valid[1]):
             m.d.sync += [
                 room.eq(depth - fields.sram_base),
@@ -131,11 +132,16 @@ class ExtentChecker(wiring.Component):
         depth = Signal(range(max(self._depths.values()) + 1))
         with m.Switch(memory):
             for item, its_depth in self._depths.items():
-                # Both kinds of accumulator LOADs fill the same memory.
-                ids = [item, isa.Memory.ACC_8BIT] if item is isa.Memory.ACC else [item]
-                with m.Case(*ids):
+                # Two kinds of LOADs may fill the same memory.
+                with m.Case(
+                    *(
+                        memory
+                        for memory in isa.transferred_memories(self._config.extensions)
+                        if isa.filled_by(memory) is item
+                    )
+                ):
                     m.d.comb += depth.eq(its_depth)
         return depth
 
 
-_MEMORIES = tuple(memory for memory in isa.Memory if memory is not isa.Memory.ACC_8BIT)
+_MEMORIES = tuple(memory for memory in isa.Memory if isa.filled_by(memory) is memory)

@@ -19,7 +19,7 @@ from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 from .beats import BeatWalker
 from .bursts import BurstWalker
 from .padding import PaddingWalker
-from .rows import Kind, Rows, widens
+from .rows import Kind, Rows, widening
 from .transfer import TRANSFERS_AHEAD, Bases, DmaSignature, describe_rows, rows_of
 
 _ALWAYS = Const(1, 1)
@@ -52,7 +52,8 @@ class Loader(wiring.Component):
 
     Parameters
     ----------
-    memories : the scratchpads to fill, of UOP, INP, WGT and ACC; ACC includes ACC_8BIT
+    memories : the scratchpads to fill, of UOP, INP, WGT and ACC; ACC includes ACC_8BIT, and WGT
+        WGT_4BIT
     """
 
     def __init__(
@@ -143,7 +144,8 @@ class Loader(wiring.Component):
         self._connect_writes(m, write)
         for number, kind in enumerate(rows.kinds):
             with m.If(use & (beats.kind == number)):
-                m.d.comb += self.moved[kind.memory.name.lower()].eq(beats.taken)
+                counted = isa.counted_as(kind.memory).name.lower()
+                m.d.comb += self.moved[counted].eq(beats.taken)
 
         # Bursts whose last beat has not arrived.
         in_flight = Signal(range(2 * BURSTS_IN_FLIGHT + 1))
@@ -230,8 +232,11 @@ class Loader(wiring.Component):
 
     def _kinds_of(self, memory: isa.Memory) -> list[int]:
         """Numbers of the kinds that fill the scratchpad of ``memory``."""
-        both = (memory, isa.Memory.ACC_8BIT) if memory is isa.Memory.ACC else (memory,)
-        return [number for number, kind in enumerate(self._rows.kinds) if kind.memory in both]
+        return [
+            number
+            for number, kind in enumerate(self._rows.kinds)
+            if isa.filled_by(kind.memory) is memory
+        ]
 
     def _masks(self, beats: BeatWalker, padding: PaddingWalker, put: Value) -> Value:
         """Element masks for each scratchpad: of a beat if ``put``, else of padding."""
@@ -255,14 +260,15 @@ class Loader(wiring.Component):
         """Kind of the padding around elements of ``kind``: as wide as the scratchpad's scalars,
         even if they are narrower in memory.
         """
-        if isa.Memory.ACC not in self._targets:
-            return kind
-        acc, acc_8bit = self._kinds_of(isa.Memory.ACC)
-        return Mux(kind == acc_8bit, acc, kind)
+        padded = kind
+        for memory in self._targets:
+            as_wide, *narrower = self._kinds_of(memory)
+            for number in narrower:
+                padded = Mux(kind == number, as_wide, padded)
+        return padded
 
     def _target(self, kind: Kind) -> Geometry:
-        memory = isa.Memory.ACC if kind.memory is isa.Memory.ACC_8BIT else kind.memory
-        return self._targets[memory]
+        return self._targets[isa.filled_by(kind.memory)]
 
     @property
     def _most_beats(self) -> int:
@@ -278,16 +284,16 @@ class Loader(wiring.Component):
         """Scratchpad bits that beats of ``kind`` fill at once: a lane, or a widened element or
         beat.
         """
-        if not widens(self._config, kind.memory):
+        factor = widening(self._config, kind.memory)
+        if factor == 1:
             return self._gathered(kind) * self._bus_bits
-        scalars = min(self._bus_bits, 8 * kind.element_bytes) // self._config.out_width
-        return scalars * self._config.acc_width
+        return self._gathered(kind) * min(self._bus_bits, 8 * kind.element_bytes) * factor
 
     def _gathered(self, kind: Kind) -> int:
         """Number of beats of ``kind`` gathered before a write."""
-        if kind.beats == 1 or widens(self._config, kind.memory):
+        if kind.beats == 1:
             return 1
-        return self._target(kind).lane_beats
+        return max(1, self._target(kind).lane_beats // widening(self._config, kind.memory))
 
     def _place(self, m: Module, beats: BeatWalker, beat: Any) -> tuple[Signal, Signal, Signal]:
         """Write data and lanes for a beat, and whether it waits for more beats. The latest beat is
@@ -314,8 +320,11 @@ class Loader(wiring.Component):
                             gathers.eq(place != most - 1),
                             lanes.eq(1 << (beats.lane >> log_gathered)),
                         ]
-                    elif widens(self._config, kind.memory):
-                        m.d.comb += word.eq(self._widened(kind, beats, beat))
+                    if widening(self._config, kind.memory) > 1:
+                        bits = beat.payload.data
+                        if gathered > 1:
+                            bits = Cat(earlier, bits)[-gathered * self._bus_bits :]
+                        m.d.comb += word.eq(self._widened(kind, beats, bits))
                     if gathered == 1 and kind.beats > 1:
                         # A beat becomes several lanes.
                         group = self._target(kind).lanes // kind.beats
@@ -330,15 +339,18 @@ class Loader(wiring.Component):
                 m.d.sync += earlier.word_select(place, self._bus_bits).eq(beat.payload.data)
         return word, lanes, gathers
 
-    def _widened(self, kind: Kind, beats: BeatWalker, beat: Any) -> Value:
-        """Scalars of a beat, or of an element in it, sign-extended to the scratchpad's width."""
-        config, bits = self._config, beat.payload.data
+    def _widened(self, kind: Kind, beats: BeatWalker, bits: Value) -> Value:
+        """Scalars in the ``bits`` of beats, or of one element in them, sign-extended to the
+        scratchpad's width.
+        """
+        narrow = self._config.memory(kind.memory).scalar_width
+        wide_scalar = self._config.memory(isa.filled_by(kind.memory)).scalar_width
         if kind.serial:
             lane = beats.lane[: (kind.elements - 1).bit_length()]
             bits = bits.word_select(lane, 8 * kind.element_bytes)
         wide = Cat(
-            _sign_extended(bits.word_select(scalar, config.out_width), config)
-            for scalar in range(len(bits) // config.out_width)
+            _sign_extended(bits.word_select(scalar, narrow), wide_scalar)
+            for scalar in range(len(bits) // narrow)
         )
         return wide.replicate(self._word_bits // len(wide))
 
@@ -385,8 +397,8 @@ def _turn(rows: Rows) -> data.StructLayout:
 
 
 def _base(bases: Any, memory: isa.Memory) -> Value:
-    return bases["out" if memory is isa.Memory.ACC_8BIT else memory.name.lower()]
+    return bases[isa.limited_as(memory).name.lower()]
 
 
-def _sign_extended(scalar: Value, config: Config) -> Value:
-    return Cat(scalar, scalar[-1].replicate(config.acc_width - config.out_width))
+def _sign_extended(scalar: Value, width: int) -> Value:
+    return Cat(scalar, scalar[-1].replicate(width - len(scalar)))

@@ -63,7 +63,13 @@ class Kind:
 
 def widens(config: Config, memory: isa.Memory) -> bool:
     """Whether scalars in DRAM are narrower than in the scratchpad."""
-    return memory is isa.Memory.ACC_8BIT and config.out_width < config.acc_width
+    return widening(config, memory) > 1
+
+
+def widening(config: Config, memory: isa.Memory) -> int:
+    """Width of a scalar in the scratchpad per width in DRAM."""
+    filled = config.memory(isa.filled_by(memory))
+    return filled.scalar_width // config.memory(memory).scalar_width
 
 
 class Rows:

@@ -9,7 +9,12 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.interfaces import ADDRESS_WIDTH, CheckedEntry, instruction_layout
+from amaranth_vta.hw.interfaces import (
+    ADDRESS_WIDTH,
+    CheckedEntry,
+    instruction_layout,
+    memory_of,
+)
 from amaranth_vta.hw.microarchitecture import Microarchitecture
 
 from .rows import Kind, Rows
@@ -20,7 +25,7 @@ TRANSFERS_AHEAD = 8
 
 
 class Bases(data.Struct):
-    """DRAM byte address of element 0 of each memory; ACC_8BIT uses that of OUT."""
+    """DRAM byte address of element 0 of each memory of `isa.LIMITED`."""
 
     uop: ADDRESS_WIDTH
     inp: ADDRESS_WIDTH
@@ -55,6 +60,7 @@ def transfer_layout(config: Config) -> data.StructLayout:
     return data.StructLayout(
         {
             **{name: unsigned(fields[name].width) for name in _FIELDS},
+            "memory": unsigned(fields["memory"].width + config.wgt_4bit),
             "elements": checked["elements"].shape,
             "first": checked["first"].shape,
             "has_data": 1,
@@ -67,7 +73,11 @@ def transfer(config: Config, decoded: data.View) -> Value:
     checked = decoded.checked
     fields = data.View(instruction_layout(config, isa.Opcode.LOAD), checked.entry.bits)
     return Cat(
-        *(fields[name] for name in _FIELDS), checked.elements, checked.first, decoded.has_data
+        memory_of(config, fields),
+        *(fields[name] for name in _FIELDS if name != "memory"),
+        checked.elements,
+        checked.first,
+        decoded.has_data,
     )
 
 
@@ -102,11 +112,12 @@ class DmaSignature(wiring.Signature):
 
 
 def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.StructLayout:
-    """For each memory, by name, the number of elements moved in a cycle."""
+    """For each counted memory, by name, the number of elements moved in a cycle."""
     return data.StructLayout(
         {
-            kind.memory.name.lower(): range(kind.elements + 1)
+            isa.counted_as(kind.memory).name.lower(): range(kind.elements + 1)
             for kind in rows_of(config, memories).kinds
+            if kind.memory is not isa.Memory.WGT_4BIT
         }
     )
 
@@ -114,9 +125,13 @@ def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.Struc
 def rows_of(
     config: Config, memories: Sequence[isa.Memory], choices: Microarchitecture | None = None
 ) -> Rows:
-    """Rows of transfers of ``memories``; ACC includes ACC_8BIT."""
-    both = [isa.Memory.ACC_8BIT] if isa.Memory.ACC in memories else []
-    return Rows(config, [Kind.of(config, memory) for memory in (*memories, *both)], choices)
+    """Rows of transfers of ``memories``, and of those that fill the same scratchpads."""
+    others = [
+        memory
+        for memory in isa.transferred_memories(config.extensions)
+        if memory not in memories and isa.filled_by(memory) in memories
+    ]
+    return Rows(config, [Kind.of(config, memory) for memory in (*memories, *others)], choices)
 
 
 def describe_rows(

@@ -27,7 +27,7 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
     """The engine's `Parameters`."""
     base = [
         *(dram.latency, int(dram.shared), dram.refresh_period, dram.refresh_stall),
-        *(config.bus_bytes, int(bool(config.overlap))),
+        *(config.bus_bytes, int(bool(config.overlap)), config.wgt_4bit),
         int(isa.AluOp.REQUANTIZE) if config.requantize else -1,
         int(isa.AluOp.LOOKUP) if config.lookup else -1,
         int(isa.AluOp.MULTIPLY_ADD) if config.multiply_add else -1,
@@ -89,13 +89,17 @@ def _kind(config: Config, memory: Memory) -> tuple[int, int, int, int]:
     tile = config.memory(memory)
     per_word = max(1, config.bus_bytes // tile.element_bytes)
     words = max(1, tile.element_bytes // config.bus_bytes)
-    if memory is Memory.ACC_8BIT and config.out_width < config.acc_width:
-        # Widened on load, one element at a time; padding is written as for ACC.
-        padding = max(1, config.bus_bytes // config.acc.element_bytes)
-        return tile.element_bytes, per_word, 1, padding
-    together = min(words, timing.MAX_LANE_BEATS)
-    if memory is Memory.ACC and config.out_width < config.acc_width:
+    scratchpad = config.memory(isa.filled_by(memory))
+    together = min(max(1, scratchpad.element_bytes // config.bus_bytes), timing.MAX_LANE_BEATS)
+    if isa.filled_by(memory) is Memory.ACC and config.out_width < config.acc_width:
         together = min(together, config.acc_width // config.out_width)
+    widening = scratchpad.scalar_width // tile.scalar_width
+    if widening > 1:
+        # Elements of less than a word are widened one at a time; padding is written as for the
+        # scratchpad.
+        padding = max(1, config.bus_bytes // scratchpad.element_bytes)
+        gathered = max(1, together // widening) if words > 1 else 1
+        return tile.element_bytes, per_word, gathered, padding
     return tile.element_bytes, 1, together, per_word
 
 

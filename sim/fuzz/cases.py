@@ -16,7 +16,7 @@ from amaranth_vta.sim.programs.relocation import random_relocation
 CONFIGS = ("tiny", "batch2", "int4", "tiny-extended")
 _EXTENSIONS = (
     *("overwrite", "overlap", "requantize", "pad_value", "lookup", "depthwise", "forward"),
-    *("multiply_add", "round_twice"),
+    *("multiply_add", "round_twice", "wgt_4bit"),
 )
 # More than the memory of any case, and less than the DRAM of any machine.
 _MEMORY = 1 << 24

@@ -129,7 +129,7 @@ class _Footprint(Observer):
                     result[Memory.INP][first : first + instruction.elements] = False
                 case isa.Load() if instruction.memory != Memory.UOP:
                     memory = Memory(instruction.memory)
-                    target = Memory.ACC if memory is Memory.ACC_8BIT else memory
+                    target = isa.filled_by(memory)
                     first = instruction.sram_base
                     result[target][first : first + instruction.elements] = False
         return result

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Device, RunResult
+from amaranth_vta.sw.runtime.instruction_words import memories_of
 
 # For each part, its instructions and the field that is 0 in an instruction that only exchanges
 # tokens. Micro-ops and accumulators are still loaded, or GEMM and ALU would access random elements.
@@ -20,7 +21,6 @@ _PARTS = {
     "alu": ((isa.Opcode.ALU,), "iter_out"),
     "store": ((isa.Opcode.STORE,), "x_size"),
 }
-_LOADED_BY_LOAD = (isa.Memory.INP, isa.Memory.WGT)
 
 Words = npt.NDArray[np.uint64]
 
@@ -69,7 +69,8 @@ def without_part(config: Config, words: Words, part: str) -> Words:
             continue
         chosen = opcode == item
         if item is isa.Opcode.LOAD:
-            chosen &= np.isin(_extract(words, layouts[item]["memory"]), _LOADED_BY_LOAD)
+            memories = memories_of(words, layouts[item], config.extensions)
+            chosen &= np.isin(memories, (*isa.LOADED_BY_LOAD, isa.Memory.WGT_4BIT))
         number, offset = divmod(layouts[item][field].offset, isa.WORD_WIDTH)
         mask = ((1 << layouts[item][field].width) - 1) << offset
         words[chosen, number] &= np.uint64(~mask & (1 << isa.WORD_WIDTH) - 1)

@@ -123,7 +123,7 @@ class Executor:
             block[load.y_pad_0 : last_row, load.x_pad_0 : last_column] = unpack_tiles(
                 data, geometry
             )
-            name = isa.Memory(load.memory).name.lower()
+            name = isa.counted_as(isa.Memory(load.memory)).name.lower()
             self.counters[f"{name}_elements"] += load.x_size * load.y_size
         written = slice(load.sram_base, load.sram_base + load.elements)
         scratchpad.tiles[written] = block.reshape(-1, target.rows, target.columns)
@@ -249,15 +249,14 @@ class Executor:
                 look_up(self.acc.tiles, targets, sources)
 
     def _scratchpad(self, memory: isa.Memory) -> Scratchpad:
-        match memory:
+        match isa.filled_by(memory):
             case isa.Memory.UOP:
                 return self.uop
             case isa.Memory.INP:
                 return self.inp
             case isa.Memory.WGT:
                 return self.wgt
-            case isa.Memory.ACC | isa.Memory.ACC_8BIT | isa.Memory.OUT:
-                return self.acc
+        return self.acc
 
     def _rows_in_memory(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Bytes:
         """A view (y_size, x_size, element_bytes) of memory; its rows may overlap."""

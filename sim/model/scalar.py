@@ -54,7 +54,7 @@ class ScalarMachine:
         if load.x_size == 0:
             return
         memory = Memory(load.memory)
-        target = self.scratchpads[_SCRATCHPADS.get(memory, "acc")]
+        target = self.scratchpads[_SCRATCHPADS.get(isa.filled_by(memory), "acc")]
         source = self.config.memory(memory)
         scalars = source.rows * source.columns
         padding = [self._padding_scalar(memory)] * scalars
@@ -84,8 +84,7 @@ class ScalarMachine:
         padding = isa.padding_of(memory)
         if padding is None:
             return 0
-        inputs = memory in (Memory.INP, Memory.WGT)
-        width = self.config.memory(memory).scalar_width if inputs else self.config.acc_width
+        width = self.config.memory(isa.filled_by(memory)).scalar_width
         return as_signed(self.padding[padding], width)
 
     def _store(self, store: isa.Store) -> None:

@@ -110,7 +110,7 @@ class ProgramBuilder:
 
     def load(self, load: Load) -> None:
         memory = Memory(load.memory)
-        target = "ACC" if memory is Memory.ACC_8BIT else self.config.memory(memory).name
+        target = isa.filled_by(memory).name
         written = np.arange(load.sram_base, load.sram_base + load.elements)
         accesses = [MemoryAccess(target, written, writes=True)]
         if load.elements and load.y_size:

@@ -113,12 +113,13 @@ def _insert_illegal(fault: _Fault) -> None:
         if instructions.unused_bits(bits)
     ]
     stored = () if config.forward else (Memory.INP,)
+    not_loaded = () if config.wgt_4bit else (Memory.OUT,)
     fault.insert(
         chance.choice(
             (
                 *([chance.choice(spare)] * 2 if spare else ()),
                 chance.randrange(1 << 125) << 3 | chance.choice(unknown),
-                Load(memory=chance.choice((Memory.OUT, 6, 7))),
+                Load(memory=chance.choice((*not_loaded, 6, 7))),
                 *(paddings if config.pad_value else ()),
                 Load(memory=Memory.INP, reserved=1 << chance.randrange(6)),
                 Load(memory=Memory.ACC, reserved=1 << chance.randrange(6)),
@@ -140,10 +141,8 @@ def _insert_illegal(fault: _Fault) -> None:
 
 def _insert_transfer_out_of_range(fault: _Fault) -> None:
     chance = fault.chance
-    memory = chance.choice((*_LOADED, Memory.OUT))
+    memory = chance.choice((*isa.loaded_memories(fault.config.extensions), Memory.OUT))
     depth = fault.config.memory(memory).depth
-    if memory is Memory.ACC_8BIT:
-        depth = fault.config.acc.depth
     sizes = fault.config
     longest = max(item.depth for item in (sizes.uop, sizes.inp, sizes.wgt, sizes.acc))
     beyond = chance.choice(
@@ -251,7 +250,7 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
 def _insert_bus_error(fault: _Fault) -> None:
     """Insert a transfer that crosses the end or the start of the memory, in any row and beat."""
     chance = fault.chance
-    memory = chance.choice((*_LOADED, Memory.OUT))
+    memory = chance.choice((*isa.loaded_memories(fault.config.extensions), Memory.OUT))
     geometry = fault.config.memory(memory)
     size, depth = geometry.element_bytes, min(geometry.depth, fault.config.acc.depth)
     first, end = fault.memory.start // size, fault.memory.stop // size
@@ -294,12 +293,16 @@ def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
     token between. They must have no effect, although a machine requests several transfers ahead.
     """
     config, chance = fault.config, fault.chance
-    siblings = [memory] if memory is Memory.OUT else _SIBLINGS[memory in isa.LOADED_BY_LOAD]
+    siblings = [memory]
+    if memory is not Memory.OUT:
+        module = isa.module_of(Load(memory=memory))
+        loaded = isa.loaded_memories(config.extensions)
+        siblings = [other for other in loaded if isa.module_of(Load(memory=other)) is module]
     transfers: list[Load | Store] = []
     for _ in range(count):
         chosen = chance.choice(siblings)
         size = config.memory(chosen).element_bytes
-        scratchpad = config.acc if chosen in _IN_ACC else config.memory(chosen)
+        scratchpad = config.memory(chosen)
         # A machine may put a STORE's words on the bus before memory refuses the previous STORE, so
         # STOREs write into unused bytes behind the program, which nothing loads.
         places = range(fault.memory.start, fault.before)
@@ -321,7 +324,7 @@ def _insert_transfer_out_of_bounds(fault: _Fault) -> None:
     row or in the last of several; transfers after it must have no effect.
     """
     chance = fault.chance
-    memory = chance.choice([*_LOADED, Memory.OUT])
+    memory = chance.choice([*isa.loaded_memories(fault.config.extensions), Memory.OUT])
     limit = limit_of(fault.limits, memory)
     rows, columns = chance.choice(((1, 1), (1, 4), (2, 1), (3, 2)))
     stride = chance.choice((0, 1, columns, columns + 3)) if rows > 1 else 0
@@ -389,10 +392,6 @@ _MAX_INSERTED = isa.TOKEN_LIMIT + 500
 # Free bytes at the end of memory: less than the space reserved per fault, which is mostly unused
 # if the fault inserts only a few instructions.
 _SPARE_BYTES = 16384
-_IN_ACC = (Memory.ACC, Memory.ACC_8BIT, Memory.OUT)
-# Memories loaded by compute, and by load.
-_SIBLINGS = ((Memory.UOP, Memory.ACC, Memory.ACC_8BIT), (Memory.INP, Memory.WGT))
-_LOADED = (Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
 
 _FAULTS: dict[str, Callable[[_Fault], None]] = {
     "illegal_instruction": _insert_illegal,

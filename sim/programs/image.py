@@ -171,8 +171,10 @@ def limits_of(image: ProgramImage) -> Limits:
     for bits in set(image.instruction_bits()):
         transfer = transfer_of(image.config, bits)
         if transfer is not None:
-            memory = isa.limited_as(isa.Memory(transfer.memory))
-            limits[memory] = max(limits[memory], end_in_dram(transfer))
+            moved = isa.Memory(transfer.memory)
+            memory = isa.limited_as(moved)
+            end = -(-end_in_dram(transfer) // isa.per_limited(moved))
+            limits[memory] = max(limits[memory], end)
     return limits
 
 

@@ -154,7 +154,7 @@ def empty_instruction(config: Config, chance: random.Random) -> Instruction:
             {"uop_begin": top - 1, "uop_end": 1, "iter_in": (1 << 14) - 1},
         )
     )
-    memory = chance.choice((Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT))
+    memory = chance.choice(isa.loaded_memories(config.extensions))
     rows = chance.randrange(1 << 16)
     operations = [*isa.BASE_ALU_OPS, *isa.extended_alu_ops(config.extensions)]
     return chance.choice(

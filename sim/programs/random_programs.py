@@ -140,6 +140,8 @@ class _Generator(ProgramBuilder):
             makers.append((self._look_up, 4))
         if self.config.multiply_add:
             makers.append((self._multiply_add, 4))
+        if self.config.wgt_4bit:
+            makers.append((lambda: self._load(Memory.WGT_4BIT), 4))
         if self.config.pad_value:
             makers.append((lambda: self.emit(random_set_padding(self.chance), []), 2))
         if self.config.forward:
@@ -149,8 +151,7 @@ class _Generator(ProgramBuilder):
     # Loads and stores.
 
     def _load(self, memory: Memory) -> None:
-        target = self.config.acc if memory is Memory.ACC_8BIT else self.config.memory(memory)
-        window = self.window(target)
+        window = self.window(self.config.memory(isa.filled_by(memory)))
         geometry = self.config.memory(memory)
         most = self.data.size // geometry.element_bytes
         load = Load(memory=memory, **random_rows(self.chance, len(window), most, padded=True))
@@ -167,8 +168,9 @@ class _Generator(ProgramBuilder):
 
     def _load_many_rows(self) -> None:
         """Load hundreds of short rows, as many as the scratchpad holds."""
-        memory = self.chance.choice((Memory.INP, Memory.WGT, Memory.ACC, Memory.ACC_8BIT))
-        target = self.config.acc if memory is Memory.ACC_8BIT else self.config.memory(memory)
+        packed = (Memory.WGT_4BIT,) if self.config.wgt_4bit else ()
+        memory = self.chance.choice((Memory.INP, Memory.WGT, Memory.ACC, Memory.ACC_8BIT, *packed))
+        target = self.config.memory(isa.filled_by(memory))
         geometry = self.config.memory(memory)
         available = self.data.size // geometry.element_bytes
         load = Load(memory=memory, **many_rows(self.chance, target.depth, available))

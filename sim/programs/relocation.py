@@ -80,7 +80,9 @@ def _first_elements(image: ProgramImage) -> dict[isa.Memory, int]:
     for bits in set(image.instruction_bits()):
         transfer = transfer_of(config, bits)
         if transfer is not None:
-            found[isa.limited_as(isa.Memory(transfer.memory))].append(transfer.dram_base)
+            memory = isa.Memory(transfer.memory)
+            first = transfer.dram_base // isa.per_limited(memory)
+            found[isa.limited_as(memory)].append(first)
     return {
         memory: min(indices, default=image.origin // config.memory(memory).element_bytes)
         for memory, indices in found.items()
@@ -92,6 +94,7 @@ def _moved(config: Config, bits: int, before: Mapping[isa.Memory, int]) -> int:
     transfer = transfer_of(config, bits)
     if transfer is None:
         return bits
-    memory = isa.limited_as(isa.Memory(transfer.memory))
-    moved = replace(transfer, dram_base=transfer.dram_base - before[memory])
+    memory = isa.Memory(transfer.memory)
+    fewer = before[isa.limited_as(memory)] * isa.per_limited(memory)
+    moved = replace(transfer, dram_base=transfer.dram_base - fewer)
     return isa.instruction_set(config).encode(moved)

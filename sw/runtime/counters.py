@@ -14,7 +14,8 @@ def completed(config: Config, counted: Mapping[str, int]) -> dict[str, int]:
     """``counted``, values of `registers.COUNTERS` by name, plus metrics derived from them:
 
     ``macs``, the multiplications of GEMM; ``…_bytes``, the bytes of each memory's elements in DRAM;
-    ``bytes_loaded`` and ``bytes_stored``, their sums, without instructions.
+    ``bytes_loaded`` and ``bytes_stored``, their sums, without instructions. LOADs of WGT_4BIT count
+    as if of WGT; `work` has the exact bytes.
     """
     result = dict(counted)
     result["macs"] = counted["gemm_uops"] * config.macs_per_cycle
@@ -34,6 +35,7 @@ def _transferred(config: Config) -> tuple[tuple[isa.Memory, str, str, int], ...]
     return tuple(
         (memory, f"{name}_elements", f"{name}_bytes", config.memory(memory).element_bytes)
         for memory in isa.Memory
+        if isa.counted_as(memory) is memory
         for name in [memory.name.lower()]
     )
 

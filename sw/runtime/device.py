@@ -49,8 +49,8 @@ Limits = Mapping[isa.Memory, int]
 
 
 def limit_of(limits: Limits, memory: isa.Memory) -> int:
-    """The limit of transfers of ``memory``; 0 for none."""
-    return limits.get(isa.limited_as(memory), 0)
+    """The limit of transfers of ``memory``, in elements of it; 0 for none."""
+    return limits.get(isa.limited_as(memory), 0) * isa.per_limited(memory)
 
 
 def end_in_dram(transfer: isa.Load | isa.Store) -> int:

@@ -28,7 +28,7 @@ from .archive import (
 )
 from .array_file import require_within_limit
 from .device import Limits, RunResult, total
-from .instruction_words import Words, field_of, without_fields
+from .instruction_words import Words, element_bytes, field_of, memories_of, without_fields
 from .launches.join import join
 from .memory import Buffer, buffer_alignment
 from .runtime import Runtime
@@ -401,12 +401,11 @@ def _relocated(
     """
     layout = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
     base = layout["dram_base"]
-    element_bytes = np.ones(1 << layout["memory"].width, np.int64)
-    for item in isa.Memory:
-        element_bytes[item] = config.memory(item).element_bytes
+    # At least 1: a LOAD that sets a padding value has no element size.
+    size_of = np.maximum(element_bytes(config), 1)
     (where,) = np.nonzero(buffer >= 0)
     chosen = words[where]
-    start = addresses[buffer[where]] // element_bytes[field_of(chosen, layout["memory"])]
+    start = addresses[buffer[where]] // size_of[memories_of(chosen, layout, config.extensions)]
     elements = field_of(chosen, base) + sign * start
     if elements.size and int(elements.max()) >> base.width:
         raise ProgramError(

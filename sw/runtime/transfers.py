@@ -49,7 +49,7 @@ class TransferredMemory:
             geometry.element_bytes,
             geometry.depth,
             isa.padding_of(memory),
-            config.acc_width if memory is Memory.ACC_8BIT else geometry.scalar_width,
+            config.memory(isa.filled_by(memory)).scalar_width,
         )
 
     def check_pad_value(self, value: int, config: Config) -> None:
@@ -160,7 +160,10 @@ class TransferEncoder:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._memories = {memory: TransferredMemory.of(memory, config) for memory in Memory}
+        self._memories = {
+            memory: TransferredMemory.of(memory, config)
+            for memory in isa.transferred_memories(config.extensions)
+        }
         fields = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
         self._at_sram_base = fields["sram_base"].offset
         self._at_dram_base = fields["dram_base"].offset

@@ -11,10 +11,15 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
-from .instruction_words import Words, field_of, without_fields
+from .instruction_words import (
+    Counts,
+    Words,
+    element_bytes,
+    field_of,
+    memories_of,
+    without_fields,
+)
 
-# int64 (instructions,).
-Counts = npt.NDArray[np.int64]
 Count = Callable[[Words, isa.Layout], Counts]
 # Fields in which any value is legal, except in a LOAD that sets a padding value.
 _ANY_VALUE = (
@@ -73,14 +78,11 @@ def work(config: Config, words: Words) -> Work:
             if opcode in instructions.layouts
         )
 
-    # The memory field of a LOAD that sets a padding value names no memory: no data is moved.
-    element_bytes = np.zeros(8, np.int64)
-    for memory in isa.Memory:
-        element_bytes[memory] = config.memory(memory).element_bytes
+    size_of = element_bytes(config)
 
     def moved(rows: Words, layout: isa.Layout) -> Counts:
         elements = field_of(rows, layout["x_size"]) * field_of(rows, layout["y_size"])
-        return elements * element_bytes[field_of(rows, layout["memory"])]
+        return elements * size_of[memories_of(rows, layout, config.extensions)]
 
     def stored(rows: Words, layout: isa.Layout) -> Counts:
         return moved(rows, layout) * (field_of(rows, layout["memory"]) == isa.Memory.OUT)

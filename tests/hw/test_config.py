@@ -266,6 +266,7 @@ def test_extensions_are_off_unless_asked_for() -> None:
         "forward",
         "multiply_add",
         "round_twice",
+        "wgt_4bit",
     }
     assert PRESETS["pynq-extended"].extensions == everything
     assert PRESETS["tiny-extended"].extensions == everything

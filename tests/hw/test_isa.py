@@ -80,6 +80,7 @@ def test_opcodes_memories_and_causes_have_their_numbers() -> None:
     ]  # fmt: skip
     assert [(memory.name, memory.value) for memory in Memory] == [
         ("UOP", 0), ("WGT", 1), ("INP", 2), ("ACC", 3), ("OUT", 4), ("ACC_8BIT", 5),
+        ("WGT_4BIT", 9),
     ]  # fmt: skip
     assert [(op.name, op.value) for op in isa.AluOp] == [
         ("MIN", 0), ("MAX", 1), ("ADD", 2), ("SHR", 3), ("MUL", 4),

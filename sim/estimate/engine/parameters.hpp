@@ -27,7 +27,7 @@ constexpr Time earliest(Time first, Times... others) {
     return first;
 }
 
-enum Memory { UOP, WGT, INP, ACC, OUT, ACC_8BIT, MEMORIES };
+enum Memory { UOP, WGT, INP, ACC, OUT, ACC_8BIT, WGT_4BIT, MEMORIES };
 
 // Where a field of an instruction lies: in which of its words, and there. A mask of 0 is a field that
 // the configuration lacks.
@@ -51,7 +51,7 @@ struct Parameters {
     // The memory: `MemoryTiming` of sim/machine/dram.py.
     Time latency, shared, refresh_period, refresh_stall;
     // The configuration.
-    std::int64_t bus_bytes, overlap, requantize_opcode, lookup_opcode, multiply_add_opcode;
+    std::int64_t bus_bytes, overlap, wgt_4bit, requantize_opcode, lookup_opcode, multiply_add_opcode;
     std::int64_t uop_depth, acc_depth, first_copied, table_elements;
     Kind kinds[MEMORIES];
     // Limits of the design: hw/timing.py, and hw/isa.py.

@@ -44,10 +44,12 @@ class Stream {
             case LOAD: break;
             default: return opcode <= DEPTHWISE ? COMPUTE_MODULE : MODULES;
         }
-        // The two memories after ACC_8BIT set padding values: 6 in load, 7 in compute.
-        const std::int64_t memory_id = get(fields.memory.memory);
-        if (memory_id > 7) return MODULES;
-        return memory_id == INP || memory_id == WGT || memory_id == 6 ? LOAD_MODULE : COMPUTE_MODULE;
+        // The two numbers after ACC_8BIT set padding values: 6 in load, 7 in compute.
+        const std::int64_t number = get(fields.memory.memory);
+        if (number > 7) return MODULES;
+        const Memory memory_id = memory_of();
+        return memory_id == INP || memory_id == WGT || memory_id == WGT_4BIT || number == 6 ? LOAD_MODULE
+                                                                                           : COMPUTE_MODULE;
     }
 
     // Decodes the instruction that was looked at, and goes on to the next one. UOP loads are followed.
@@ -65,6 +67,15 @@ class Stream {
 
   private:
     std::int64_t get(const Field& field) const { return field.of(words); }
+    // The memory of a LOAD or STORE; MEMORIES if it sets a padding value.
+    Memory memory_of() const {
+        const std::int64_t number = get(fields.memory.memory);
+        if (number > ACC_8BIT) return MEMORIES;
+        // As `isa.memory_id` encodes it.
+        if (number == OUT && opcode == LOAD && parameters.wgt_4bit) return WGT_4BIT;
+        return Memory(number);
+    }
+
     Key key(const Key& mask) const { return {{words[0] & mask.words[0], words[1] & mask.words[1]}}; }
 
     void decode_transfer(Instruction& found) {
@@ -86,9 +97,8 @@ class Stream {
         shape = {};
         shape.word_cycles = 1;
         const MemoryFields& f = fields.memory;
-        const std::int64_t memory_id = get(f.memory);
-        if (memory_id >= MEMORIES) return;
-        const Memory id = Memory(memory_id);
+        const Memory id = memory_of();
+        if (id == MEMORIES) return;
         const Kind& kind = parameters.kinds[id];
         const std::int64_t x = get(f.x_size), y = get(f.y_size), stride = get(f.x_stride);
         const std::int64_t left = get(f.x_pad_0), right = get(f.x_pad_1);

@@ -29,7 +29,7 @@ _SIZES = (
     *("inp_width", "wgt_width", "acc_width", "out_width", "taps"),
 )
 _MEMORIES = ("uop", "inp", "wgt", "acc")
-_EXTENSIONS = ("requantize", "pad_value", "round_twice")
+_EXTENSIONS = ("requantize", "pad_value", "round_twice", "wgt_4bit")
 _CONSTANTS = {
     name: getattr(isa, name)
     for name in (
@@ -144,7 +144,7 @@ def header() -> str:
             f"constexpr unsigned OPCODES = {OPCODES};",
             f"constexpr unsigned FIELDS = {len(FIELDS)};",
             f"constexpr unsigned COUNTERS = {len(COUNTED)};",
-            f"constexpr unsigned MEMORIES = {len(isa.Memory)};",
+            f"constexpr unsigned MEMORIES = {max(isa.Memory) + 1};",
             _enum("Opcode", isa.Opcode),
             _enum("Memory", isa.Memory),
             _enum("Padding", isa.Padding),

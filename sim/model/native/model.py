@@ -69,8 +69,10 @@ class NativeModel:
 
     def set_limits(self, limits: Limits) -> None:
         """As `Device.set_limits`."""
-        values = [limit_of(limits, memory) for memory in isa.Memory]
-        self._library.vta_limit(self._model, (ctypes.c_uint32 * len(values))(*values))
+        values = (ctypes.c_uint64 * (max(isa.Memory) + 1))()
+        for memory in isa.Memory:
+            values[memory] = limit_of(limits, memory)
+        self._library.vta_limit(self._model, values)
 
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None) -> Outcome:
         """Run ``insn_count`` instructions from byte ``insn_addr``; the limit is in seconds."""
@@ -139,7 +141,7 @@ def _load(path: str) -> ctypes.CDLL:
         ("open", pointer, [ctypes.POINTER(Parameters), u32, pointer, u64, u64]),
         ("close", None, [pointer]),
         ("fill", None, [pointer, u32, pointer]),
-        ("limit", None, [pointer, ctypes.POINTER(ctypes.c_uint32)]),
+        ("limit", None, [pointer, ctypes.POINTER(ctypes.c_uint64)]),
         ("begin", None, [pointer, u64, u64]),
         ("advance", u32, [pointer, ctypes.c_double, report]),
         ("time_out", None, [pointer, report]),

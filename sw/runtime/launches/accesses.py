@@ -10,15 +10,15 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
-from amaranth_vta.sw.runtime.instruction_words import Words, field_of
+from amaranth_vta.sw.runtime.instruction_words import Words, element_bytes, field_of, memories_of
 
 # First index, and index after the last; in elements or bytes.
 Interval = tuple[int, int]
-_FIRST_PADDING = min(isa.Padding)
+_PADDINGS = tuple(isa.Padding)
 # Bits of dram_base that hold the first accumulator of a STORE to INP.
 _SOURCE = (1 << isa.SRAM_BASE_WIDTH) - 1
 # Values of the memory field in LOADs that the module LOAD executes.
-_OF_LOAD = (Memory.INP, Memory.WGT, isa.Padding.LOAD)
+_OF_LOAD = (Memory.INP, Memory.WGT, Memory.WGT_4BIT, isa.Padding.LOAD)
 
 
 def overlap(one: Interval, other: Interval) -> bool:
@@ -54,7 +54,8 @@ class MicroOps:
 
     def __init__(self, config: Config, memory: npt.NDArray[np.uint8]) -> None:
         self._memory = memory
-        self.element_bytes = {place: config.memory(place).element_bytes for place in Memory}
+        self.element_bytes = element_bytes(config).tolist()
+        self.extensions = config.extensions
         instructions = isa.instruction_set(config)
         self.layouts = instructions.layouts
         self._decode = instructions.decode
@@ -100,7 +101,7 @@ class StreamAccesses:
         self._micro_ops, self._words = micro_ops, words
         layouts = micro_ops.layouts
         opcodes = field_of(words, layouts[isa.Opcode.FINISH]["opcode"])
-        self.memories = field_of(words, layouts[isa.Opcode.LOAD]["memory"])
+        self.memories = memories_of(words, layouts[isa.Opcode.LOAD], micro_ops.extensions)
         is_load = opcodes == isa.Opcode.LOAD
         self.modules = np.where(opcodes == isa.Opcode.STORE, Module.STORE, Module.COMPUTE)
         self.modules[is_load & np.isin(self.memories, _OF_LOAD)] = Module.LOAD
@@ -126,26 +127,25 @@ class StreamAccesses:
             low, high = self._words[self._loads.pop()].tolist()
             self._micro_ops.load(high << isa.WORD_WIDTH | low)
 
-    @staticmethod
-    def _transfer_fields(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
+    def _transfer_fields(self, words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
         """For LOADs and STOREs: memory, bases in scratchpad and DRAM, and number of elements in
         each.
         """
         x, y, stride = (field_of(words, layout[name]) for name in ("x_size", "y_size", "x_stride"))
         reach = ((y - 1) * stride + x) * (x > 0) * (y > 0)
-        bases = (field_of(words, layout[name]) for name in ("memory", "sram_base", "dram_base"))
-        return np.stack([*bases, elements_of(words, layout), reach], axis=1)
+        bases = (field_of(words, layout[name]) for name in ("sram_base", "dram_base"))
+        return np.stack([self.memories, *bases, elements_of(words, layout), reach], axis=1)
 
     def _of_transfer(
         self, opcode: int, memory: int, sram: int, dram: int, count: int, reach: int
     ) -> InstructionAccesses:
-        if opcode == isa.Opcode.FINISH or memory >= _FIRST_PADDING:
+        if opcode == isa.Opcode.FINISH or memory in _PADDINGS:
             load = opcode == isa.Opcode.LOAD and memory == isa.Padding.LOAD
             return InstructionAccesses(
                 opcode, Module.LOAD if load else Module.COMPUTE, {}, {}, None
             )
-        place = Memory(memory)
-        size = self._micro_ops.element_bytes[place]
+        place = isa.filled_by(Memory(memory))
+        size = self._micro_ops.element_bytes[memory]
         bytes_moved = (dram * size, (dram + reach) * size) if reach else None
         here = (sram, sram + count)
         if opcode == isa.Opcode.STORE and place is Memory.INP:

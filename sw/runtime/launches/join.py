@@ -339,5 +339,6 @@ def _weights_first(words: Sequence[int], accesses: StreamAccesses) -> dict[int, 
         first.append(number)
         if words[number] & _PUSH_TO_COMPUTE:
             break
-    ordered = sorted(first, key=lambda number: accesses.memories[number] != Memory.WGT)
+    weights = (Memory.WGT, Memory.WGT_4BIT)
+    ordered = sorted(first, key=lambda number: accesses.memories[number] not in weights)
     return dict(zip(first, ordered, strict=True))

@@ -16,7 +16,12 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
-from amaranth_vta.sw.runtime.instruction_words import field_of, instruction_words
+from amaranth_vta.sw.runtime.instruction_words import (
+    element_bytes,
+    field_of,
+    instruction_words,
+    memories_of,
+)
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.stream import NO_OPERATION_BITS, POP, PUSH, Stream
 
@@ -28,6 +33,7 @@ _PIECE_WORDS = 128
 _LAYERS_AHEAD = 8
 # Fraction of GEMM's cycles in which the bus can transfer a word.
 _BUS_SHARE = 0.9
+_WEIGHTS = (Memory.WGT, Memory.WGT_4BIT)
 _POP_FROM_COMPUTE = POP[Module.COMPUTE, Module.LOAD]
 _PUSH_TO_COMPUTE = PUSH[Module.LOAD, Module.COMPUTE]
 
@@ -67,24 +73,21 @@ def prefetch_weights(config: Config, streams: Sequence[Stream]) -> list[Stream]:
 def _layer(config: Config, stream: Stream) -> _JoinedLayer:
     words, layouts = instruction_words(stream.words), isa.instruction_set(config).layouts
     load, gemm = layouts[isa.Opcode.LOAD], layouts[isa.Opcode.GEMM]
-    opcodes, memories = field_of(words, load["opcode"]), field_of(words, load["memory"])
+    opcodes, memories = field_of(words, load["opcode"]), memories_of(words, load, config.extensions)
     is_load, is_store = opcodes == isa.Opcode.LOAD, opcodes == isa.Opcode.STORE
     moved = field_of(words, load["x_size"]) * field_of(words, load["y_size"])
-    # If a LOAD sets a padding value, its memory field does not name a memory.
-    words_each = np.zeros(1 << load["memory"].width)
-    for memory in Memory:
-        words_each[memory] = config.memory(memory).element_bytes / config.bus_bytes
+    words_each = element_bytes(config) / config.bus_bytes
     products = field_of(words, gemm["uop_end"]) - field_of(words, gemm["uop_begin"])
     products *= field_of(words, gemm["iter_out"]) * field_of(words, gemm["iter_in"])
     slack = np.where(opcodes == isa.Opcode.GEMM, products * _BUS_SHARE, 0.0)
     on_bus = is_load | is_store & (memories == Memory.OUT)
     slack -= np.where(on_bus, moved * words_each[memories], 0.0)
-    weights = is_load & (memories == Memory.WGT)
+    weights = is_load & np.isin(memories, _WEIGHTS)
     begins = field_of(words, load["sram_base"])[weights]
     ends = begins + elements_of(words[weights], load)
     return _JoinedLayer(
         stream,
-        np.flatnonzero(is_load & np.isin(memories, (Memory.INP, Memory.WGT))).tolist(),
+        np.flatnonzero(is_load & np.isin(memories, (Memory.INP, *_WEIGHTS))).tolist(),
         slack,
         (int(begins.min()), int(ends.max())) if begins.size else (0, 0),
         {buffer for number, buffer in stream.relocations if is_store[number]},
@@ -106,8 +109,6 @@ def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterato
     write, are excluded.
     """
     instructions, buffers = isa.instruction_set(config), dict(layer.stream.relocations)
-    words_each = config.wgt.element_bytes / config.bus_bytes
-    most = max(int(_PIECE_WORDS / words_each), 1)
     for number in layer.loads:
         bits = layer.stream.words[number]
         if bits & _POP_FROM_COMPUTE:
@@ -115,8 +116,10 @@ def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterato
         load = instructions.decode(bits)
         assert isinstance(load, isa.Load)
         padded = load.x_pad_0 | load.x_pad_1 | load.y_pad_0 | load.y_pad_1
-        if load.memory != Memory.WGT or buffers[number] in stored or padded:
+        if load.memory not in _WEIGHTS or buffers[number] in stored or padded:
             continue
+        words_each = config.memory(Memory(load.memory)).element_bytes / config.bus_bytes
+        most = max(int(_PIECE_WORDS / words_each), 1)
         for part in _parts(replace(load, push_next=0), most):
             words = part.x_size * part.y_size * words_each
             yield _WeightPiece(number, instructions.encode(part), buffers[number], words)

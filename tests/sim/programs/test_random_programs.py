@@ -106,7 +106,8 @@ def test_random_programs_reach_everything() -> None:
                     seen["FINISH with tokens"] += finish.pop_prev + finish.push_next
     missing = [what for what, count in seen.items() if count < 3]
     assert not missing
-    assert len(seen) == 4 + len(isa.Memory) - 1 + len(isa.BASE_ALU_OPS) + 14
+    loaded = len(isa.loaded_memories(config.extensions))
+    assert len(seen) == 4 + loaded + len(isa.BASE_ALU_OPS) + 14
     # Both ends of a scratchpad.
     for elements in written.values():
         assert elements[0]
@@ -127,6 +128,9 @@ def test_random_programs_use_the_extensions_that_there_are() -> None:
                 seen[f"{name}, independent" if instruction.independent else name] += 1
             if isinstance(instruction, isa.SetPadding):
                 seen[isa.Padding(instruction.memory).name] += 1
+            if isinstance(instruction, isa.Load) and instruction.memory == isa.Memory.WGT_4BIT:
+                seen["WGT_4BIT"] += instruction.y_size > 0
+    assert seen["WGT_4BIT"] > 3
     names = ("GEMM", "MULTIPLY", "DEPTHWISE", "ADD", "REQUANTIZE", "LOOKUP", "MULTIPLY_ADD")
     for name in names:
         assert seen[name] > 3

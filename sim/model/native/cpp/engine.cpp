@@ -185,6 +185,7 @@ private:
         case Memory::UOP:
             return Counter::uop_elements;
         case Memory::WGT:
+        case Memory::WGT_4BIT:
             return Counter::wgt_elements;
         case Memory::INP:
             return Counter::inp_elements;

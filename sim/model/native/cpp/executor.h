@@ -40,8 +40,8 @@ public:
     // All accumulators, sign-extended, element after element.
     virtual const int32_t *accumulators() const = 0;
 
-    // By Memory: the first element in DRAM that its transfers may not access; 0 for none.
-    uint32_t limits[MEMORIES] = {};
+    // Indexed by Memory: the first element in DRAM that its transfers may not access; 0 for none.
+    uint64_t limits[MEMORIES] = {};
 
     // Indexed by Counter.
     uint64_t counters[COUNTERS] = {};

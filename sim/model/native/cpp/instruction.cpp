@@ -22,7 +22,8 @@ Module module_of(const Instruction &instruction, bool known)
     const uint32_t memory = instruction[Field::memory];
     if (instruction.sets_padding)
         return memory == uint32_t(Padding::LOAD) ? Module::LOAD : Module::COMPUTE;
-    const bool of_load = memory == uint32_t(Memory::INP) || memory == uint32_t(Memory::WGT);
+    const bool of_load = memory == uint32_t(Memory::INP) || memory == uint32_t(Memory::WGT) ||
+                         memory == uint32_t(Memory::WGT_4BIT);
     return of_load ? Module::LOAD : Module::COMPUTE;
 }
 
@@ -108,6 +109,10 @@ Instruction Decoder::operator()(uint64_t low, uint64_t high) const
         result.values[place.field] = words[place.word] >> place.offset & place.mask;
     }
     result.opcode = Opcode(number);
+    uint32_t &memory = result.values[unsigned(Field::memory)];
+    // As `isa.memory_id` encodes it.
+    if (parameters_.wgt_4bit && result.opcode == Opcode::LOAD && memory == uint32_t(Memory::OUT))
+        memory = uint32_t(Memory::WGT_4BIT);
     result.sets_padding = known && result.opcode == Opcode::LOAD && parameters_.pad_value &&
                           is_padding(result[Field::memory]);
     result.module = module_of(result, known);

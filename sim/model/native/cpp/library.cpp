@@ -61,8 +61,8 @@ EXPORT void vta_fill(Machine *machine, uint32_t memory, const uint8_t *elements)
     machine->executor().fill(Memory(memory), elements);
 }
 
-// One for each Memory.
-EXPORT void vta_limit(Machine *machine, const uint32_t *limits)
+// Indexed by Memory.
+EXPORT void vta_limit(Machine *machine, const uint64_t *limits)
 {
     std::copy_n(limits, MEMORIES, machine->executor().limits);
 }

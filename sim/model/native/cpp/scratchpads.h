@@ -110,6 +110,7 @@ public:
         case Memory::INP:
             return parameters_.inp_depth;
         case Memory::WGT:
+        case Memory::WGT_4BIT:
             return parameters_.wgt_depth;
         default:
             return parameters_.acc_depth;
@@ -126,6 +127,8 @@ public:
             return parameters_.batch * parameters_.block_in * parameters_.inp_width / 8;
         case Memory::WGT:
             return parameters_.block_out * parameters_.block_in * parameters_.wgt_width / 8;
+        case Memory::WGT_4BIT:
+            return parameters_.block_out * parameters_.block_in / 2;
         case Memory::ACC:
             return accumulator_words * parameters_.acc_width / 8;
         default:
@@ -169,6 +172,7 @@ private:
     template <int N>
     void put_excess(size_t element);
     void put_weight_tiles(size_t element, const uint8_t *from, size_t count);
+    void put_packed_tiles(size_t element, const uint8_t *from, size_t count);
 
     const Parameters parameters_;
     Buffer<int8_t> scratch_;
@@ -186,7 +190,13 @@ void Scratchpads::put(Memory memory, size_t element, const uint8_t *from, size_t
         put_input_scalars(element, from, count);
         return;
     case Memory::WGT:
-        put_weight_tiles(element, from, count);
+        if (parameters_.wgt_width == 8)
+            put_weight_tiles(element, from, count);
+        else
+            put_packed_tiles(element, from, count);
+        return;
+    case Memory::WGT_4BIT:
+        put_packed_tiles(element, from, count);
         return;
     default:
         break;
@@ -262,17 +272,21 @@ void Scratchpads::put_weight_tiles(size_t element, const uint8_t *from, size_t c
 {
     const size_t scalars = parameters_.block_out * parameters_.block_in;
 #if defined(__AVX512VNNI__)
-    if (columns == SQUARE_COLUMNS && groups == SQUARE_GROUPS && parameters_.wgt_width == 8)
+    if (columns == SQUARE_COLUMNS && groups == SQUARE_GROUPS)
         return put_square_tiles(weights + element * weight_words, excess + element * columns, from,
                                 count);
 #endif
+    for (size_t at = 0; at < count; at++)
+        put_tile(element + at, reinterpret_cast<const int8_t *>(from + at * scalars));
+}
+
+// Scalars of 4 bits.
+void Scratchpads::put_packed_tiles(size_t element, const uint8_t *from, size_t count)
+{
+    const size_t scalars = parameters_.block_out * parameters_.block_in;
     for (size_t at = 0; at < count; at++) {
-        if (parameters_.wgt_width == 8) {
-            put_tile(element + at, reinterpret_cast<const int8_t *>(from + at * scalars));
-        } else {
-            unpack_nibbles(scratch_, from + at * scalars / 2, scalars);
-            put_tile(element + at, scratch_);
-        }
+        unpack_nibbles(scratch_, from + at * scalars / 2, scalars);
+        put_tile(element + at, scratch_);
     }
 }
 
@@ -327,7 +341,8 @@ void Scratchpads::pad(Memory memory, size_t element, int32_t value, size_t count
         std::fill_n(input_scalars(element), count * parameters_.batch * parameters_.block_in, input);
         return;
     }
-    case Memory::WGT: {
+    case Memory::WGT:
+    case Memory::WGT_4BIT: {
         std::memset(scratch_, padding_scalar(value, parameters_.wgt_width), MAX_SCALARS);
         for (size_t at = 0; at < count; at++)
             put_tile(element + at, scratch_);
