@@ -40,6 +40,7 @@ _LOOPS = {"range": "serial", "unroll": "unroll", "cthread": "cthread"}
 _TRANSFERRED = {
     Memory.INP: "inp",
     Memory.WGT: "wgt",
+    Memory.WGT_4BIT: "wgt",
     Memory.ACC: "acc",
     Memory.ACC_8BIT: "acc",
     Memory.OUT: "acc",

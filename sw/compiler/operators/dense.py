@@ -27,7 +27,14 @@ from amaranth_vta.sw.compiler.tuner.tiles import cut, divisors, even_tiles, part
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.epilogue import Requantization, Step, epilogue, followed_by
-from .building_blocks.product import Product, of_term, reduce_axes, term_axis
+from .building_blocks.product import (
+    Product,
+    of_term,
+    reduce_axes,
+    term_axis,
+    weight_bytes,
+    weight_operand,
+)
 from .building_blocks.row_sums import RowSums
 from .building_blocks.steps import LookupTable
 from .permute import Permute
@@ -39,7 +46,8 @@ _SHAPES = 4
 @dataclass(frozen=True)
 class Dense:
     """Sizes of a matrix product, in tiles of BATCH rows, BLOCK_IN inputs and BLOCK_OUT outputs.
-    Each weight is the sum of ``terms`` values of wgt_dtype. ``groups`` is the number of independent
+    Each weight is the sum of ``terms`` values of wgt_dtype, or with ``int4_weights`` one int4 value
+    (extension WGT_4BIT). ``groups`` is the number of independent
     products of these sizes. With ``row_sums`` a weighted sum of the row's inputs is added to each
     result, with the same weights for all outputs (see `RowSums`).
 
@@ -59,6 +67,7 @@ class Dense:
     heads: int = 1
     joined: bool = False
     is_first: bool = False
+    int4_weights: bool = False
 
     def followed_by(self, step: Step) -> Dense | None:
         """This product with a ``step`` at its end; None if that is impossible."""
@@ -199,13 +208,9 @@ def expression(d: Dense, env: Environment) -> Product:
     acc = env.acc_dtype
     groups = (d.groups,) if d.groups > 1 else ()
     x = te.placeholder((*groups, d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
-    w = te.placeholder(
-        (*groups, d.outputs, d.inputs * d.terms, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
-    )
-    x_buf, w_buf = (
-        te.compute(tensor.shape, lambda *i, t=tensor: t(*i), f"{tensor.name}_buf")
-        for tensor in (x, w)
-    )
+    x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
+    tiles = (*groups, d.outputs, d.inputs * d.terms, env.BLOCK_OUT, env.BLOCK_IN)
+    w, w_buf = weight_operand(tiles, "w", d.int4_weights, env)
     ko, ki = reduce_axes(ko=d.inputs, ki=env.BLOCK_IN)
     term = term_axis(d.terms)
     axes = (ko, *term, ki)
@@ -292,7 +297,8 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     alu = vectors * (d.requantize.operations + d.row_sums)
     alu += d.requantize.parameter_cycles * d.outputs / parts(d.outputs, knobs.outputs)
     x = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
-    w = bus_cycles(config, knobs.outputs, knobs.inputs * d.terms * config.wgt.element_bytes)
+    tile = weight_bytes(d.int4_weights, config)
+    w = bus_cycles(config, knobs.outputs, knobs.inputs * d.terms * tile)
     load = x + (w / parts(d.rows, knobs.rows) if knobs.is_whole(d) else w)
     # The store of a tile, and the load of an addition's other operand.
     moved = bus_cycles(config, knobs.rows, knobs.outputs * config.out.element_bytes)
@@ -362,7 +368,7 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
         for inputs in steps:
             x.load(rows, inputs * config.inp.element_bytes, (rows, outputs))
             if held != block or not knobs.is_whole(d):
-                size = inputs * d.terms * config.wgt.element_bytes
+                size = inputs * d.terms * weight_bytes(d.int4_weights, config)
                 w.load(outputs, size - int(hidden * size) if early > 0 else size, (rows, outputs))
                 held, early = block, early - 1
             count = rows * inputs * (outputs * d.terms + d.row_sums)

@@ -110,7 +110,7 @@ class _Copies:
                 f"{stage} is padded with {copied.pad_value}; a machine without the extension "
                 "PAD_VALUE pads with 0"
             )
-        memory = self.memory(stage, assign.buffer, copied.source.source, copied.narrowed)
+        memory = self.memory(stage, assign.buffer, copied.source.source, copied.is_cast)
         tiles = self.tiles(memory, loops, assign, copied.source)
         dimensions = [
             _Dimension(
@@ -187,7 +187,7 @@ class _Copies:
             )
         return _Tiles(dram.source, outer, sram.source, inner, within)
 
-    def memory(self, stage: str, target: NestBuffer, source: NestBuffer, narrowed: bool) -> Memory:
+    def memory(self, stage: str, target: NestBuffer, source: NestBuffer, is_cast: bool) -> Memory:
         """The memory type of the LOAD or STORE from ``source`` to ``target``. Raises
         `LoweringError` if there is no such transfer.
         """
@@ -208,8 +208,15 @@ class _Copies:
             )
         if forwards:
             return Memory.INP
-        if target.scope == "acc" and source.dtype == out and (narrowed or out == dtype):
+        if target.scope == "acc" and source.dtype == out and (is_cast or out == dtype):
             return Memory.ACC if out == dtype else Memory.ACC_8BIT
+        if target.scope == "wgt" and (source.dtype, dtype) == ("int4", "int8") and is_cast:
+            if not self.config.wgt_4bit:
+                raise LoweringError(
+                    f"{stage}: {source.name} is int4; a machine without the extension WGT_4BIT "
+                    "loads weights of 8 bits"
+                )
+            return Memory.WGT_4BIT
         if source.dtype != dtype:
             also = f" or {out}" if target.scope == "acc" else ""
             raise LoweringError(
@@ -389,14 +396,14 @@ def _holds(condition: Expr) -> bool:
 
 @dataclass(frozen=True)
 class _Copied:
-    """A copy: ``source`` where all ``conditions`` hold, ``pad_value`` elsewhere; ``narrowed`` if it
-    casts to a narrower dtype.
+    """A copy: ``source`` where all ``conditions`` hold, ``pad_value`` elsewhere; ``is_cast`` if it
+    casts to another dtype.
     """
 
     source: Access
     conditions: list[Expr]
     pad_value: int
-    narrowed: bool
+    is_cast: bool
 
 
 def _copied(assign: Assign) -> _Copied:

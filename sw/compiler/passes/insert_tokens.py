@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Memory, Module, TokenQueue
+from amaranth_vta.hw.isa import LOADED_BY_LOAD, Module, TokenQueue, filled_by
 from amaranth_vta.sw.compiler.emit.issued import Issued, Numbers, issued_by
 from amaranth_vta.sw.compiler.emit.uop_kernel import UopKernel
 from amaranth_vta.sw.compiler.nest.ir import (
@@ -32,8 +32,6 @@ from amaranth_vta.sw.compiler.te.expr import Const
 
 from .support.conditions import Flags, condition
 from .support.hazards import ElementAccesses, needed_tokens
-
-_FILLED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8BIT: "acc"}
 
 
 def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
@@ -86,10 +84,11 @@ def _transfer_accesses(issued: Issued, stmt: Dma) -> Iterator[ElementAccesses]:
             return
     (left, right), (above, below) = (map(issued.values, pad) for pad in (stmt.x_pad, stmt.y_pad))
     end = begin + (above + height + below) * (left + width + right)
-    module = Module.LOAD if stmt.memory in (Memory.INP, Memory.WGT) else Module.COMPUTE
+    filled = filled_by(stmt.memory)
+    module = Module.LOAD if filled in LOADED_BY_LOAD else Module.COMPUTE
     if stmt.forwards:
         module = Module.STORE
-    yield ElementAccesses(issued.numbers, module, _FILLED[stmt.memory], True, begin, end)
+    yield ElementAccesses(issued.numbers, module, filled.name.lower(), True, begin, end)
 
 
 class _Tokens:

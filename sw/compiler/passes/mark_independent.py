@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count, pairwise, repeat
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Memory
+from amaranth_vta.hw.isa import LOADED_BY_LOAD, Memory, filled_by
 from amaranth_vta.sw.compiler.emit.issued import Issued, issued_by
 from amaranth_vta.sw.compiler.emit.uop_kernel import UopKernel
 from amaranth_vta.sw.compiler.nest.ir import Kernel, LoopNest, Stmt, WaitForAlu, rebuild, seq
@@ -70,7 +70,7 @@ def _instructions(issued: Sequence[Issued], config: Config) -> list[_Instruction
             number = next(kernels)
             accessed = zip(repeat(number), *_accumulators_of(item, item.statement, config))
             found.update(zip(item.numbers.tolist(), accessed, strict=False))
-        elif item.statement.memory not in (Memory.INP, Memory.WGT, Memory.OUT):
+        elif filled_by(item.statement.memory) not in (*LOADED_BY_LOAD, Memory.OUT):
             found.update(dict.fromkeys(item.numbers.tolist()))
     return [found[number] for number in sorted(found)]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
@@ -99,6 +101,22 @@ class Product:
             s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
             if held > 1:
                 s[tensor].double_buffer(held)
+
+
+def weight_operand(
+    shape: tuple[int, ...], name: str, as_int4: bool, env: Environment
+) -> tuple[Tensor, Tensor]:
+    """Weights in DRAM, wgt_dtype or with ``as_int4`` int4, and their buffer in the scratchpad."""
+    if not as_int4:
+        w = te.placeholder(shape, name, env.wgt_dtype)
+        return w, te.compute(shape, lambda *i: w(*i), f"{name}_buf")
+    packed = te.placeholder(shape, name, "int4")
+    return packed, te.compute(shape, lambda *i: packed(*i).astype(env.wgt_dtype), f"{name}_buf")
+
+
+def weight_bytes(as_int4: bool, config: Config) -> int:
+    """Bytes of a weight tile in DRAM."""
+    return config.memory(Memory.WGT_4BIT if as_int4 else Memory.WGT).element_bytes
 
 
 def reduce_axes(**extents: int) -> tuple[IterVar, ...]:

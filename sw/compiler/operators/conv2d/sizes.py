@@ -26,7 +26,8 @@ class Conv2dSizes(SlidingWindow):
     """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
     BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` of the input are in pixels; ``pads``
     are rows and columns of ``pad_value`` at the top, left, bottom and right. Each weight is the sum
-    of ``terms`` values of wgt_dtype, for weights that need more bits. With ``row_sums`` a weighted
+    of ``terms`` values of wgt_dtype, for weights that need more bits, or with ``int4_weights`` one
+    int4 value (extension WGT_4BIT). With ``row_sums`` a weighted
     sum of a pixel's inputs is added to all of its results (see `RowSums`). A ``pooling`` may be
     fused; ``output_height`` and ``output_width`` are then the size after it.
     """
@@ -45,6 +46,7 @@ class Conv2dSizes(SlidingWindow):
     terms: int = 1
     row_sums: bool = False
     pooling: Pooling | None = None
+    int4_weights: bool = False
 
     @property
     def output_height(self) -> int:

@@ -12,6 +12,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.product import (
     of_term,
     reduce_axes,
     term_axis,
+    weight_operand,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.row_sums import RowSums
 from amaranth_vta.sw.compiler.operators.building_blocks.window import padded
@@ -71,13 +72,9 @@ def expression(c: Conv2dSizes, env: Environment) -> Product:
     x = te.placeholder(
         (c.batch, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
     )
-    w = te.placeholder(
-        (c.outputs, c.inputs, c.kernel[0], c.weights_per_row, env.BLOCK_OUT, env.BLOCK_IN),
-        "w",
-        env.wgt_dtype,
-    )
     x_buf = _rows_that_are_read(x, c)
-    w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
+    tiles = (c.outputs, c.inputs, c.kernel[0], c.weights_per_row, env.BLOCK_OUT, env.BLOCK_IN)
+    w, w_buf = weight_operand(tiles, "w", c.int4_weights, env)
     ci, dy, dx, ki = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=c.kernel[1], ki=env.BLOCK_IN)
     term = term_axis(c.terms)
     axes = (ci, dy, dx, *term, ki)

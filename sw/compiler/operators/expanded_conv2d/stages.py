@@ -12,6 +12,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.product import (
     of_term,
     reduce_axes,
     term_axis,
+    weight_operand,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.stage_placement import (
     Place,
@@ -50,11 +51,9 @@ def expression(workload: ExpandedSizes, env: Environment) -> tuple[Expanded, Pro
     a, b, acc = workload.expansion, workload.depthwise.group, env.acc_dtype
     tail = (env.BATCH, env.BLOCK_IN)
     x = te.placeholder((a.batch, a.inputs, a.height, a.width, *tail), "x", env.inp_dtype)
-    w = te.placeholder(
-        (a.outputs, a.inputs, a.terms, env.BLOCK_OUT, env.BLOCK_IN), "expansion", env.wgt_dtype
-    )
+    tiles = (a.outputs, a.inputs, a.terms, env.BLOCK_OUT, env.BLOCK_IN)
+    w, w_buf = weight_operand(tiles, "expansion", a.int4_weights, env)
     x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
-    w_buf = te.compute(w.shape, lambda *i: w(*i), "expansion_buf")
     ci, ki = reduce_axes(ci=a.inputs, ki=env.BLOCK_IN)
     term = term_axis(a.terms)
     axes = (ci, *term, ki)

@@ -10,6 +10,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.product import (
     of_term,
     reduce_axes,
     term_axis,
+    weight_operand,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.stage_placement import (
     place_epilogue,
@@ -34,10 +35,8 @@ def _projection(workload: InvertedResidualSizes, x: Tensor, env: Environment) ->
     BLOCK_IN).
     """
     c, acc = workload.projection, env.acc_dtype
-    w = te.placeholder(
-        (c.outputs, c.inputs, c.terms, env.BLOCK_OUT, env.BLOCK_IN), "projection", env.wgt_dtype
-    )
-    w_buf = te.compute(w.shape, lambda *i: w(*i), "projection_buf")
+    tiles = (c.outputs, c.inputs, c.terms, env.BLOCK_OUT, env.BLOCK_IN)
+    w, w_buf = weight_operand(tiles, "projection", c.int4_weights, env)
     ci, ki = reduce_axes(ci=c.inputs, ki=env.BLOCK_IN)
     term = term_axis(c.terms)
     axes = (ci, *term, ki)

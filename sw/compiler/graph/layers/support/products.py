@@ -63,12 +63,13 @@ class ConstantProduct:
         return self.zero_point
 
     def fastest(self, plain: Product) -> Product:
-        """The faster of ``plain`` and the same product with row sums (see `weight_terms`)."""
-        return fastest(plain, self._shared, self.config)
+        """The fastest of ``plain``, the same product with row sums, and with weights as int4 (see
+        `weight_terms`)."""
+        return fastest(plain, *self._range, self.config)
 
     @cached_property
-    def _shared(self) -> int | None:
-        return shared_part(int(self.sums.weights.min()), int(self.sums.weights.max()))
+    def _range(self) -> Range:
+        return int(self.sums.weights.min()), int(self.sums.weights.max())
 
     def packed(
         self, workload: Conv2d | Dense, arranged: Callable[[Array], Array]
@@ -77,9 +78,10 @@ class ConstantProduct:
         any."""
         whole, config = self.sums.weights, self.config
         if not workload.row_sums:
-            return pack_weights(arranged(whole), config), None
-        assert self._shared is not None
-        row = np.full((config.block_out, *whole.shape[1:]), self._shared, whole.dtype)
+            return pack_weights(arranged(whole), config, workload.int4_weights), None
+        shared = shared_part(*self._range)
+        assert shared is not None
+        row = np.full((config.block_out, *whole.shape[1:]), shared, whole.dtype)
         rest = whole - row[:1]
         return pack_weights(arranged(rest), config), pack_weights(arranged(row), config)
 

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory
 from amaranth_vta.sw.runtime.network.factors import as_terms, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Array, TileLayout, tiles
 from amaranth_vta.sw.runtime.scalars import pack
@@ -21,12 +22,13 @@ def output_layout(config: Config) -> TileLayout:
     return TileLayout.of(config.out)
 
 
-def pack_weights(weights: Array, config: Config) -> npt.NDArray[np.uint8]:
+def pack_weights(weights: Array, config: Config, as_int4: bool = False) -> npt.NDArray[np.uint8]:
     """Pack weights (outputs, inputs, height, width) to bytes as (outputs/BLOCK_OUT,
-    inputs/BLOCK_IN, height, width · terms, BLOCK_OUT, BLOCK_IN); `terms_of` returns the number of
-    terms."""
+    inputs/BLOCK_IN, height, width · terms, BLOCK_OUT, BLOCK_IN), two per byte with ``as_int4``;
+    `terms_of` returns the number of terms."""
     # Rows of a tile are output channels: weights have the layout of images.
-    return TileLayout.of(config.wgt).pack(as_terms(weights, terms_of(weights)))
+    memory = config.memory(Memory.WGT_4BIT) if as_int4 else config.wgt
+    return TileLayout.of(memory).pack(as_terms(weights, terms_of(weights)))
 
 
 def terms_of(weights: Array) -> int:

@@ -1,4 +1,4 @@
-"""Choose between weights of several int8 terms and weights of one term with row sums."""
+"""Choose between weights of several int8 terms, of one term with row sums, and of 4 bits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from amaranth_vta.sw.compiler.tuner.workload import choose
 from .tensors import INT8_RANGE
 
 Product = TypeVar("Product", Conv2d, Dense)
+_INT4 = (-8, 7)
 
 
 def shared_part(least: int, most: int) -> int | None:
@@ -24,11 +25,16 @@ def shared_part(least: int, most: int) -> int | None:
     return min(max(0, begin), end) if begin <= end else None
 
 
-def fastest(plain: Product, shared: int | None, config: Config) -> Product:
-    """The faster of ``plain``, whose weights may have several terms, and the same product with
-    weights less their ``shared`` part, if they have one, which row sums add.
+def fastest(plain: Product, least: int, most: int, config: Config) -> Product:
+    """The fastest way to multiply by weights between ``least`` and ``most``: ``plain``, whose
+    weights may have several terms; with weights less their `shared_part`, which row sums add; or
+    with weights that lie in DRAM as int4.
     """
-    if plain.terms == 1 or shared is None:
+    other = None
+    if plain.terms == 1 and config.wgt_4bit and _INT4[0] <= least and most <= _INT4[1]:
+        other = replace(plain, int4_weights=True)
+    elif plain.terms > 1 and shared_part(least, most) is not None:
+        other = replace(plain, terms=1, row_sums=True)
+    if other is None:
         return plain
-    other = replace(plain, terms=1, row_sums=True)
     return min((plain, other), key=lambda workload: choose(workload, config).cycles)
