@@ -137,7 +137,8 @@ def _pads_text(instruction: isa.Load | isa.Store | isa.Forward) -> str:
 
 
 def _padded_text(padding: int) -> str:
-    padded = [memory.name for memory in isa.Memory if isa.padding_of(memory) == padding]
+    memories = isa.transferred_memories(frozenset())
+    padded = [memory.name for memory in memories if isa.padding_of(memory) == padding]
     return " and ".join(padded)
 
 

@@ -25,11 +25,12 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.calibrate import TensorsData, save_tensors_data
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
+from amaranth_vta.sw.compiler.graph.load.opsets import CONVERTED_FROM, opset_of, with_known_opset
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .calibration import calibrate
-from .float_parts import kept_in_float
+from .float_parts import PRODUCTS, kept_in_float
 from .preprocessing import UniqueNames, sort_nodes
 from .product_biases import remove_quantization_before_biases
 from .tensor_ranges import Range, tensor_ranges
@@ -39,6 +40,8 @@ Sample = Mapping[str, Array]
 # Averages and maxima over images and sequences. The machine supports them, but ONNX Runtime's
 # quantizer leaves them in float by default.
 _OVER_PIXELS = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMean"})
+# The first opset in which DequantizeLinear takes int4.
+_INT4_OPSET = 21
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Options:
     unless ``unsigned_activations`` or ``unsigned_weights`` is set; weights have zero points unless
     ``symmetric_weights``, activations unless ``symmetric_activations``. Operators named in
     ``in_float``, by their own name or by a result, are not quantized; with ``only``, neither are
-    those of other types.
+    those of other types. With ``int4_weights`` the weights of matrix products and convolutions are
+    int4, without zero points; the result then has opset 21 or later.
     """
 
     per_channel: bool = True
@@ -63,6 +67,7 @@ class Options:
     symmetric_activations: bool = False
     in_float: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    int4_weights: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,9 @@ def quantize(
     ``progress`` is called with the number of samples done. Raises `ModelError` if the quantizer
     fails.
     """
+    if options.int4_weights:
+        version = opset_of("the model", model)
+        model = with_known_opset("the model", model, version, max(version, _INT4_OPSET))
     prepared = prepare(model)
     names = UniqueNames(prepared)
     unique = names.model
@@ -102,8 +110,9 @@ def quantize(
         *_chosen(names, options.in_float),
     }
     ranges = tensor_ranges(unique.graph, distributions, options.percentile)
+    overrides = _int4_weights(unique.graph, in_float, options) if options.int4_weights else {}
     try:
-        result = _quantized(unique, ranges, in_float, options, {})
+        result = _quantized(unique, ranges, in_float, options, overrides)
         if options.power_of_two:
             overrides = _powers_of_two(unique, result)
             result = _quantized(unique, ranges, in_float, options, overrides)
@@ -115,6 +124,10 @@ def quantize(
     pairs = _pairs(unique, result)
     quantized_names = {name for node in result.graph.node for name in node.output}
     restored = names.restore(result)
+    # The result's opset is its own: it is not a conversion that someone loaded.
+    notes = [item for item in result.metadata_props if item.key != CONVERTED_FROM]
+    del result.metadata_props[:]
+    result.metadata_props.extend(notes)
     return QuantizedModel(
         result,
         prepared,
@@ -125,6 +138,31 @@ def quantize(
             if f"{name}_QuantizeLinear_Output" in quantized_names and distributions[name].is_zero
         ],
     )
+
+
+def _int4_weights(
+    graph: onnx.GraphProto, in_float: Collection[str], options: Options
+) -> dict[str, Any]:
+    """Quantization parameters of the constant weights of products: symmetric int4."""
+    constants = {item.name: item for item in graph.initializer}
+    overrides = {}
+    for node in graph.node:
+        weight = constants.get(node.input[1]) if node.op_type in PRODUCTS else None
+        if weight is None or node.name in in_float:
+            continue
+        chosen: dict[str, Any] = {"quant_type": QuantType.QInt4, "symmetric": True}
+        if options.per_channel:
+            chosen["axis"] = _channel_axis(node, len(weight.dims))
+        overrides[weight.name] = [chosen]
+    return overrides
+
+
+def _channel_axis(node: onnx.NodeProto, rank: int) -> int:
+    """The axis of output channels of the weights of a product."""
+    transposed = any(item.name == "transB" and item.i for item in node.attribute)
+    if node.op_type == "Conv" or (node.op_type == "Gemm" and transposed):
+        return 0
+    return 1 if node.op_type == "ConvTranspose" else rank - 1
 
 
 def _chosen(names: UniqueNames, chosen: Collection[str]) -> Iterator[str]:

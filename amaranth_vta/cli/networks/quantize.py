@@ -47,6 +47,14 @@ _MAX_LAYERS = 10
 )
 @click.option("--per-tensor", is_flag=True, help="One scale for all channels of a weight.")
 @click.option(
+    "--weights",
+    type=click.Choice(["int8", "int4"]),
+    default="int8",
+    show_default=True,
+    help="The weights of matrix products and convolutions. int4 halves what a machine with "
+    "WGT_4BIT loads, and costs accuracy.",
+)
+@click.option(
     "--power-of-two",
     is_flag=True,
     help="Scales that are powers of two, per tensor and without zero points, for machines without "
@@ -75,6 +83,7 @@ def quantize(
     output: str,
     calibrate: str | None,
     per_tensor: bool,
+    weights: str,
     power_of_two: bool,
     percentile: float | None,
     in_float: tuple[str, ...],
@@ -96,7 +105,12 @@ def quantize(
         from amaranth_vta.sw.compiler.graph.load.opsets import conversion
         from amaranth_vta.sw.compiler.graph.load.quantization import FLOAT_MODEL, why_unquantized
 
-    options = Options(not per_tensor, power_of_two, percentile, in_float=in_float)
+    as_int4 = weights == "int4"
+    if as_int4 and power_of_two:
+        raise click.UsageError("--weights int4 and --power-of-two exclude each other")
+    options = Options(
+        not per_tensor, power_of_two, percentile, in_float=in_float, int4_weights=as_int4
+    )
     with Outputs() as outputs:
         outputs.reserve("--output", output)
         read = read_model(model)
@@ -147,6 +161,7 @@ def _warnings(
             *(["typical inputs (--calibrate)"] if is_random else []),
             *(["scales of any value (no --power-of-two)"] if options.power_of_two else []),
             *([] if options.per_channel else ["a scale per channel (no --per-tensor)"]),
+            *(["weights of 8 bits (no --weights int4)"] if options.int4_weights else []),
             "a range without outliers (--percentile 99.9)"
             if options.percentile is None
             else f"a wider range (--percentile above {options.percentile:g}, or none)",

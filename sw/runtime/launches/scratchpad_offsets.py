@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Memory
+from amaranth_vta.hw.isa import Memory, filled_by
 from amaranth_vta.sw.runtime.kernels import Indices, UopMode
 from amaranth_vta.sw.runtime.runtime import Runtime
 
@@ -48,7 +48,7 @@ class OffsetRuntime:
     def load_buffer_2d(
         self, *rows: Any, sram_index: int, memory: Memory, pad_value: int = 0
     ) -> None:
-        sram_index += self._offsets.get(memory, 0)
+        sram_index += self._offsets.get(filled_by(memory), 0)
         self._runtime.load_buffer_2d(
             *rows, sram_index=sram_index, memory=memory, pad_value=pad_value
         )
