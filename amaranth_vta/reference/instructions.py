@@ -46,7 +46,7 @@ def page() -> str:
         ("number", "memory", "what", *(f"bytes of an element, {name}" for name in _SHOWN)),
         (
             (
-                item.value,
+                int(isa.memory_id(item)),
                 item.name if isinstance(item, isa.Memory) else "",
                 semantics.MEMORIES[item],
                 *(_element_bytes(PRESETS[name], item) for name in _SHOWN),
@@ -118,4 +118,5 @@ def _layouts(layouts: dict[str, isa.Layout]) -> list[str]:
 
 
 def _element_bytes(config: Config, memory: isa.Memory | isa.Padding) -> object:
-    return config.memory(memory).element_bytes if isinstance(memory, isa.Memory) else ""
+    known = memory in isa.transferred_memories(config.extensions)
+    return config.memory(isa.Memory(memory)).element_bytes if known else ""

@@ -21,6 +21,7 @@ from amaranth_vta.hw.isa import (
     Module,
     Opcode,
     Padding,
+    memory_id,
 )
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
@@ -38,8 +39,9 @@ ADDRESSES = (
     "DRAM is addressed in elements: byte address = base register of the memory + index × bytes of "
     "an element, without wrapping. Each memory may have a limit: a transfer that would access an "
     "element at or beyond that index is a `bus_error` before its first access; 0 disables the "
-    "limit. ACC_8BIT uses the base and the limit of OUT. Scratchpads keep their contents between "
-    "runs and are undefined after power-up."
+    "limit. ACC_8BIT uses the base and the limit of OUT, WGT_4BIT those of WGT, in whose limit an "
+    "element counts as half of one. Scratchpads keep their contents between runs and are undefined "
+    "after power-up."
 )
 
 INSTRUCTIONS: dict[Opcode, str] = {
@@ -125,6 +127,7 @@ MEMORIES: dict[Memory | Padding, str] = {
     Memory.ACC: "accumulators",
     Memory.OUT: "the low bits of accumulators, as STORE writes them",
     Memory.ACC_8BIT: "accumulators, from sign-extended elements as wide as OUT",
+    Memory.WGT_4BIT: "in a LOAD: weights, from sign-extended elements of 4 bits (WGT_4BIT)",
     Padding.LOAD: "the padding value of load (PAD_VALUE)",
     Padding.COMPUTE: "the padding value of compute (PAD_VALUE)",
 }
@@ -244,6 +247,12 @@ EXTENSIONS: dict[str, str] = {
         "micro-ops, and `use_immediate` must be 0. Unless there are no micro-ops, an F past the "
         "depth is an `index_out_of_range`. An instruction may read what it has written itself as "
         "acc[src], but must not write acc[F]."
+    ),
+    "wgt_4bit": (
+        f"A LOAD of memory {memory_id(Memory.WGT_4BIT)}, which otherwise cannot be loaded: weights "
+        "of 4 bits in DRAM, sign-extended to the 8 of the scratchpad. The scalars of an element "
+        "are in the order of WGT, two per byte, the first in the low half. `dram_base` and "
+        "`x_stride` count elements of half of WGT's bytes. Padding is that of WGT."
     ),
     "round_twice": (
         f"The flag `round_twice` of REQUANTIZE, bit {ROUND_TWICE_BIT} of the fourth parameter, and "

@@ -157,6 +157,23 @@ def test_weights_are_within_half_a_step(name: str) -> None:
     assert seen == set("wvut")
 
 
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_weights_of_4_bits_have_scales_per_output_channel(per_channel: bool) -> None:
+    model, samples = network()
+    options = Options(per_channel=per_channel, int4_weights=True)
+    quantized = quantize(model, samples, options).model
+    assert {item.version for item in quantized.opset_import if not item.domain} == {21}
+    types = {item.name: item.data_type for item in quantized.graph.initializer}
+    constants, weights = constants_of(quantized), constants_of(model)
+    for name, weight in weights.items():
+        assert types[f"{name}_quantized"] == onnx.TensorProto.INT4
+        scale = constants[f"{name}_scale"]
+        assert scale.shape == ((len(weight),) if per_channel else ())
+        steps = scale.reshape(-1, 1, 1, 1)
+        dequantized = constants[f"{name}_quantized"].astype(np.float64) * steps
+        assert (np.abs(dequantized - weight) <= steps / 2 * (1 + 1e-6)).all()
+
+
 @pytest.mark.parametrize(
     ("name", "decibels"), [("default", 28), ("per tensor", 27), ("powers of two", 21)]
 )

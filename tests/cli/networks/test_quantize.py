@@ -30,7 +30,10 @@ def scales(path: Path) -> list[np.ndarray]:
     return [item.reshape(-1) for item in found]
 
 
-@pytest.mark.parametrize("options", [[], ["--per-tensor"], ["--percentile", "99.9"]])
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--per-tensor"], ["--percentile", "99.9"], ["--weights", "int4", "--force"]],
+)
 def test_what_is_quantized_runs_on_the_machine(
     options: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,6 +47,16 @@ def test_what_is_quantized_runs_on_the_machine(
     assert summary["share_on_machine"] == 1
     one_each = all(item.size == 1 for item in scales(result))
     assert one_each == (options == ["--per-tensor"])
+
+
+def test_powers_of_two_exclude_weights_of_4_bits(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = tmp_path / "int4.onnx"
+    options = ["--weights", "int4", "--power-of-two"]
+    assert cli.invoke(["quantize", str(model), "-o", str(result), *options]) == 2
+    assert "--weights int4 and --power-of-two exclude each other" in capsys.readouterr().err
+    assert not result.exists()
 
 
 def test_powers_of_two_are_for_the_base_machine(

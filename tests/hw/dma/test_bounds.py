@@ -21,12 +21,14 @@ from amaranth_vta.hw.isa import (
     forward_base,
     instruction_set,
     limited_as,
+    per_limited,
+    transferred_memories,
 )
 from amaranth_vta.sim.testbench.amaranth import simulate
 
 
 def random_transfer(generator: random.Random, config: Config) -> Load | Store:
-    memory = generator.choice(list(Memory))
+    memory = generator.choice(transferred_memories(config.extensions))
     rows = generator.choice([0, 1, 1, 2, 7, config.acc.depth])
     fields = {
         "dram_base": generator.choice([0, 1, 250, 999, 1 << 23, 1 << 31, (1 << 32) - 1]),
@@ -79,10 +81,11 @@ def test_what_is_forwarded_is_outside_if_it_is_read_past_the_depth(
 
 @pytest.mark.parametrize("log_dram_size", [12, 24, 33, 46])
 @pytest.mark.parametrize("name", ["tiny", "pynq"])
+@pytest.mark.parametrize("wgt_4bit", [0, 1])
 def test_a_transfer_is_outside_if_it_accesses_the_element_at_its_limit(
-    name: str, log_dram_size: int
+    wgt_4bit: int, name: str, log_dram_size: int
 ) -> None:
-    config = replace(PRESETS[name], log_dram_size=log_dram_size)
+    config = replace(PRESETS[name], log_dram_size=log_dram_size, wgt_4bit=wgt_4bit)
     generator = random.Random(name)
     dut = BoundsChecker(config, max(config.memory(memory).depth for memory in Memory))
     outcomes = set()
@@ -93,7 +96,9 @@ def test_a_transfer_is_outside_if_it_accesses_the_element_at_its_limit(
             of = limited_as(Memory(transfer.memory))
             rows = [transfer.dram_base + y * transfer.x_stride for y in range(transfer.y_size)]
             last = max((row + transfer.x_size - 1 for row in rows if transfer.x_size), default=None)
-            near = (last or 0) + generator.choice([-4096, -1, 0, 0, 1, 1, 4096])
+            # In elements of the limit.
+            end = (last or 0) // per_limited(Memory(transfer.memory))
+            near = end + generator.choice([-4096, -1, 0, 0, 1, 1, 4096])
             limits = {item: generator.choice([0, 1, 1 << 20]) for item in LIMITED}
             most = config.dram_bytes // config.memory(Memory(transfer.memory)).element_bytes
             limits[of] = generator.choice([0, 1, most % (1 << 32), *[max(near, 0) % (1 << 32)] * 3])
@@ -103,9 +108,10 @@ def test_a_transfer_is_outside_if_it_accesses_the_element_at_its_limit(
             await ctx.tick()
             ctx.set(dut.valid, 0)
             await ctx.tick()
-            outside = last is not None and (0 < limits[of] <= last or last >= most)
+            limit = limits[of] * per_limited(Memory(transfer.memory))
+            outside = last is not None and (0 < limit <= last or last >= most)
             assert ctx.get(dut.outside) == outside, (transfer, limits)
-            outcomes.add((of, outside))
+            outcomes.add((transfer.memory, outside))
 
     simulate(dut, check)
-    assert len(outcomes) == 2 * len(LIMITED)
+    assert len(outcomes) == 2 * len(transferred_memories(config.extensions))

@@ -12,7 +12,16 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.dma.loader import Loader
-from amaranth_vta.hw.isa import Load, Memory, Padding, SetPadding, padding_of, set_padding
+from amaranth_vta.hw.isa import (
+    Load,
+    Memory,
+    Padding,
+    SetPadding,
+    filled_by,
+    limited_as,
+    padding_of,
+    set_padding,
+)
 from amaranth_vta.hw.scratchpad import geometry
 from amaranth_vta.sim.testbench.amaranth import (
     BurstMemory,
@@ -34,6 +43,16 @@ CONFIGS = {
 CONFIGS |= {
     f"{name}, pad_value": replace(CONFIGS[name], pad_value=1) for name in ("bus256", "acc16")
 } | {"tiny-extended": PRESETS["tiny-extended"]}
+# Weights of 4 bits: two packed elements per beat, one, two gathered beats, and 8 lanes of these.
+CONFIGS |= {
+    f"{name}, wgt_4bit": replace(base, wgt_4bit=1, log_wgt_buff_size=size, **changes)
+    for name, base, size, changes in (
+        ("one beat", PRESETS["tiny"], 10, {"log_bus_width": 7}),
+        ("elements in a beat", PRESETS["tiny"], 10, {"log_bus_width": 9}),
+        ("gathered", PRESETS["batch2"], 12, {}),
+        ("lanes", PRESETS["pynq"], 12, {}),
+    )
+}
 LOAD, COMPUTE = (Memory.INP, Memory.WGT), (Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
 DRAM_BYTES = 1 << 16
 
@@ -67,13 +86,13 @@ def random_load(generator: random.Random, config: Config, memory: Memory) -> Loa
 
 
 def address_of(config: Config, memory: Memory, element: int) -> int:
-    base = "out" if memory is Memory.ACC_8BIT else memory.name.lower()
+    base = limited_as(memory).name.lower()
     return bases_of(config)[base] + element * config.memory(memory).element_bytes
 
 
 def padding_element(config: Config, memory: Memory, value: int) -> int:
     """An element of the scratchpad of ``memory``, each scalar of which is ``value``."""
-    tile = config.acc if memory is Memory.ACC_8BIT else config.memory(memory)
+    tile = config.memory(filled_by(memory))
     scalar = value & (1 << tile.scalar_width) - 1
     return sum(scalar << n * tile.scalar_width for n in range(tile.rows * tile.columns))
 
@@ -98,16 +117,17 @@ def apply_load(
                 size = config.memory(memory).element_bytes
                 at = address_of(config, memory, load.dram_base + row * load.x_stride + column)
                 value = int.from_bytes(bytes(dram[at : at + size]), "little")
-                if memory is Memory.ACC_8BIT:
-                    value = widened(config, value)
+                if filled_by(memory) is not memory:
+                    value = widened(config, memory, value)
             scratchpad[place] = value
             place += 1
 
 
-def widened(config: Config, value: int) -> int:
-    narrow, wide = config.out_width, config.acc_width
+def widened(config: Config, memory: Memory, value: int) -> int:
+    tile = config.memory(memory)
+    narrow, wide = tile.scalar_width, config.memory(filled_by(memory)).scalar_width
     result = 0
-    for scalar in range(config.acc.rows * config.acc.columns):
+    for scalar in range(tile.rows * tile.columns):
         item = value >> scalar * narrow & (1 << narrow) - 1
         item -= (item >> narrow - 1) << narrow
         result |= (item & (1 << wide) - 1) << scalar * wide
@@ -171,7 +191,7 @@ def run_loader(
     hold: Pauses = never,
     pause: Pauses = never,
 ) -> tuple[Recorder, int, list[int]]:
-    scratchpads = [item for item in memories if item is not Memory.ACC_8BIT]
+    scratchpads = [item for item in memories if filled_by(item) is item]
     dut = Loader(config, scratchpads)
     recorder = Recorder(config, dut, scratchpads)
     cycles = []
@@ -201,9 +221,11 @@ def test_loader_fills_scratchpads_as_the_instruction_set_says(
     name: str, memories: tuple[Memory, ...], probability: float
 ) -> None:
     config = CONFIGS[name]
+    if config.wgt_4bit and memories is LOAD:
+        memories = (*LOAD, Memory.WGT_4BIT)
     generator = random.Random(f"{name} {memories}")
     dram = np.random.default_rng(1).integers(0, 256, DRAM_BYTES, dtype=np.uint8)
-    padding = Padding.LOAD if memories is LOAD else Padding.COMPUTE
+    padding = Padding.LOAD if Memory.WGT in memories else Padding.COMPUTE
     loads: list[Load | SetPadding] = []
     for _ in range(60):
         loads.append(random_load(generator, config, generator.choice(memories)))
@@ -227,7 +249,7 @@ def test_loader_fills_scratchpads_as_the_instruction_set_says(
             value = load.value
         else:
             memory_of = Memory(load.memory)
-            target = Memory.ACC if memory_of is Memory.ACC_8BIT else memory_of
+            target = filled_by(memory_of)
             pads_with = 0 if padding_of(memory_of) is None else value
             apply_load(config, dram, expected[target], load, pads_with)
         for item, contents in recorder.snapshots[number].items():

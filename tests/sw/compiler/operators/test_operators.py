@@ -249,16 +249,39 @@ def test_matrix_products_are_exact(config: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 3])
+@each_seed(range(3))
+def test_products_with_weights_of_4_bits_are_exact(seed: int, groups: int) -> None:
+    config, pick = PRESETS["tiny-extended"], random.Random(seed)
+    convolution = replace(
+        random_conv2d(seed, config), requantize=PerChannelScale(), int4_weights=True
+    )
+    text = check_rescaled(convolution, config, None, seed, f"random:{seed}")
+    assert "memory=WGT_4BIT" in text
+    sizes = pick.randint(1, 3), pick.randint(1, 40), pick.randint(1, 9)
+    check_dense(Dense(*sizes, PerChannelScale(), groups=groups, int4_weights=True), config, seed)
+
+
+def test_weights_of_4_bits_need_the_extension() -> None:
+    config = replace(PRESETS["tiny-extended"], wgt_4bit=0)
+    workload = Dense(1, 2, 2, PerChannelScale(), int4_weights=True)
+    with pytest.raises(NoScheduleFits, match="w is int4; a machine without the extension WGT_4BIT"):
+        dense(workload, Environment(config))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
 @each_seed(range(5))
 def test_matrix_products_with_any_scales_are_exact(seed: int, groups: int) -> None:
     config, pick = PRESETS["tiny-extended"], random.Random(seed)
     sizes = pick.randint(1, 3), pick.randint(1, 40), pick.randint(1, 9)
-    workload = Dense(*sizes, PerChannelScale(), groups=groups)
+    check_dense(Dense(*sizes, PerChannelScale(), groups=groups), config, seed)
+
+
+def check_dense(workload: Dense, config: Config, seed: int) -> None:
     function = dense(workload, Environment(config))
     rng = np.random.default_rng(seed)
     x = values(rng, function.args[0].shape, function.args[0].dtype, 8)
     w = values(rng, function.args[1].shape, function.args[1].dtype, 8)
-    parameters = rescaling(rng, groups * workload.outputs, config)
+    parameters = rescaling(rng, workload.groups * workload.outputs, config)
     parameters = parameters.reshape(function.args[2].shape)
     total = np.einsum("...ncbi,...ocki->...nobk", x.astype(np.int64), w.astype(np.int64))
     of_channel = np.moveaxis(np.expand_dims(parameters, -5), -3, 0)

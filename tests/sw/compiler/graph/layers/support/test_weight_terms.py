@@ -1,14 +1,19 @@
-"""Weights of several terms, or of one term with row sums."""
+"""Weights of several terms, of one term with row sums, or of 4 bits."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.session import Session
-from amaranth_vta.sw.compiler.graph.layers.support.weight_terms import shared_part
+from amaranth_vta.sw.compiler.graph.layers.support.weight_terms import fastest, shared_part
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.dense import Dense
+from amaranth_vta.sw.compiler.tuner.workload import choose
 from tests.sw.compiler.graph.conftest import Qdq
 
 
@@ -85,3 +90,35 @@ def test_channels_without_a_shared_part_take_several_terms() -> None:
     zeros = np.resize([-70, 70], 12)
     assert row_sums(convolved(zeros, np.full(12, 2**-6))) == 0
     assert row_sums(convolved(abs(zeros) - np.arange(12), np.full(12, 2**-6))) == 1
+
+
+@pytest.mark.parametrize("device", ["functional", "rtl"])
+@pytest.mark.parametrize("bound", [8, 9])
+def test_weights_that_fit_4_bits_are_packed_where_the_bus_is_the_bound(
+    bound: int, device: str
+) -> None:
+    """In two layers: the second one's weights lie behind the first one's in the scratchpad."""
+    graph = Qdq((1, 64)).qdq(0.031, 3)
+    graph.node("MatMul", graph.weights(64, 60, bound=bound)).qdq(0.05, 3)
+    graph.node("MatMul", graph.weights(60, 52, bound=bound)).qdq(0.05, 3)
+    with Session(graph.model(), "tiny-extended", device) as session:
+        report = session.check({"x": graph.images()})
+        assert report.histogram == {}
+        assert np.unique(report.outputs["y"]).size > 3
+        found = {buffer.name: buffer.size for buffer in session.program.program.buffers}
+    sizes = [size for name, size in found.items() if name.endswith("weights")]
+    plain = [64 * 60, 60 * 52]
+    assert sizes == ([size // 2 for size in plain] if bound == 8 else plain)
+
+
+def test_packed_weights_take_half_the_cycles_of_a_bus_bound_product() -> None:
+    config = PRESETS["pynq-extended"]
+    plain = Dense(1, 64, 64, PerChannelScale(), is_first=True)
+    packed = fastest(plain, -8, 7, config)
+    assert packed.int4_weights
+    assert choose(packed, config).cycles < 0.52 * choose(plain, config).cycles
+    assert fastest(plain, -9, 7, config) == fastest(plain, -8, 8, config) == plain
+    assert fastest(plain, -8, 7, replace(config, wgt_4bit=0)) == plain
+    # Many rows make the product compute-bound, so that packing gains nothing.
+    many = replace(plain, rows=256, is_first=False)
+    assert choose(fastest(many, -8, 7, config), config).cycles <= choose(many, config).cycles
