@@ -256,7 +256,7 @@ def test_products_with_weights_of_4_bits_are_exact(seed: int, groups: int) -> No
         random_conv2d(seed, config), requantize=PerChannelScale(), int4_weights=True
     )
     text = check_rescaled(convolution, config, None, seed, f"random:{seed}")
-    assert "memory=WGT_4BIT" in text
+    assert "LOAD WGT_4BIT" in text
     sizes = pick.randint(1, 3), pick.randint(1, 40), pick.randint(1, 9)
     check_dense(Dense(*sizes, PerChannelScale(), groups=groups, int4_weights=True), config, seed)
 
