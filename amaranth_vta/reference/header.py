@@ -68,8 +68,8 @@ def _registers() -> Iterator[tuple[str, object]]:
 
 
 def _numbers(config: Config) -> Iterator[tuple[str, object]]:
-    for item in isa.Opcode:
-        yield f"opcode_{item.name}", item.value
+    for opcode in isa.Opcode:
+        yield f"opcode_{opcode.name}", opcode.value
     for memory in isa.transferred_memories(config.extensions):
         yield f"memory_{memory.name}", int(isa.memory_id(memory))
     kinds: tuple[tuple[str, type[IntEnum]], ...] = (
@@ -81,8 +81,8 @@ def _numbers(config: Config) -> Iterator[tuple[str, object]]:
         for item in kind:
             yield f"{name}_{item.name}", item.value
     if config.pad_value:
-        for item in isa.Padding:
-            yield f"memory_padding_of_{item.name}", item.value
+        for padding in isa.Padding:
+            yield f"memory_padding_of_{padding.name}", padding.value
     yield "instruction_bytes", isa.INSTRUCTION_BYTES
     yield "queue_depth", isa.QUEUE_DEPTH
     yield "token_limit", isa.TOKEN_LIMIT

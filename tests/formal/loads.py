@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from amaranth.hdl import Assert, Assume, Cover, Module, Mux, Signal
@@ -19,10 +20,12 @@ from .proving import Proof, narrow_addresses
 _PAGE, _ADDRESS_WIDTH, _AHEAD = 32, 10, 3
 _MEMORIES = (isa.Memory.INP, isa.Memory.WGT)
 _COMMANDS, _MOST = 3, 8
+_KIND = ("weights", "packed")
 # Up to three rows of up to three elements, with padding on every side.
 _COMMAND = data.StructLayout(
     {
         "weights": 1,
+        "packed": 1,
         "dram_base": 3,
         "x_size": 2,
         "y_size": 2,
@@ -36,8 +39,8 @@ _COMMAND = data.StructLayout(
 
 
 class LoadFaultProperty(wiring.Component):
-    """Up to three LOADs of inputs and weights, with any rows and padding, arrive in any cycle;
-    memory accepts bursts, answers, and fails in any cycle.
+    """Up to three LOADs of inputs and weights, of 8 or 4 bits, with any rows and padding, arrive in
+    any cycle; memory accepts bursts, answers, and fails in any cycle.
 
     The loader completes what it has accepted, and fails if and only if memory did. After a failure
     it completes nothing, writes nothing, makes no new requests, and drains arriving beats. When it
@@ -45,7 +48,8 @@ class LoadFaultProperty(wiring.Component):
     """
 
     def __init__(self, *modules: Any) -> None:
-        self._loader = modules[-1].Loader(PRESETS["tiny"], _MEMORIES)
+        config = replace(PRESETS["tiny"], wgt_4bit=1)
+        self._loader = modules[-1].Loader(config, _MEMORIES)
         super().__init__(
             {
                 "valid": In(1),
@@ -90,12 +94,13 @@ class LoadFaultProperty(wiring.Component):
 
     def _give_commands(self, m: Module, given: Signal) -> None:
         command, payload = self.command, self._loader.command.payload
+        weights = Mux(command.packed, isa.Memory.WGT_4BIT, isa.Memory.WGT)
         m.d.comb += [
             self._loader.command.valid.eq(self.valid & (given != _COMMANDS)),
-            payload.memory.eq(Mux(command.weights, isa.Memory.WGT, isa.Memory.INP)),
+            payload.memory.eq(Mux(command.weights, weights, isa.Memory.INP)),
             payload.elements.eq(command.x_size * command.y_size),
             payload.has_data.eq(payload.elements != 0),
-            *(payload[name].eq(command[name]) for name, _ in _COMMAND if name != "weights"),
+            *(payload[name].eq(command[name]) for name, _ in _COMMAND if name not in _KIND),
         ]
         assume_stable(m, self._loader.command, "command")
 

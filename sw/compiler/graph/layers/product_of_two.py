@@ -32,7 +32,7 @@ from .support.sums import (
 )
 from .support.tensors import INT8_RANGE, Tensors
 from .support.tiled_constants import pack_weights
-from .support.weight_terms import fastest, shared_part
+from .support.weight_terms import fastest
 
 
 def product_of_two(node: Node, tensors: Tensors) -> Layer:
@@ -63,7 +63,7 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
         terms=terms_between(-128 - zero, 127 - zero),
         groups=groups,
     )
-    workload = fastest(plain, shared_part(-128 - zero, 127 - zero), config)
+    workload = fastest(plain, -128 - zero, 127 - zero, config)
     # The part of the zero point that weights subtract; row sums subtract the rest.
     taken = 0 if workload.row_sums else zero
     weights = FactorWeights(taken, workload.terms, config.block_out)
