@@ -47,7 +47,7 @@ tests: setup
 	$(BIN)/pytest -n $(JOBS) -p tests.support.processor_time
 
 tests-nightly: setup  ## Run the tests that `make test` leaves out: more machines, seeds and simulators; minutes
-	$(BIN)/pytest -n $(JOBS) -m nightly
+	VTA_QUICK_BUILD=0 $(BIN)/pytest -n $(JOBS) -m nightly
 
 lint: setup  ## Lint and format check
 	$(BIN)/ruff check .

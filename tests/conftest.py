@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,9 @@ from tests.support.golden import Golden
 # Designs and schedules consist of many small long-lived objects: garbage collection at Python's
 # default thresholds takes a sixth of the tests' time.
 gc.set_threshold(200_000, 20, 20)
+
+# Optimizing the simulator of a large machine takes half a minute, and saves tests a few seconds.
+os.environ.setdefault("VTA_QUICK_BUILD", "1")
 
 # The duration of an example depends on the computer and the garbage collector.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -61,6 +61,26 @@ def test_a_damaged_library_is_built_again(empty_cache: Path) -> None:
     ctypes.CDLL(str(path))
 
 
+@pytest.mark.parametrize(
+    ("config", "quick", "optimized"),
+    [("pynq-extended", "0", True), ("pynq-extended", "1", False), ("tiny", "0", False)],
+)
+def test_machines_for_networks_are_optimized_unless_they_have_to_build_soon(
+    config: str, quick: str, optimized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, object] = {}
+
+    def library(_: str, **given: object) -> Path:
+        options.update(given)
+        return Path()
+
+    monkeypatch.setattr(build, "machine_verilog", lambda *_, **__: "")
+    monkeypatch.setattr(build, "library", library)
+    monkeypatch.setenv("VTA_QUICK_BUILD", quick)
+    build.machine_library(PRESETS[config])
+    assert options["optimized"] is optimized
+
+
 @pytest.mark.parametrize("grouped", [True, False])
 def test_the_machine_need_not_be_evaluated_at_falling_edges(tmp_path: Path, grouped: bool) -> None:
     verilog = build.machine_verilog(PRESETS["tiny"], grouped=grouped)

@@ -24,7 +24,8 @@ class Copier:
         verilog = Path(__file__).with_name("copier.v").read_text()
         self.memory = np.random.default_rng(1).integers(0, 256, MEMORY_BYTES, np.uint8)
         self.before = self.memory.copy()
-        built = library(verilog, traced=waves is not None)
+        # Other tests build simulators without optimization.
+        built = library(verilog, traced=waves is not None, optimized=waves is None)
         self.machine = CompiledMachine(built, self.memory, timing, waves)
 
     def copy(self, bursts: int, destination: int = MEMORY_BYTES // 2, fault: int = 0) -> int:
