@@ -43,6 +43,12 @@ def simulator(component: Any) -> Simulator:
         return Simulator(component, engine=LevelizedEngine)
 
 
+def remove_testbenches(simulation: Simulator) -> None:
+    """Return a `simulator` to its initial state, with its clocks and without testbenches."""
+    simulation._engine.remove_testbenches()
+    simulation.reset()
+
+
 class _Group(NamedTuple):
     """A compiled group of statements. Signals and memories are slots of the engine's state."""
 
@@ -124,11 +130,21 @@ class LevelizedEngine(pysim.PySimEngine):
                 wakes.setdefault(slot, ([], {}))[0].append(level)
         for slot, (levels, runs) in wakes.items():
             self._wake(slot, sum(1 << level for level in levels), runs)
+        self._wakers = [len(slot.wakers) for slot in self._state.slots]
         self._run_all()
 
     def reset(self) -> None:
         super().reset()
         self._run_all()
+
+    def remove_testbenches(self) -> None:
+        """Remove all testbenches and what they wait for; the next step is `reset`."""
+        self._testbenches.clear()
+        self._active_triggers.clear()
+        for slot, state in enumerate(self._state.slots):
+            # Slots of signals that only testbenches use come last.
+            del state.wakers[self._wakers[slot] if slot < len(self._wakers) else 0 :]
+        self._delta_cycles = 0
 
     def step_design(self) -> None:
         pending, commit = self._state.pending, self._state.commit

@@ -11,20 +11,27 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any
+from functools import lru_cache
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from amaranth.hdl import Const, signed
 from amaranth.lib import data
+from amaranth.sim import Simulator
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.amaranth_internals.simulator import simulator
+from amaranth_vta.sim.amaranth_internals.simulator import remove_testbenches, simulator
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 Pauses = Callable[[], bool]
 """Says, once per cycle, whether to wait in that cycle."""
 
 # Unit tests take a few thousand.
 _MAX_CYCLES = 100_000
+# Tests of a file share few components; a compiled one takes megabytes.
+_MAX_SHARED = 16
 
 
 def never() -> bool:
@@ -347,16 +354,48 @@ def simulate(
     """Simulate the component, with a clock, until all testbenches have ended.
 
     Those in the ``background`` may run forever. Raises `TimeoutError` if the others take more than
-    100,000 cycles, for instance because one waits for an event that never happens.
+    100,000 cycles, for instance because one waits for an event that never happens. A component of
+    `shared` is compiled when it is first simulated.
     """
+    simulation = (_kept if component in _shared else _clocked)(component)
+    try:
+        for testbench in background:
+            simulation.add_testbench(testbench, background=True)
+        for testbench in testbenches:
+            simulation.add_testbench(testbench)
+        with nullcontext() if waves is None else simulation.write_vcd(waves):
+            for _ in range(2 * _MAX_CYCLES):  # edges
+                if not simulation.advance():
+                    return
+        raise TimeoutError(f"a testbench has not ended after {_MAX_CYCLES} cycles")
+    finally:
+        remove_testbenches(simulation)
+
+
+def shared(component: Callable[_P, _T], *parameters: _P.args, **named: _P.kwargs) -> _T:
+    """The component ``component(*parameters, **named)``, the same one for all tests of a process.
+
+    Parameters are hashable. Each simulation starts from reset. Compiling a component takes as long
+    as a short test of it.
+    """
+    made: _T = _made(component, *parameters, **named)  # type: ignore[arg-type]
+    return made
+
+
+@lru_cache(maxsize=_MAX_SHARED)
+def _made(component: Callable[..., Any], *parameters: Any, **named: Any) -> Any:
+    made = component(*parameters, **named)
+    _shared.add(made)
+    return made
+
+
+_shared: WeakSet[Any] = WeakSet()
+
+
+def _clocked(component: Any) -> Simulator:
     simulation = simulator(component)
     simulation.add_clock(1e-8)
-    for testbench in background:
-        simulation.add_testbench(testbench, background=True)
-    for testbench in testbenches:
-        simulation.add_testbench(testbench)
-    with nullcontext() if waves is None else simulation.write_vcd(waves):
-        for _ in range(2 * _MAX_CYCLES):  # edges
-            if not simulation.advance():
-                return
-    raise TimeoutError(f"a testbench has not ended after {_MAX_CYCLES} cycles")
+    return simulation
+
+
+_kept = lru_cache(maxsize=_MAX_SHARED)(_clocked)

@@ -36,6 +36,7 @@ from amaranth_vta.sim.testbench.amaranth import (
     never,
     pauses,
     put_all,
+    shared,
     simulate,
 )
 from amaranth_vta.sw.compiler import te
@@ -82,7 +83,7 @@ def run(
     ).view(np.uint8)
     values = np.repeat(np.array(accumulators, "<i4"), TINY.acc.rows * TINY.acc.columns)
     contents[ACCUMULATORS : ACCUMULATORS + values.nbytes] = values.view(np.uint8)
-    dut = Compute(config)
+    dut = shared(Compute, config)
     bad = ACCUMULATORS + BAD_ELEMENT * TINY.acc.element_bytes
     memory = BurstMemory(contents, pause=pause, bad=[bad])
     outcome = Outcome()

@@ -28,7 +28,7 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import random_program
-from amaranth_vta.sim.testbench.amaranth import BurstMemory, pauses, simulate
+from amaranth_vta.sim.testbench.amaranth import BurstMemory, pauses, shared, simulate
 from amaranth_vta.sw.runtime.device import limit_of
 
 TINY = PRESETS["tiny"]
@@ -47,7 +47,7 @@ def run(
     images: list[ProgramImage], probability: float, choices: Microarchitecture | None = None
 ) -> list[tuple[Report, np.ndarray]]:
     """Run the programs on one core in order, each with fresh memory."""
-    core = Core(TINY, choices=choices)
+    core = shared(Core, TINY, choices=choices)
     size = max(image.dram.size for image in images)
     memory = BurstMemory(np.zeros(size, np.uint8), pause=pauses(probability, 1))
     reports: list[tuple[Report, np.ndarray]] = []

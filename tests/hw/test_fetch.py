@@ -25,7 +25,7 @@ from amaranth_vta.hw.isa import (
     module_of,
     set_padding,
 )
-from amaranth_vta.sim.testbench.amaranth import BurstMemory, Pauses, never, pauses, simulate
+from amaranth_vta.sim.testbench.amaranth import BurstMemory, Pauses, never, pauses, shared, simulate
 
 TINY = PRESETS["tiny"]
 ISA = instruction_set(TINY)
@@ -69,7 +69,7 @@ def run_fetch(
     within: int = 5000,
 ) -> Outcome:
     """Runs until fetch is quiet."""
-    dut = Fetch(replace(config, log_bus_width=log_bus_width))
+    dut = shared(Fetch, replace(config, log_bus_width=log_bus_width))
     dram = np.zeros(1 << 16, dtype=np.uint8)
     code = b"".join(bits.to_bytes(16, "little") for bits in program)
     dram[address : address + len(code)] = list(code)
@@ -154,7 +154,7 @@ def test_hands_over_as_fast_as_the_bus_brings(log_bus_width: int, cycles_each: i
 
 def test_a_full_queue_holds_up_what_follows() -> None:
     program = random_program(1, 100)
-    dut = Fetch(TINY)
+    dut = shared(Fetch, TINY)
     dram = np.zeros(1 << 16, dtype=np.uint8)
     dram[:1600] = list(b"".join(bits.to_bytes(16, "little") for bits in program))
 

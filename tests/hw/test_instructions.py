@@ -13,7 +13,7 @@ from amaranth_vta.hw.instructions import InstructionQueues
 from amaranth_vta.hw.isa import Load, Memory, instruction_set
 from amaranth_vta.hw.microarchitecture import Microarchitecture, Storage
 from amaranth_vta.hw.timing import latencies
-from amaranth_vta.sim.testbench.amaranth import pauses, simulate
+from amaranth_vta.sim.testbench.amaranth import pauses, shared, simulate
 
 NAMES = ("load", "compute", "store")
 
@@ -26,7 +26,7 @@ def test_each_module_gets_its_instructions_in_order(
 ) -> None:
     generator = random.Random(3)
     targets = [generator.choice(generator.choice([NAMES, NAMES[:1]])) for _ in range(250)]
-    dut = InstructionQueues(PRESETS[config])
+    dut = shared(InstructionQueues, PRESETS[config])
     taken: dict[str, list[int]] = {name: [] for name in NAMES}
 
     async def hand_over(ctx: Any) -> None:
@@ -68,7 +68,7 @@ def test_each_module_gets_its_instructions_in_order(
 @pytest.mark.parametrize("config", ["tiny", "pynq"])
 def test_instructions_can_be_taken_when_the_latencies_say(config: str, storage: Storage) -> None:
     choices = replace(Microarchitecture.of(PRESETS[config]), instruction_queues=storage)
-    dut = InstructionQueues(PRESETS[config], choices)
+    dut = shared(InstructionQueues, PRESETS[config], choices)
     known = latencies(PRESETS[config], choices)
     taken: list[int] = []
 
@@ -95,7 +95,7 @@ def test_instructions_can_be_taken_when_the_latencies_say(config: str, storage: 
 def test_instructions_are_checked_against_the_limits(
     limit: int, outside: bool, config: str
 ) -> None:
-    dut = InstructionQueues(PRESETS[config])
+    dut = shared(InstructionQueues, PRESETS[config])
     load = Load(memory=Memory.INP, sram_base=0, dram_base=4, y_size=2, x_size=2, x_stride=2)
 
     async def run(ctx: Any) -> None:

@@ -27,6 +27,7 @@ from amaranth_vta.sim.testbench.amaranth import (
     never,
     pauses,
     put_all,
+    shared,
     simulate,
 )
 
@@ -62,7 +63,7 @@ def run_load(
     """Run LOADs. ``tokens`` are the cycles in which tokens arrive, ``full`` those in which no token
     can be pushed.
     """
-    dut = LoadModule(config)
+    dut = shared(LoadModule, config)
     memory = BurstMemory(np.full(1 << 16, 1, dtype=np.uint8), pause=pause, bad=bad)
     outcome = Outcome()
 

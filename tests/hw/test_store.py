@@ -19,6 +19,7 @@ from amaranth_vta.sim.testbench.amaranth import (
     never,
     pauses,
     put_all,
+    shared,
     simulate,
 )
 
@@ -39,7 +40,7 @@ class Run:
         bad: Sequence[int] = (),
         config: Config = TINY,
     ) -> None:
-        dut = StoreModule(config)
+        dut = shared(StoreModule, config)
         # Index and element of each write to the inputs, and in the next list the retired count at
         # that time.
         self.inputs: list[tuple[int, int]] = []

@@ -12,6 +12,7 @@ from amaranth_vta.sim.testbench.amaranth import (
     never,
     pauses,
     put_all,
+    shared,
     simulate,
 )
 
@@ -56,7 +57,7 @@ class Reader:
 def run_arbiter(
     lengths: dict[str, list[int]], *, pause: Pauses = never, latency: int = 4
 ) -> tuple[dict[str, Reader], BurstMemory]:
-    dut = ReadArbiter(64)
+    dut = shared(ReadArbiter, 64)
     memory = BurstMemory(DRAM, latency=latency, pause=pause)
     readers = {
         name: Reader(getattr(dut, name), lengths[name], 2048 * n, pause)

@@ -10,7 +10,7 @@ from amaranth.hdl import Cat, ResetInserter, Signal
 from amaranth_vta.hw.bus.csr import RegisterFile
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import COUNTERS_OFFSET, IDENTITY, REGISTERS, WORD_BYTES, Access
-from amaranth_vta.sim.testbench.amaranth import Pauses, pauses, simulate
+from amaranth_vta.sim.testbench.amaranth import Pauses, pauses, shared, simulate
 
 CONFIG = PRESETS["batch2"]
 
@@ -58,7 +58,7 @@ async def read(ctx: Any, bus: Any, address: int, pause: Pauses) -> int:
 
 @pytest.mark.parametrize("probability", [0, 0.5])
 def test_registers_hold_what_is_written_byte_by_byte(probability: float) -> None:
-    dut = RegisterFile(CONFIG)
+    dut = shared(RegisterFile, CONFIG)
     words = [
         register.offset + WORD_BYTES * number
         for register in REGISTERS.values()
@@ -110,7 +110,7 @@ def test_words_are_as_after_power_up_until_they_are_written() -> None:
 
 
 def test_a_read_in_the_cycle_of_a_write_gives_what_is_written() -> None:
-    dut = RegisterFile(CONFIG)
+    dut = shared(RegisterFile, CONFIG)
     bus, offset = dut.bus, REGISTERS["INSN_COUNT"].offset
 
     async def check(ctx: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_read_in_the_cycle_of_a_write_gives_what_is_written() -> None:
 
 
 def test_identity_and_every_parameter_of_the_configuration_are_readable() -> None:
-    dut = RegisterFile(CONFIG)
+    dut = shared(RegisterFile, CONFIG)
 
     async def check(ctx: Any) -> None:
         never = pauses(0)
@@ -139,7 +139,7 @@ def test_identity_and_every_parameter_of_the_configuration_are_readable() -> Non
 
 
 def test_a_command_is_high_for_one_cycle_and_reads_as_zero() -> None:
-    dut = RegisterFile(CONFIG)
+    dut = shared(RegisterFile, CONFIG)
     seen = []
 
     async def watch(ctx: Any) -> None:
@@ -157,7 +157,7 @@ def test_a_command_is_high_for_one_cycle_and_reads_as_zero() -> None:
 
 
 def test_inputs_are_read_and_an_address_without_a_register_reads_as_zero() -> None:
-    dut = RegisterFile(CONFIG)
+    dut = shared(RegisterFile, CONFIG)
 
     async def check(ctx: Any) -> None:
         never = pauses(0)
@@ -175,7 +175,7 @@ def test_inputs_are_read_and_an_address_without_a_register_reads_as_zero() -> No
 
 @pytest.mark.parametrize("probability", [0, 0.3, 0.7])
 def test_each_channel_goes_on_while_others_pause(probability: float) -> None:
-    dut = RegisterFile(CONFIG)
+    dut = shared(RegisterFile, CONFIG)
     chance = random.Random(probability)
     words = [REGISTERS[name].offset for name in ("INSN_ADDR", "UOP_BASE", "TIMEOUT")]
     writes = [(chance.choice(words), chance.getrandbits(32)) for _ in range(60)]
@@ -230,7 +230,7 @@ def test_each_channel_goes_on_while_others_pause(probability: float) -> None:
 
 
 def test_a_read_of_a_counter_waits_for_the_counters_and_other_reads_do_not() -> None:
-    dut = RegisterFile(CONFIG)
+    dut = shared(RegisterFile, CONFIG)
     number, value = 3, 0x5678_9ABC_DEF0
     offset = COUNTERS_OFFSET + 2 * WORD_BYTES * number
 

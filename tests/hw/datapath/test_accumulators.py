@@ -9,7 +9,7 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.datapath.accumulators import Accumulators
-from amaranth_vta.sim.testbench.amaranth import simulate
+from amaranth_vta.sim.testbench.amaranth import shared, simulate
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-extended"])
@@ -18,7 +18,7 @@ def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
     what GEMM writes in the same cycle.
     """
     config = PRESETS[name]
-    dut = Accumulators(config)
+    dut = shared(Accumulators, config)
     rng = np.random.default_rng(1)
     depth = config.acc.depth
     bits = config.acc.element_bits
@@ -122,7 +122,7 @@ def test_what_is_read_ahead_stays_as_long_as_it_is_kept() -> None:
     reads; data that is not kept becomes 0.
     """
     config = PRESETS["tiny-extended"]
-    dut = Accumulators(config)
+    dut = shared(Accumulators, config)
     rng = np.random.default_rng(2)
     depth, half = config.acc.depth, config.acc.depth // 2
     contents = [int.from_bytes(rng.bytes(config.acc.element_bytes), "little") for _ in range(depth)]

@@ -13,7 +13,7 @@ from amaranth_vta.hw.datapath.requantize import RequantizingLane
 from amaranth_vta.hw.isa import BASE_ALU_OPS, REQUANTIZE_PARAMETERS, AluOp
 from amaranth_vta.hw.timing import TABLE_WORDS, copied_sources
 from amaranth_vta.sim.model.arithmetic import requantized
-from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, simulate
+from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, shared, simulate
 
 CONFIG, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]
 
@@ -62,7 +62,7 @@ LANES = {
 @pytest.mark.parametrize("lane", LANES)
 @pytest.mark.parametrize("operation", BASE_ALU_OPS)
 def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, lane: str) -> None:
-    dut = LANES[lane]()
+    dut = shared(LANES[lane])
     width = len(dut.a)
 
     async def check(ctx: Any) -> None:
@@ -87,7 +87,7 @@ def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, lane:
 
 @pytest.mark.parametrize("lane", ["16", "32"])
 def test_a_lane_gives_zero_when_it_is_not_enabled(lane: str) -> None:
-    dut = LANES[lane]()
+    dut = shared(LANES[lane])
 
     async def check(ctx: Any) -> None:
         ctx.set(dut.a, 5)
@@ -147,7 +147,9 @@ def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.
     accumulators = rng.integers(-span // 2, span // 2, shape)
     want = results(config, items, accumulators)
     reads = {"dst_read": accumulators, "src_read": accumulators}
-    dones, cycles = run_unit(AluUnit(config), items, reads, {"write": accumulators}, pauses(gaps))
+    dones, cycles = run_unit(
+        shared(AluUnit, config), items, reads, {"write": accumulators}, pauses(gaps)
+    )
     return accumulators, want, dones, cycles
 
 
@@ -255,7 +257,7 @@ def test_alu_unit_reads_parameters_once_for_each_instruction(instructions: int) 
     items.append(micro_op(0, last=1))
     accumulators = np.zeros((EXTENDED.acc.depth, EXTENDED.acc.rows, EXTENDED.acc.columns), int)
     ports = {"dst_read": accumulators, "src_read": accumulators}
-    unit = AluUnit(EXTENDED)
+    unit = shared(AluUnit, EXTENDED)
     _, cycles = run_unit(unit, items, ports, {"write": accumulators}, pauses(0))
     drained = RequantizingLane.latency + 1
     stalls = REQUANTIZE_PARAMETERS + 1
@@ -263,7 +265,7 @@ def test_alu_unit_reads_parameters_once_for_each_instruction(instructions: int) 
 
 
 def test_lane_multiplies_by_its_factor_and_adds() -> None:
-    dut = RequantizingLane(multiplies_and_adds=True)
+    dut = shared(RequantizingLane, multiplies_and_adds=True)
     width = len(dut.a)
     values = interesting(width)
 
@@ -342,7 +344,7 @@ def test_a_factor_past_the_depth_is_an_error(beyond: int) -> None:
     ]
     accumulators = np.ones((EXTENDED.acc.depth, EXTENDED.acc.rows, EXTENDED.acc.columns), int)
     ports = {"dst_read": accumulators, "src_read": accumulators}
-    dones, _ = run_unit(AluUnit(EXTENDED), items, ports, {"write": accumulators}, pauses(0))
+    dones, _ = run_unit(shared(AluUnit, EXTENDED), items, ports, {"write": accumulators}, pauses(0))
     assert dones == [0, 1]
     assert (accumulators[1] == 2).all()
     assert (accumulators[2] == 1).all()

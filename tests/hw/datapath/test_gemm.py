@@ -10,7 +10,7 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.datapath.dot_products import DotProducts, SingleDotProducts
 from amaranth_vta.hw.datapath.gemm import GemmUnit
 from amaranth_vta.hw.tiles import TileMemory
-from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, simulate
+from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, shared, simulate
 from tests.support.corners import CORNERS
 
 DEPTHWISE = replace(PRESETS["tiny"], depthwise=1)
@@ -46,7 +46,7 @@ def test_dot_products_are_exact_at_one_pair_of_tiles_per_cycle(
     config = CONFIGS[name]
     rng = np.random.default_rng(1)
     inputs, weights = (random_tiles(rng, memory, 20) for memory in (config.inp, config.wgt))
-    dut = kind(config)
+    dut = shared(kind, config)
     got = []
 
     async def check(ctx: Any) -> None:
@@ -89,7 +89,7 @@ def test_dot_products_take_several_taps_of_each_channel(name: str, kind: type[Do
     )
     weights = random_tiles(rng, config.wgt, 20)
     tapped = rng.integers(0, 2, 20)
-    dut = kind(config)
+    dut = shared(kind, config)
     got = []
 
     async def check(ctx: Any) -> None:
@@ -129,7 +129,9 @@ def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.
             span = 1 << config.acc_width
             want[dst] = (want[dst] + span // 2) % span - span // 2
     reads = {"inp": inputs, "wgt": weights, "acc_read": accumulators}
-    dones, _ = run_unit(GemmUnit(config), items, reads, {"acc_write": accumulators}, pauses(gaps))
+    dones, _ = run_unit(
+        shared(GemmUnit, config), items, reads, {"acc_write": accumulators}, pauses(gaps)
+    )
     return accumulators, want, dones
 
 

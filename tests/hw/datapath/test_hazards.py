@@ -10,10 +10,14 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.datapath.alu import AluContext, alu_operands
 from amaranth_vta.hw.datapath.hazards import Hazards
-from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import pauses, put_all, shared, simulate
 from tests.support.clocked import Clocked
 
 STAGES, COUNT = 4, 200
+
+
+def hazards(stages: int, registered: bool) -> Clocked:
+    return Clocked(Hazards(alu_operands(PRESETS["tiny"]), AluContext, stages, registered))
 
 
 @pytest.mark.parametrize("registered", [False, True])
@@ -34,7 +38,7 @@ def test_a_micro_op_waits_for_those_in_flight_that_it_names(
         for _ in range(COUNT)
     ]
     stages = STAGES + registered
-    dut = Clocked(Hazards(alu_operands(PRESETS["tiny"]), AluContext, stages, registered))
+    dut = shared(hazards, stages, registered)
     entered: list[int] = []
 
     async def put(ctx: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.datapath.loops import Loops
-from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import pauses, put_all, shared, simulate
 
 UNITS = ("gemm", "alu")
 
@@ -19,7 +19,7 @@ UNITS = ("gemm", "alu")
 @pytest.mark.parametrize("name", ["tiny", "tiny-extended"])
 def test_each_command_begins_once_after_those_that_it_waits_for(name: str, stalls: float) -> None:
     """`tiny-extended` has a queue and a sequencer for each unit, `tiny` one for both."""
-    loops = Loops(PRESETS[name])
+    loops = shared(Loops, PRESETS[name])
     generator = random.Random(name)
     order = [generator.choice(UNITS) for _ in range(30)]
     items = [generator.randint(1, 5) for _ in order]

@@ -14,7 +14,7 @@ import pytest
 from amaranth_vta.hw.datapath.requantize import RequantizingLane
 from amaranth_vta.hw.isa import ROUND_TWICE_BIT, SCALE_FRACTION, SECOND_SHIFT_BIT, AluOp
 from amaranth_vta.sim.model.arithmetic import requantized
-from amaranth_vta.sim.testbench.amaranth import simulate
+from amaranth_vta.sim.testbench.amaranth import shared, simulate
 from amaranth_vta.sw.compiler import te
 
 Integers = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ def run_lane(sums: Integers, parameters: Integers, rounds_twice: bool = False) -
     """The lane's results for each row of ``sums`` with its ``parameters`` (sets, 4), without
     pauses.
     """
-    dut = RequantizingLane(rounds_twice=rounds_twice)
+    dut = shared(RequantizingLane, rounds_twice=rounds_twice)
     results = np.zeros_like(sums)
 
     async def feed(ctx: Any) -> None:

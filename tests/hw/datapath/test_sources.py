@@ -19,7 +19,7 @@ from amaranth_vta.hw.datapath.alu import AluUnit
 from amaranth_vta.hw.datapath.requantize import RequantizingLane
 from amaranth_vta.hw.isa import BASE_ALU_OPS, REQUANTIZE_PARAMETERS, AluOp
 from amaranth_vta.hw.timing import TABLE_WORDS, copied_sources
-from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import pauses, put_all, shared, simulate
 from tests.hw.datapath.test_alu import micro_op, results
 
 CONFIG = PRESETS["tiny-extended"]
@@ -97,7 +97,7 @@ def run(
     dut: BesideGemm | None = None,
 ) -> tuple[np.ndarray, int]:
     """Accumulators after the micro-ops, and the cycles until the last one enters the pipeline."""
-    dut = dut or BesideGemm(config)
+    dut = dut or shared(BesideGemm, config)
     # The second one is accepted when all others have entered the pipeline.
     items = [*items, micro_op(0, enable=0), micro_op(0, enable=0)]
     got, cycles = contents.copy(), 0
@@ -355,7 +355,7 @@ GEMM_READS = {
 @pytest.mark.parametrize("case", GEMM_READS)
 def test_a_read_ahead_waits_while_gemm_reads(case: str) -> None:
     item, read, denied, cycles = GEMM_READS[case]
-    dut = BesideGemm(CONFIG)
+    dut = shared(BesideGemm, CONFIG)
 
     async def hold(ctx: Any) -> None:
         port = dut.accumulators.gemm_read

@@ -24,7 +24,7 @@ from amaranth_vta.hw.isa import (
     per_limited,
     transferred_memories,
 )
-from amaranth_vta.sim.testbench.amaranth import simulate
+from amaranth_vta.sim.testbench.amaranth import shared, simulate
 
 
 def random_transfer(generator: random.Random, config: Config) -> Load | Store:
@@ -46,7 +46,7 @@ def test_what_is_forwarded_is_outside_if_it_is_read_past_the_depth(
 ) -> None:
     config = replace(PRESETS[name], log_dram_size=log_dram_size, forward=1)
     generator = random.Random(name)
-    dut = BoundsChecker(config, max(config.memory(memory).depth for memory in Memory))
+    dut = shared(BoundsChecker, config, max(config.memory(memory).depth for memory in Memory))
     outcomes = []
 
     async def check(ctx: Any) -> None:
@@ -87,7 +87,7 @@ def test_a_transfer_is_outside_if_it_accesses_the_element_at_its_limit(
 ) -> None:
     config = replace(PRESETS[name], log_dram_size=log_dram_size, wgt_4bit=wgt_4bit)
     generator = random.Random(name)
-    dut = BoundsChecker(config, max(config.memory(memory).depth for memory in Memory))
+    dut = shared(BoundsChecker, config, max(config.memory(memory).depth for memory in Memory))
     outcomes = set()
 
     async def check(ctx: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.dma.extent import ExtentChecker
 from amaranth_vta.hw.isa import Load, Memory, instruction_set
-from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import pauses, put_all, shared, simulate
 
 
 def random_load(generator: random.Random, config: Config) -> Load:
@@ -38,7 +38,7 @@ def test_elements_are_counted_and_compared_with_the_depth(config: str, gaps: flo
     loads = [random_load(generator, machine) for _ in range(200)]
     encode = instruction_set(machine).encode
     entries = [{"bits": encode(load), "index": n} for n, load in enumerate(loads)]
-    dut = ExtentChecker(machine)
+    dut = shared(ExtentChecker, machine)
     checked: list[Any] = []
 
     async def put(ctx: Any) -> None:

@@ -19,6 +19,7 @@ from amaranth_vta.sim.testbench.amaranth import (
     never,
     pauses,
     put_all,
+    shared,
     simulate,
     transfer_command,
 )
@@ -71,7 +72,7 @@ def run(
     config: Config, forwards: Sequence[Forward], pause: Pauses = never
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """The writes, the cycle of each, and the cycles of ``done``."""
-    dut = Forwarder(config)
+    dut = shared(Forwarder, config)
     writes: list[tuple[int, int]] = []
     cycles: list[int] = []
     done: list[int] = []

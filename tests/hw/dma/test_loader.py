@@ -29,6 +29,7 @@ from amaranth_vta.sim.testbench.amaranth import (
     never,
     pauses,
     put_all,
+    shared,
     simulate,
     transfer_command,
 )
@@ -192,7 +193,7 @@ def run_loader(
     pause: Pauses = never,
 ) -> tuple[Recorder, int, list[int]]:
     scratchpads = [item for item in memories if filled_by(item) is item]
-    dut = Loader(config, scratchpads)
+    dut = shared(Loader, config, tuple(scratchpads))
     recorder = Recorder(config, dut, scratchpads)
     cycles = []
     idle = []

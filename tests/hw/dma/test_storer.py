@@ -18,6 +18,7 @@ from amaranth_vta.sim.testbench.amaranth import (
     never,
     pauses,
     put_all,
+    shared,
     simulate,
     transfer_command,
 )
@@ -60,7 +61,7 @@ def run_storer(
     pause: Pauses = never,
 ) -> tuple[list[int], int, list[int]]:
     """Run STOREs; return the errors, the cycle of the last transfer, and `idle` after it."""
-    dut = Storer(config)
+    dut = shared(Storer, config)
     errors: list[int] = []
     idle: list[int] = []
     cycles = []

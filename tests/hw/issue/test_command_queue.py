@@ -9,7 +9,7 @@ import pytest
 
 from amaranth_vta.hw.issue.command_queue import COUNT_WIDTH, CommandQueue
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
-from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import pauses, put_all, shared, simulate
 
 
 @pytest.mark.parametrize("depth", [2, 8])
@@ -18,7 +18,7 @@ def test_each_command_waits_for_those_of_the_other_unit(
     depth: int, gaps: float, stalls: float
 ) -> None:
     """The counter of the other unit wraps around several times."""
-    queue = CommandQueue(16, depth)
+    queue = shared(CommandQueue, 16, depth)
     generator = random.Random(1)
     afters = [0]
     for _ in range(150):
@@ -59,7 +59,7 @@ def test_each_command_waits_for_those_of_the_other_unit(
 
 
 def test_a_command_passes_an_empty_queue_in_its_cycle() -> None:
-    queue = CommandQueue(8, 2)
+    queue = shared(CommandQueue, 8, 2)
 
     async def check(ctx: Any) -> None:
         ctx.set(queue.i.valid, 1)
@@ -76,7 +76,7 @@ def test_a_command_passes_an_empty_queue_in_its_cycle() -> None:
 
 
 def test_an_independent_command_waits_for_nothing() -> None:
-    queue = CommandQueue(8, 2)
+    queue = shared(CommandQueue, 8, 2)
 
     async def check(ctx: Any) -> None:
         ctx.set(queue.i.valid, 1)
@@ -87,7 +87,7 @@ def test_an_independent_command_waits_for_nothing() -> None:
 
 
 def test_it_holds_as_many_as_it_says() -> None:
-    queue = CommandQueue(8, 8)
+    queue = shared(CommandQueue, 8, 8)
 
     async def fill(ctx: Any) -> None:
         ctx.set(queue.i.valid, 1)

@@ -14,7 +14,14 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.interfaces import CheckedEntry
 from amaranth_vta.hw.isa import Load, Memory
 from amaranth_vta.hw.issue.decode import DecodedEntry, Decoder
-from amaranth_vta.sim.testbench.amaranth import checked_entry, get_all, pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import (
+    checked_entry,
+    get_all,
+    pauses,
+    put_all,
+    shared,
+    simulate,
+)
 from tests.support.clocked import Clocked
 
 UNITS = 3
@@ -42,6 +49,10 @@ class Decoding(wiring.Component):
         return m
 
 
+def decoding(config: str) -> Clocked:
+    return Clocked(Decoding(PRESETS[config]))
+
+
 @pytest.mark.parametrize("config", ["tiny", "pynq"])
 @pytest.mark.parametrize(("gaps", "stalls"), [(0, 0), (0.5, 0.3)])
 def test_each_instruction_comes_with_what_its_bits_say(
@@ -53,7 +64,7 @@ def test_each_instruction_comes_with_what_its_bits_say(
         for _ in range(60)
     ]
     entries = [checked_entry(PRESETS[config], load, n) for n, load in enumerate(loads)]
-    dut = Clocked(Decoding(PRESETS[config]))
+    dut = shared(decoding, config)
     decoded: list[Any] = []
 
     async def put(ctx: Any) -> None:

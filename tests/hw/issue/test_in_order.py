@@ -9,7 +9,14 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Cause, Gemm, Module
 from amaranth_vta.hw.issue.in_order import InOrder
-from amaranth_vta.sim.testbench.amaranth import Pauses, checked_entry, pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import (
+    Pauses,
+    checked_entry,
+    pauses,
+    put_all,
+    shared,
+    simulate,
+)
 
 TINY = PRESETS["tiny"]
 # The cause that each unit reports.
@@ -24,7 +31,7 @@ def run(
 
     Returns the indices in completion order, the retired indices, and the fault.
     """
-    dut = InOrder(TINY, Module.COMPUTE, CAUSES)
+    dut = shared(InOrder, TINY, Module.COMPUTE, tuple(CAUSES))
     entries = [checked_entry(TINY, Gemm(uop_end=n % 4), n) for n in range(len(units))]
     done: list[int] = []
     retired: list[int] = []
@@ -90,7 +97,7 @@ def test_a_failure_waits_until_everything_before_it_has_retired(failing: int) ->
 
 
 def test_a_module_waits_only_where_it_has_an_instruction_that_lacks_something() -> None:
-    dut = InOrder(TINY, Module.COMPUTE, CAUSES)
+    dut = shared(InOrder, TINY, Module.COMPUTE, tuple(CAUSES))
     status: list[tuple[int, int]] = []
 
     async def drive(ctx: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 from amaranth_vta.hw.interfaces import QueueEntry
 from amaranth_vta.hw.isa import TOKEN_LIMIT
 from amaranth_vta.hw.queues.queue import Queue, TokenCounter
-from amaranth_vta.sim.testbench.amaranth import get_all, pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import get_all, pauses, put_all, shared, simulate
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from amaranth_vta.sim.testbench.amaranth import get_all, pauses, put_all, simula
 def test_queue_gives_back_everything_in_order(
     depth: int, form: dict[str, bool], gaps: float, stalls: float
 ) -> None:
-    queue = Queue(QueueEntry, depth, **form)
+    queue = shared(Queue, QueueEntry, depth, **form)
     generator = random.Random(1)
     items = [
         {"bits": generator.getrandbits(128), "index": generator.getrandbits(32)} for _ in range(150)
@@ -42,7 +42,7 @@ def test_queue_gives_back_everything_in_order(
 
 @pytest.mark.parametrize("depth", [2, 5])
 def test_queue_holds_as_many_as_it_says(depth: int) -> None:
-    queue = Queue(8, depth)
+    queue = shared(Queue, 8, depth)
 
     async def fill(ctx: Any) -> None:
         ctx.set(queue.i.valid, 1)
@@ -56,7 +56,7 @@ def test_queue_holds_as_many_as_it_says(depth: int) -> None:
 
 
 def test_queue_passes_an_item_in_every_cycle() -> None:
-    queue = Queue(8, 2)
+    queue = shared(Queue, 8, 2)
     cycles = 0
 
     async def put(ctx: Any) -> None:
@@ -76,7 +76,7 @@ def test_queue_passes_an_item_in_every_cycle() -> None:
 
 
 def test_token_counter_counts_gives_and_takes_of_the_same_cycle() -> None:
-    counter = TokenCounter()
+    counter = shared(TokenCounter)
 
     async def check(ctx: Any) -> None:
         assert not ctx.get(counter.available)
@@ -96,7 +96,7 @@ def test_token_counter_counts_gives_and_takes_of_the_same_cycle() -> None:
 
 
 def test_token_counter_is_full_at_its_limit() -> None:
-    counter = TokenCounter()
+    counter = shared(TokenCounter)
 
     async def check(ctx: Any) -> None:
         ctx.set(counter.give, 1)
