@@ -18,6 +18,7 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.lower import lower
 from amaranth_vta.sw.compiler.nest.interpret import interpret
 from amaranth_vta.sw.compiler.nest.ir import LoopNest
+from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.runtime.device import Device
@@ -90,7 +91,7 @@ def run() -> Run:
 
 @pytest.fixture
 def interpreted() -> Interpret:
-    """Check that the loop nest computes the expression after every pass."""
+    """Check that the loop nest computes the expression after every pass that changes it."""
 
     def check(
         schedule: tuple[te.Schedule, Sequence[Tensor]],
@@ -102,13 +103,19 @@ def interpreted() -> Interpret:
         given = dict(zip(args[:-1], inputs, strict=True))
         np.testing.assert_array_equal(te.evaluate(args[-1], given), want)
         seen = []
+        interpreted = ""
 
         def observe(name: str) -> Callable[[LoopNest, Config], LoopNest]:
             def step(function: LoopNest, config: Config) -> LoopNest:
+                nonlocal interpreted
+                seen.append(name)
+                # The text has everything that a nest does: it reads back as the same nest.
+                if (text := to_text(function)) == interpreted:
+                    return function
                 arrays = [*inputs, np.zeros_like(want)]
                 interpret(function, config, arrays)
                 np.testing.assert_array_equal(arrays[-1], want, err_msg=f"after {name}")
-                seen.append(name)
+                interpreted = text
                 return function
 
             return step
