@@ -12,11 +12,11 @@ it writes nothing, and ends with 1 if a count has grown by more than 1 %. For ar
 With ``--clock`` it estimates the clock of presets on the 7-series instead, which is not placed:
 times in cells are those of Yosys' library, and each wire counts as half a nanosecond.
 
-With ``--route`` it places and routes the preset ``ecp5-25f`` on an ECP5 instead, with pins for
-clock and reset alone, as it is and with larger arrays: the LUTs after packing and the clock that
-the longest path allows, for each speed grade and for the placer's seeds from 1 to N. Netlists are
-kept in the cache, so that more seeds of the same machine need no synthesis. The floor plan of the
-fastest one for each speed grade is drawn into ``docs/figures``.
+With ``--route`` it places and routes arrays on an ECP5 instead, without requantizing lanes and
+with pins for clock and reset alone: the LUTs after packing and the clock that the longest path
+allows, for each speed grade and for the placer's seeds from 1 to N. Netlists are kept in the cache,
+so that more seeds of the same machine need no synthesis. The floor plan of the fastest one for each
+speed grade is drawn into ``docs/figures``.
 
 Needs the extra ``fpga``; takes minutes for each machine, and ten more for each route.
 """
@@ -48,6 +48,10 @@ REPORT = REPOSITORY / "bitstreams" / "area.json"
 FIGURES = REPOSITORY / "docs" / "figures"
 COLUMNS = ("luts", "ffs", "dsps", "brams")
 GROWTH = 0.01
+# The machine of the arrays. Lanes with REQUANTIZE would take multipliers from the array.
+_PLAIN = replace(
+    PRESETS["ecp5-25f"], requantize=0, pad_value=0, lookup=0, depthwise=0, round_twice=0
+)
 # Logarithms of the rows that GEMM reduces and the columns that it produces, and the smallest chip
 # with enough multipliers.
 ARRAYS = {
@@ -105,7 +109,7 @@ def route(arrays: Iterable[str], grades: Iterable[int], seeds: int) -> None:
     print(f"{head}  longest path: logic + routing")
     for array in arrays:
         block_in, block_out, name = ARRAYS[array]
-        config = replace(PRESETS["ecp5-25f"], log_block_in=block_in, log_block_out=block_out)
+        config = replace(_PLAIN, log_block_in=block_in, log_block_out=block_out)
         netlist = netlist_of(config, "ecp5")
         for grade in grades:
             fastest = 0.0

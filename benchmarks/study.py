@@ -94,7 +94,13 @@ SPACES = {
     # With OVERLAP, ResNet-18 needs more memory than the preset addresses.
     "ecp5-25f": Space(
         "ecp5-25f",
-        {"OVERLAP": [0, 1], "REQUANTIZE": [1], "PAD_VALUE": [1], "LOG_DRAM_SIZE": [26]},
+        {
+            "OVERLAP": [0, 1],
+            "LOOKUP": [0],
+            "DEPTHWISE": [0],
+            "ROUND_TWICE": [0],
+            "LOG_DRAM_SIZE": [26],
+        },
     ),
 }
 

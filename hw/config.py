@@ -566,8 +566,8 @@ PRESETS: dict[str, Config] = {
     "pynq-extended": replace(PYNQ, **_EXTENSIONS),
     # A small machine for tests of the extensions.
     "tiny-extended": replace(_TINY, **_EXTENSIONS),
-    # For an ECP5-25F: scratchpads fill block RAMs of 512 words, multipliers fit the device, and
-    # optional parts are left out.
+    # For an ECP5-25F: scratchpads fill block RAMs of 512 words, and parts that networks can do
+    # without are left out; products for which the device has no multipliers are built from LUTs.
     "ecp5-25f": Config(
         log_block_in=2,
         log_block_out=2,
@@ -576,8 +576,31 @@ PRESETS: dict[str, Config] = {
         log_wgt_buff_size=13,
         log_acc_buff_size=13,
         overwrite=1,
+        requantize=1,
+        pad_value=1,
+        lookup=1,
         counters=0,
         log_dram_size=25,
+        depthwise=1,
+        round_twice=1,
+    ),
+    # For an ECP5-85F and a memory slower than the bus, which FORWARD relieves. Decision record 54.
+    "ecp5-85f": Config(
+        log_block_in=3,
+        log_block_out=3,
+        log_uop_buff_size=12,
+        log_inp_buff_size=14,
+        log_wgt_buff_size=15,
+        log_acc_buff_size=15,
+        overwrite=1,
+        overlap=1,
+        requantize=1,
+        pad_value=1,
+        lookup=1,
+        log_dram_size=25,
+        depthwise=1,
+        forward=1,
+        round_twice=1,
     ),
     # 1,024 multiply-accumulates per cycle on a 128-bit bus.
     "block32": replace(

@@ -11,8 +11,9 @@ GATES = "map_gates"
 # array the same name, an assertion in Yosys 0.70 fails. `verilog` writes other names for them.
 _HIDE_ELEMENTS = "rename -hide */w:*[*"
 # Adders of up to 12 bits are built from LUTs: entering and leaving a carry chain takes up to four
-# LUTs, and logic around an adder cannot share LUTs with a chain. Packed, `ecp5-25f` took 11,327
-# LUTs of an ECP5 instead of 11,921; 11,757 with a limit of 8 bits, and 11,349 with 16.
+# LUTs, and logic around an adder cannot share LUTs with a chain. Packed, 4×4 without `REQUANTIZE`
+# took 11,327 LUTs of an ECP5 instead of 11,921; 11,757 with a limit of 8 bits, and 11,349 with
+# 16.
 _NARROW = "t:$alu r:Y_WIDTH<=12 %i"
 # Except up to four cells after a block RAM, where carry chains cost 140 more LUTs of an ECP5:
 # synthesis does not know that block RAM outputs arrive late, and would build its slowest adders
@@ -71,8 +72,8 @@ class Flow:
 _TIMING = "--placer-heap-timingweight 30"
 
 # By family. Wide functions use LUTs only. With LUT multiplexers, whose inputs each take a LUT,
-# synthesis builds faster functions from more LUTs: 14,099 of an ECP5 for `ecp5-25f`, not 13,748. On
-# Gowin chips they also constrain placement.
+# synthesis builds faster functions from more LUTs: 14,099 of an ECP5 for 4×4 without `REQUANTIZE`,
+# not 13,748. On Gowin chips they also constrain placement.
 FLOWS = {
     flow.family: flow
     for flow in (

@@ -171,7 +171,9 @@ def test_a_build_leaves_bitstream_manifest_and_log(
 @pytest.mark.parametrize(
     ("board", "config", "products"),
     [
-        ("colorlight-i5", "ecp5-25f", 0),
+        ("colorlight-i5", "tiny", 0),
+        ("colorlight-i5", "ecp5-25f", 12),
+        ("ulx3s-sdram", "ecp5-25f", 0),
         ("colorlight-i5", "tiny-extended", 12),
         ("ulx3s-sdram", "tiny-extended", 0),
         ("tang-primer-20k", "tiny-extended", 0),
