@@ -25,7 +25,8 @@ class Variable:
 
 
 class NetworkMemory:
-    """The program, placed at the beginning, then the variables that the host keeps.
+    """The program, placed at the beginning, with the variables that the machine keeps, then the
+    variables that the host keeps.
 
     ``placed`` has the addresses of streams and buffers, ``variables`` has all variables by name.
     ``size`` is in bytes.
@@ -39,6 +40,10 @@ class NetworkMemory:
             initial = np.frombuffer(state.initial.tobytes(), np.uint8)
             self.variables[state.source] = Variable(self.size, initial)
             self.size += -(-initial.size // _ALIGNMENT) * _ALIGNMENT
+        for kept in network.kept:
+            initial = network.program.contents[kept.buffer]
+            address = self.placed.buffer(kept.buffer).address
+            self.variables[kept.operand.tensor] = Variable(address, initial)
 
     def at(self, buffer: str) -> str:
         """The C expression of the address of a buffer."""
