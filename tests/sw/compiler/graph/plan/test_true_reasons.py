@@ -20,7 +20,7 @@ ROWS = "a = Constant<value_float=1.0>() r = MatMul(x, w(24,24)) "
 NORM = "DequantizeLinear<axis=0>(j(24), small(24))"
 AS_IT_IS = " y = Relu({}) "
 END = qdq("y", "e", 0.05)
-BLOCKS = "m = DequantizeLinear<axis=0,block_size=8>(k(24,10), small(3,10))"
+BLOCKS = "m = DequantizeLinear<axis=1,block_size=5>(k(24,10), small(24,2))"
 
 CASES: dict[str, tuple[str, Shape, str, str]] = {
     "a norm with a quantized bias": (
@@ -96,11 +96,11 @@ CASES: dict[str, tuple[str, Shape, str, str]] = {
         "MaxPool",
         "its images have 3 dimensions; the machine's have two",
     ),
-    "weights in blocks": (
+    "weights in blocks of outputs": (
         GIVEN + BLOCKS + "b = MatMul(a, m)" + qdq("y", "b", 0.05),
         (3, 24),
         "MatMul",
-        "MatMul is in float: its second factor has a scale for each block of 8 elements",
+        "MatMul is in float: its second factor has a scale for each block of 5 elements",
     ),
     "weights in float": (
         GIVEN + "e = Conv(a, w(8,8,1,1))" + END,
