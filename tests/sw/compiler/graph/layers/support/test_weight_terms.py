@@ -98,16 +98,16 @@ def test_weights_that_fit_4_bits_are_packed_where_the_bus_is_the_bound(
     bound: int, device: str
 ) -> None:
     """In two layers: the second one's weights lie behind the first one's in the scratchpad."""
-    graph = Qdq((1, 64)).qdq(0.031, 3)
-    graph.node("MatMul", graph.weights(64, 60, bound=bound)).qdq(0.05, 3)
-    graph.node("MatMul", graph.weights(60, 52, bound=bound)).qdq(0.05, 3)
+    graph = Qdq((1, 24)).qdq(0.031, 3)
+    graph.node("MatMul", graph.weights(24, 20, bound=bound)).qdq(0.05, 3)
+    graph.node("MatMul", graph.weights(20, 24, bound=bound)).qdq(0.05, 3)
     with Session(graph.model(), "tiny-extended", device) as session:
         report = session.check({"x": graph.images()})
         assert report.histogram == {}
         assert np.unique(report.outputs["y"]).size > 3
         found = {buffer.name: buffer.size for buffer in session.program.program.buffers}
     sizes = [size for name, size in found.items() if name.endswith("weights")]
-    plain = [64 * 60, 60 * 52]
+    plain = [24 * 20, 20 * 24]
     assert sizes == ([size // 2 for size in plain] if bound == 8 else plain)
 
 
