@@ -51,7 +51,7 @@ class Counters {
         for (BusyTime& of_unit : busy) of_unit.clear();
         forwarding.clear();
         std::fill_n(instructions, BUSY, 0);
-        std::fill_n(elements, MEMORIES, 0);
+        std::fill_n(elements, COUNTED, 0);
         std::fill_n(waits_prev, MODULES, 0);
         std::fill_n(waits_next, MODULES, 0);
         gemm_uops = alu_uops = 0;
@@ -68,7 +68,7 @@ class Counters {
         busy[unit].add(instruction.begun, instruction.done);
         if (instruction.unit == TRANSFER_UNIT) {
             const Shape& shape = *instruction.transfer.shape;
-            elements[shape.memory] += shape.elements;
+            elements[shape.memory == WGT_4BIT ? WGT : shape.memory] += shape.elements;
             if (shape.forwards) forwarding.add(instruction.begun, instruction.done);
         } else if (const Loops& loops = *instruction.loops; loops.works) {
             if (instruction.unit == ALU_UNIT) alu_uops += loops.items;
@@ -111,7 +111,7 @@ class Counters {
     }
 
     BusyTime busy[BUSY], forwarding;
-    std::int64_t instructions[BUSY], elements[MEMORIES], gemm_uops, alu_uops;
+    std::int64_t instructions[BUSY], elements[COUNTED], gemm_uops, alu_uops;
     Time waits_prev[MODULES], waits_next[MODULES];
 };
 

@@ -28,6 +28,8 @@ constexpr Time earliest(Time first, Times... others) {
 }
 
 enum Memory { UOP, WGT, INP, ACC, OUT, ACC_8BIT, WGT_4BIT, MEMORIES };
+// Memories with a counter of elements; those of WGT_4BIT are counted with WGT's.
+constexpr int COUNTED = WGT_4BIT;
 
 // Where a field of an instruction lies: in which of its words, and there. A mask of 0 is a field that
 // the configuration lacks.
