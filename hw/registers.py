@@ -1,8 +1,9 @@
 """Registers of the machine as software sees them: one table for hardware and drivers.
 
-A register has 32 bits, or 64 in two words with the low word first. Addresses are byte offsets on
-the AXI4-Lite port. This module is data only; `amaranth_vta.hw.bus.csr` generates the hardware from
-it.
+A register has 32 bits, or 64 in two words with the low word first. A read of the low word of CYCLES
+or of a counter latches the high word, which the next read of the high word returns. Addresses are
+byte offsets on the AXI4-Lite port. This module is data only; `amaranth_vta.hw.bus.csr` generates
+the hardware from it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Access(Enum):
     READ_WRITE = "read and write"
     # Writing 1 to a bit triggers a command; reads return zero.
     COMMAND = "command"
+    # Writing 1 to a bit clears it.
+    CLEAR = "read, write 1 to clear"
 
 
 @dataclass(frozen=True)
@@ -229,8 +232,8 @@ _TABLE = (
         Access.READ_WRITE,
         "what raises the interrupt line",
         bits=(
-            Bits("done", 0, 1, "the line is high while STATUS.done is"),
-            Bits("fault", 1, 1, "the line is high while STATUS.fault or STATUS.stopped is"),
+            Bits("done", 0, 1, "the line is high while INTERRUPT_PENDING.done is"),
+            Bits("fault", 1, 1, "the line is high while INTERRUPT_PENDING.fault is"),
         ),
     ),
     Register(
@@ -262,6 +265,17 @@ _TABLE = (
             "none",
         )
         for number, (name, users) in enumerate(_MEMORIES_IN_DRAM.items())
+    ),
+    Register(
+        "INTERRUPT_PENDING",
+        0x17C,
+        Access.CLEAR,
+        "what has happened since it was last cleared; a launch clears all bits, and so does "
+        "CONTROL.reset if nothing runs",
+        bits=(
+            Bits("done", 0, 1, "a program has ended"),
+            Bits("fault", 1, 1, "it ended with a fault, or was stopped by CONTROL.reset"),
+        ),
     ),
     Register(
         "FAULT",

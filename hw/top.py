@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, ResetInserter, Signal
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
+from . import isa
 from .bus.axi import AXI4LiteSignature, AXI4Signature
 from .bus.csr import RegisterFile
 from .clock_groups import ClockGroups, GroupClocks
@@ -24,8 +25,9 @@ class Top(wiring.Component):
     """The whole machine.
 
     A driver writes the program's address, length and base addresses, writes CONTROL.launch, and
-    waits for the interrupt or for STATUS.done. Program registers must not change during a run.
-    Every program terminates; CONTROL.reset aborts one that takes too long.
+    waits for the interrupt or for STATUS.done. The registers of the program are copied at its
+    launch, so the next program may be set up during a run. Every program terminates; CONTROL.reset
+    aborts one that takes too long.
 
     Timing: the run starts in the cycle after the launch reaches the register file; CYCLES counts
     from then to the end of the run.
@@ -36,7 +38,8 @@ class Top(wiring.Component):
     -----
     m_axi : AXI4 master; one ID, bursts of the full width of the bus
     s_axil : AXI4-Lite slave with the registers of `amaranth_vta.hw.registers`
-    irq : high while an enabled interrupt is pending: the run is done, failed, or was stopped
+    irq : high while an enabled interrupt is pending: the run is done, failed, or was stopped; from
+        a flip-flop
     rst : synchronous reset, an ordinary port; the clock domain has no reset. Between runs the core
         is held in reset anyway, so most registers need no second reset.
     activity : only if ``watched``: activity of the modules, for simulation
@@ -88,16 +91,9 @@ class Top(wiring.Component):
             core.launch.eq(launch),
             core.stop.eq(reset),
             core.clear.eq(self.rst),
-            core.insn_addr.eq(within_dram(self._config, registers.insn_addr)),
-            core.insn_count.eq(registers.insn_count),
             core.timeout.eq(registers.timeout),
         ]
-        for name in ("uop", "inp", "wgt", "acc", "out"):
-            base, limit = (getattr(registers, f"{name}_{kind}") for kind in ("base", "limit"))
-            m.d.comb += [
-                core.bases[name].eq(within_dram(self._config, base)),
-                core.limits[name].eq(limit),
-            ]
+        self._hold_program(m, registers, core, launch)
 
         done, stopped, refused = Signal(), Signal(), Signal()
         fault, tokens = Signal.like(core.fault), Signal.like(core.tokens)
@@ -135,6 +131,8 @@ class Top(wiring.Component):
             "refused": refused,
         }
         self._connect_status(m, registers, status_bits, fault, tokens)
+        clear = launch | (reset & ~core.busy) | self.rst
+        self._interrupt(m, registers, core.done, clear, status_bits)
         m.d.comb += [
             registers.cycles.eq(cycles),
             core.counter_index.eq(registers.counter_index),
@@ -142,6 +140,56 @@ class Top(wiring.Component):
             registers.counters_ready.eq(core.counters_ready),
         ]
         return m
+
+    def _hold_program(self, m: Module, registers: RegisterFile, core: Core, launch: Signal) -> None:
+        """Copy the registers that describe the program at its launch, so that writes during a run
+        are for the next one.
+        """
+
+        def held(name: str, value: Value) -> Signal:
+            copy = Signal(len(value), name=f"held_{name}")
+            with m.If(launch):
+                m.d.sync += copy.eq(value)
+            return copy
+
+        def address(name: str) -> Value:
+            return within_dram(self._config, getattr(registers, name))
+
+        m.d.comb += [
+            core.insn_addr.eq(held("insn_addr", address("insn_addr"))),
+            core.insn_count.eq(held("insn_count", registers.insn_count)),
+        ]
+        for name in (memory.name.lower() for memory in isa.LIMITED):
+            base, limit = f"{name}_base", f"{name}_limit"
+            m.d.comb += [
+                core.bases[name].eq(held(base, address(base))),
+                core.limits[name].eq(held(limit, getattr(registers, limit))),
+            ]
+
+    def _interrupt(
+        self,
+        m: Module,
+        registers: RegisterFile,
+        ends: Signal,
+        clear: Value,
+        status_bits: dict[str, Any],
+    ) -> None:
+        """Drive INTERRUPT_PENDING and the interrupt line from flip-flops. The line rises with
+        STATUS.done; INTERRUPT_PENDING.fault, which depends on many gates, follows a cycle later.
+        """
+        bits = REGISTERS["INTERRUPT_PENDING"].bits
+        ended, pending, next_pending = Signal(), Signal(len(bits)), Signal(len(bits))
+        failed = ended & (status_bits["fault"] | status_bits["stopped"])
+        kept = pending & ~registers.interrupt_pending_clear[: len(bits)]
+        m.d.comb += [
+            next_pending.eq(Mux(clear, 0, Cat(ends, failed) | kept)),
+            registers.interrupt_pending.eq(pending),
+        ]
+        m.d.sync += [
+            ended.eq(ends),
+            pending.eq(next_pending),
+            self.irq.eq((next_pending & registers.interrupt_enable[: len(bits)]).any()),
+        ]
 
     def _connect_status(
         self,
@@ -151,22 +199,16 @@ class Top(wiring.Component):
         fault: Any,
         tokens: Any,
     ) -> None:
-        """Connect the state of the run to the registers and the interrupt line."""
+        """Connect the state of the run to the registers."""
         fault_bits, status = REGISTERS["FAULT"], REGISTERS["STATUS"]
-        enabled = {
-            part.name: registers.interrupt_enable[part.offset]
-            for part in REGISTERS["INTERRUPT_ENABLE"].bits
-        }
         for part, value in status_bits.items():
             m.d.comb += registers.status[status.part(part).offset].eq(value)
-        failed = status_bits["fault"] | status_bits["stopped"]
         m.d.comb += [
             registers.fault.eq(
                 (fault.cause << fault_bits.part("cause").offset)
                 | (fault.module << fault_bits.part("module").offset)
             ),
             registers.fault_insn.eq(fault.index),
-            self.irq.eq((status_bits["done"] & enabled["done"]) | (failed & enabled["fault"])),
         ]
         for name, _ in tokens.shape():
             m.d.comb += getattr(registers, f"tokens_{name}").eq(tokens[name])

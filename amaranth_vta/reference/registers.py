@@ -14,6 +14,10 @@ Generated from `hw/registers.py` by `make docs`; not written by hand.
 Byte offsets on the AXI4-Lite port, 32 bits per word; a register of 64 bits is two words, the low
 one first. Offsets without a register read as zero and ignore writes. Configuration registers hold
 the parameters of the machine, so that software can refuse one that it was not made for.
+
+A launch copies the registers that describe the program, from `INSN_ADDR` to `OUT_LIMIT`: writes
+during a run are for the next one. A read of the low word of `CYCLES` or of a counter latches the
+high word, which the next read of the high word returns unless `CONTROL` was written in between.
 """
 _COUNTERS = """\
 ## Counters

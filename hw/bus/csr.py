@@ -34,6 +34,8 @@ _WORDS = {
     if register.access is Access.READ_WRITE
     for part in range(register.width // (8 * WORD_BYTES))
 }
+# Registers whose value is an input of the register file.
+_INPUTS = (Access.READ, Access.CLEAR)
 # The lowest bits of the number distinguish these words.
 _PLACE_BITS = (max(_WORDS) ^ min(_WORDS)).bit_length()
 
@@ -42,7 +44,8 @@ class RegisterFile(wiring.Component):
     """Registers that software reads and writes.
 
     Each writable register has an output with its lower-case name, which holds its value or, for a
-    command, pulses for one cycle; each read-only register has an input. Configuration and
+    command, pulses for one cycle; each read-only register has an input. A register whose bits are
+    cleared by writing 1 has an input, and an output ``NAME_clear`` that pulses. Configuration and
     identification are constants.
 
     Timing: a write takes effect in the cycle after address and data have both been accepted. A read
@@ -50,6 +53,10 @@ class RegisterFile(wiring.Component):
     occurs in that cycle. A read of a counter waits until ``counters_ready`` is high. Every address
     is answered: unmapped ones read as zero and ignore writes. One read is answered before the next
     is accepted. Every path from an input of ``bus`` to an output is registered.
+
+    A read of the low word of CYCLES or of a counter latches the high word. The next read of the
+    high word returns the latched bits, unless CONTROL was written in between. A high word that is
+    not latched is read directly.
 
     Ports
     -----
@@ -74,11 +81,16 @@ class RegisterFile(wiring.Component):
                 "counters_ready": In(1),
                 **{
                     register.name.lower(): In(register.width)
-                    if register.access is Access.READ
+                    if register.access in _INPUTS
                     else Out(register.width, init=register.init)
                     for register in REGISTERS.values()
                     if register.name not in self._constants.keys() | self._left_out
                     and register.access is not Access.COUNTER
+                },
+                **{
+                    f"{register.name.lower()}_clear": Out(register.width)
+                    for register in REGISTERS.values()
+                    if register.access is Access.CLEAR
                 },
             }
         )
@@ -136,11 +148,14 @@ class RegisterFile(wiring.Component):
                     self.counter_value.word_select(read_address[word.start], 8 * WORD_BYTES)
                 )
 
+        self._latch(m, read, read_address[word], of_counter, read_data)
+
         for register in REGISTERS.values():
             if register.access in (Access.READ, Access.COUNTER):
                 continue
-            target = getattr(self, register.name.lower())
-            if register.access is Access.COMMAND:
+            clears = register.access is Access.CLEAR
+            target = getattr(self, register.name.lower() + ("_clear" if clears else ""))
+            if clears or register.access is Access.COMMAND:
                 m.d.sync += target.eq(0)
             for number in range(register.width // (8 * WORD_BYTES)):
                 part = target.word_select(number, 8 * WORD_BYTES)
@@ -150,6 +165,28 @@ class RegisterFile(wiring.Component):
                         with m.If(strobe[byte]):
                             m.d.sync += part.word_select(byte, 8).eq(data.word_select(byte, 8))
         return m
+
+    def _latch(
+        self, m: Module, read: Signal, number: Signal, of_counter: Signal, read_data: Signal
+    ) -> None:
+        """Latch the high word of CYCLES or a counter when the low word, whose ``number`` is even,
+        is read, and answer the next read of the high word with it.
+        """
+        counts, is_high = Signal(), number[0]
+        high, latched, latched_number = Signal(8 * WORD_BYTES), Signal(), Signal.like(number)
+        current: Value = self.cycles[8 * WORD_BYTES :]
+        if self._constants["COUNTERS"]:
+            current = Mux(of_counter, self.counter_value[8 * WORD_BYTES :], current)
+        place = REGISTERS["CYCLES"].offset // WORD_BYTES
+        m.d.comb += counts.eq(of_counter | (number >> 1 == place >> 1))
+        with m.If(read & counts & ~is_high):
+            m.d.sync += [high.eq(current), latched.eq(1), latched_number.eq(number)]
+        with m.If(is_high & latched & (latched_number >> 1 == number >> 1)):
+            m.d.comb += read_data.eq(high)
+            with m.If(read):
+                m.d.sync += latched.eq(0)
+        with m.If(self.control.any()):
+            m.d.sync += latched.eq(0)
 
     def _copy(
         self, m: Module, write: Signal, number: Value, data: Signal, strobe: Signal
@@ -207,7 +244,7 @@ class RegisterFile(wiring.Component):
                         read_data.eq(_init(register, part)),
                     ]
             for register in REGISTERS.values():
-                if register.access is not Access.READ or register.name in self._left_out:
+                if register.access not in _INPUTS or register.name in self._left_out:
                     continue
                 constant = self._constants.get(register.name)
                 value = (

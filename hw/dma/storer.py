@@ -184,12 +184,15 @@ class Storer(wiring.Component):
         with m.If(refused):
             m.d.sync += strobe.eq(0)
         elements = Value.cast(self.scratchpad.data)
+        written = Cat(bit.replicate(self._bus_bits // 8 // kind.elements) for bit in strobe)
         m.d.comb += [
             buffered.i.valid.eq(packs),
-            buffered.i.payload.data.eq(elements.word_select(lane, self._bus_bits)),
-            buffered.i.payload.strobe.eq(
-                Cat(bit.replicate(self._bus_bits // 8 // kind.elements) for bit in strobe)
+            # Bytes that are not written are zero: the bus shows no other contents of scratchpads.
+            buffered.i.payload.data.eq(
+                elements.word_select(lane, self._bus_bits)
+                & Cat(bit.replicate(8) for bit in written)
             ),
+            buffered.i.payload.strobe.eq(written),
             buffered.i.payload.last.eq(last),
         ]
         return packs

@@ -125,7 +125,10 @@ async def status_after(dut: Any, registers: AxiLiteMaster, image: ProgramImage) 
     if not dut.irq.value:
         await with_timeout(RisingEdge(dut.irq), TIME_LIMIT_US, "us")
     status = await registers.read_dword(REGISTERS["STATUS"].offset)
-    await registers.write(REGISTERS["INTERRUPT_ENABLE"].offset, bytes(4))
+    pending = REGISTERS["INTERRUPT_PENDING"].offset
+    await registers.write(pending, await registers.read(pending, 4))
+    await RisingEdge(dut.clk)
+    assert not dut.irq.value
     return {part.name for part in REGISTERS["STATUS"].bits if status >> part.offset & 1}
 
 

@@ -179,6 +179,9 @@ class StoreProperty(wiring.Component):
             number = command.sram + row * row_size + column + lane - first
             found = beat.payload.data.word_select(lane, bits)
             m.d.comb += strobe.word_select(lane, bits // 8).eq(here.replicate(bits // 8))
+            m.d.comb += Assert(
+                ~beat.valid | (found == 0) | (beat.payload.strobe.word_select(lane, bits // 8) != 0)
+            )
             if not self._faults:
                 m.d.comb += Assert(~beat.valid | ~here | (found == Cat(number[:5], part)))
         silent = beat.payload.strobe == 0
@@ -259,6 +262,7 @@ _OF_BEATS = (
         "announced.o.ready.eq(reads & (sent == 0))",
     ),
     ("strobe.eq(beats.mask)", "strobe.eq(~0)"),
+    ("bit.replicate(8) for bit in written", "(bit | 1).replicate(8) for bit in written"),
     ("(~packs | buffered.i.ready)", "1"),
     ("unanswered.o.payload.last | response.payload.error", "1"),
     ("command.rows.eq(command.rows - 1)", "command.rows.eq(command.rows)"),

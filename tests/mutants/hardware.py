@@ -70,6 +70,12 @@ NAMED = (
     # A deadlock is reported too early; a launch together with reset counts.
     ("core.py", "quiet_cycles == self._QUIET_CYCLES", "quiet_cycles == 1"),
     ("top.py", "asked & ~reset", "asked"),
+    # A bit of the pending interrupts stays or is lost.
+    ("top.py", "pending & ~registers.interrupt_pending_clear[:len(bits)]", "pending"),
+    ("top.py", "Cat(ends, failed) | kept", "Cat(ends, failed)"),
+    # The high word of a count is of another moment, or of another counter.
+    ("bus/csr.py", "read & counts & ~is_high", "0"),
+    ("bus/csr.py", "latched_number >> 1 == number >> 1", "1"),
     # Counters are read before they are complete.
     ("bus/csr.py", "self.counters_ready | ~of_counter", "1"),
     # Of two roundings, one is omitted or goes the wrong way, or too many bits decide.

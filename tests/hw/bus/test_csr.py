@@ -257,6 +257,60 @@ def test_a_read_of_a_counter_waits_for_the_counters_and_other_reads_do_not() -> 
     simulate(dut, check)
 
 
+@pytest.mark.parametrize("name", ["CYCLES", "ALU_BUSY"])
+def test_the_high_word_of_a_count_is_of_the_moment_at_which_the_low_word_was_read(
+    name: str,
+) -> None:
+    dut = RegisterFile(CONFIG)
+    low, high = REGISTERS[name].offset, REGISTERS[name].offset + WORD_BYTES
+    counter = REGISTERS["GEMM_BUSY"].offset
+
+    async def check(ctx: Any) -> None:
+        never, bus = pauses(0), dut.bus
+
+        def count(value: int) -> None:
+            for port in (dut.cycles, dut.counter_value):
+                ctx.set(port, value)
+
+        ctx.set(dut.counters_ready, 1)
+        count(0x1_FFFF_FFFF)
+        assert await read(ctx, bus, high, never) == 1  # nothing is latched
+        assert await read(ctx, bus, low, never) == 0xFFFF_FFFF
+        count(0x2_0000_0000)
+        # Reads of others in between, such as those of an interrupt handler, change nothing.
+        assert await read(ctx, bus, REGISTERS["STATUS"].offset, never) == 0
+        assert await read(ctx, bus, counter + WORD_BYTES, never) == 2
+        assert await read(ctx, bus, high, never) == 1
+        # The latched word is read once, so that drivers may also read high, low, high.
+        assert await read(ctx, bus, high, never) == 2
+        assert await read(ctx, bus, low, never) == 0
+        count(0x3_0000_0000)
+        await write(ctx, bus, REGISTERS["CONTROL"].offset, 1, 0xF, never)
+        assert await read(ctx, bus, high, never) == 3
+
+    simulate(dut, check)
+
+
+def test_a_bit_of_the_pending_interrupts_is_cleared_by_writing_1() -> None:
+    dut = RegisterFile(CONFIG)
+    seen = []
+
+    async def watch(ctx: Any) -> None:
+        for _ in range(20):
+            await ctx.tick()
+            seen.append(ctx.get(dut.interrupt_pending_clear))
+
+    async def check(ctx: Any) -> None:
+        never, offset = pauses(0), REGISTERS["INTERRUPT_PENDING"].offset
+        ctx.set(dut.interrupt_pending, 3)
+        await write(ctx, dut.bus, offset, 2, 0xF, never)
+        await write(ctx, dut.bus, offset, 0xFF, 0b1110, never)
+        assert await read(ctx, dut.bus, offset, never) == 3
+
+    simulate(dut, watch, check)
+    assert [mask for mask in seen if mask] == [2]
+
+
 def test_no_two_registers_share_an_address() -> None:
     words = [
         register.offset + WORD_BYTES * number

@@ -165,6 +165,34 @@ def test_the_interrupt_line_is_masked() -> None:
         assert "done" in bench.status
 
 
+def test_an_interrupt_is_acknowledged_by_writing_1() -> None:
+    bench = Bench(MemoryTiming())
+    done, fault = (1 << part.offset for part in REGISTERS["INTERRUPT_PENDING"].bits)
+    bench.put(PROGRAM, [isa.Finish(), isa.Finish()])  # ends at a fault
+    bench.poke("INTERRUPT_ENABLE", done | fault)
+    for _ in range(2):
+        bench.command("launch")
+        assert bench.machine.advance(500)
+        assert bench.peek("INTERRUPT_PENDING") == done | fault
+        bench.poke("INTERRUPT_PENDING", done)
+        assert bench.peek("INTERRUPT_PENDING") == fault
+        assert bench.machine.advance(1)  # the other one holds the line
+        bench.poke("INTERRUPT_PENDING", fault)
+        assert not bench.machine.advance(100)
+        assert bench.status == {"done", "fault"}
+    bench.command("launch")
+    assert bench.machine.advance(500)
+    bench.command("reset")
+    assert bench.peek("INTERRUPT_PENDING") == 0
+    assert not bench.machine.advance(100)
+    # The line tells what has happened, also if it is enabled afterwards.
+    bench.poke("INTERRUPT_ENABLE", 0)
+    bench.command("launch")
+    assert not bench.machine.advance(500)
+    bench.poke("INTERRUPT_ENABLE", fault)
+    assert bench.machine.advance(1)
+
+
 def test_a_memory_that_never_answers_is_a_timeout_and_the_reset_line_helps() -> None:
     bench = Bench(MemoryTiming(latency=1 << 40))
     bench.poke("TIMEOUT", 200)
@@ -185,7 +213,7 @@ def test_a_memory_that_never_answers_is_a_timeout_and_the_reset_line_helps() -> 
 
 
 @pytest.mark.parametrize("cycles", [3, 40, 200, 700])
-def test_registers_that_change_while_a_program_runs_do_not_hang_the_machine(cycles: int) -> None:
+def test_registers_that_change_while_a_program_runs_are_for_the_next_one(cycles: int) -> None:
     chance = np.random.default_rng(cycles)
     bench = Bench(memory_timing("ddr"))
     bench.poke("TIMEOUT", 2000)
@@ -197,8 +225,12 @@ def test_registers_that_change_while_a_program_runs_do_not_hang_the_machine(cycl
         if register.access is Access.READ_WRITE and register.name != "TIMEOUT":
             kept[register.name] = bench.peek(register.name)
             bench.poke(register.name, int(chance.integers(1 << register.width, dtype=np.uint64)))
+    written = {name: bench.peek(name) for name in kept}
     bench.settle()
-    assert "done" in bench.status
+    assert bench.status == {"done"}
+    assert GOOD.expected is not None
+    assert np.array_equal(bench.read(0, GOOD.dram.size), GOOD.expected)
+    assert {name: bench.peek(name) for name in kept} == written
     for name, value in kept.items():
         bench.poke(name, value)
     assert runs_correctly(bench)
