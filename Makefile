@@ -91,6 +91,7 @@ netlists: setup  ## Run random programs on the machine after synthesis for ECP5 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python -m pytest -q -m "nightly or not nightly" tests/sim/machine/rtl/test_dot_products.py
 	$(BIN)/python benchmarks/netlists.py
+	$(BIN)/python benchmarks/netlists.py --config ecp5-25f --config tiny-extended --family ecp5 --collisions
 
 products: setup  ## Run ResNet-18 on the RTL with the multipliers that synthesis gets, not loops; minutes
 	$(BIN)/python benchmarks/shipped_products.py

@@ -30,7 +30,7 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.top import Top
 from amaranth_vta.sim.fuzz.cases import case
 from amaranth_vta.sim.machine.dram import memory_timing
-from amaranth_vta.sim.machine.elaborate import component_verilog
+from amaranth_vta.sim.machine.elaborate import WITH_DECISIONS, component_verilog
 from amaranth_vta.sim.machine.host import SimulatedDevice
 from amaranth_vta.sim.machine.rtl.build import COVERAGE, HARNESS, PINS, Harness, design_library
 from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
@@ -46,7 +46,9 @@ endmodule
 _DESCRIPTION, _COUNT = (re.compile(text, re.MULTILINE) for text in (r"^C '(.*)' \d+$", r"' (\d+)$"))
 # Names that Yosys generates: a wire `$1`, and the condition that makes an `always @*` without
 # inputs run once.
-_UNNAMED, _STARTER = "__024", "$started ) begin end"
+_UNNAMED, _STARTER = "__024", "dump_module$"
+# For a `case` whose default is assigned before it.
+_HEAD = "/* verilator lint_off CASEINCOMPLETE */\n"
 Point = tuple[str, str, str]
 """Its kind, its module, and what it is."""
 _KINDS = {"v_line": "lines", "v_branch": "lines", "v_toggle": "toggles"}
@@ -154,7 +156,7 @@ def main() -> int:
 
 def covered(config: Config, name: str, programs: int, seed: int) -> Counter[Point]:
     """How often each point was reached by the first programs of ``seed``."""
-    verilog = component_verilog(_Covered(config), "vta") + _WRITER
+    verilog = _HEAD + component_verilog(_Covered(config), "vta", WITH_DECISIONS) + _WRITER
     verilog += _pairs() if _has_pairs(config) else ""
     library = design_library(verilog, Harness(HARNESS, PINS), COVERAGE)
     # A file is long, and has the same points in the same order for each program.

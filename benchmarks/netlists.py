@@ -1,7 +1,7 @@
 """Check that a machine behaves the same after synthesis: simulate its cells against the model.
 
     python benchmarks/netlists.py [--config NAME ...] [--family ecp5|xc7 ...] [--programs N]
-                                  [--seed N] [--multipliers N]
+                                  [--seed N] [--multipliers N] [--collisions]
 
 Yosys maps a machine to the look-up tables, carry chains, wide multiplexers, flip-flops and
 multipliers of an FPGA, flattened and optimized as for a bitstream, including the changes of
@@ -10,7 +10,9 @@ the netlist with Yosys' cell models, and our own model of the ECP5's multipliers
 programs of ``vta fuzz``, faulty ones included: faults, tokens, counters and all of memory are
 compared with the functional model, and cycles with the design before synthesis. Exits with 1 on any
 difference. ``--multipliers`` limits the number of multipliers on the chip; on an ECP5 the remaining
-products are built from LUTs. Needs the extra ``fpga``; takes minutes per machine.
+products are built from LUTs. With ``--collisions`` a read of a block RAM returns inverted data if
+the word is written in the same cycle, since a chip's data are undefined then. Needs the extra
+``fpga``; takes minutes per machine.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from amaranth_vta.fpga.refinement.refine import refine, refine_sources
 from amaranth_vta.fpga.synthesis import commands_without_memories, in_luts, merged_modules
 from amaranth_vta.fpga.tools import Call, run, tool
 from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.sim.amaranth_internals.yosys import with_collisions
 from amaranth_vta.sim.cache import hash_of, kept
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.fuzz.cases import Case, case
@@ -50,12 +53,13 @@ _ACCEPTED = ("SPECIFYIGN", "INITIALDLY", "ALWNEVER", "COMBDLY", "TIMESCALEMOD", 
 UNOPTIMIZED = ("-fno-dfg",)
 
 
-def netlist(config: Config, family: str, most: int) -> str:
+def netlist(config: Config, family: str, most: int, collisions: bool = False) -> str:
     """The netlist of ``config`` as Verilog, after synthesis for a chip of ``family`` with ``most``
-    multipliers, together with the models of its cells.
+    multipliers, together with the models of its cells. ``collisions``: as in `with_collisions`.
     """
     first = in_luts(config, family, most)
-    text = merged_modules(verilog(config))
+    text = verilog(config)
+    text = merged_modules(with_collisions(text) if collisions else text)
 
     def synthesize(target: Path) -> None:
         with tempfile.TemporaryDirectory() as name:
@@ -155,13 +159,15 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--multipliers", type=int, default=UNLIMITED, metavar="N")
+    parser.add_argument("--collisions", action="store_true")
     arguments = parser.parse_args()
     wrong = 0
     for name in arguments.config or ["tiny"]:
         for family in arguments.family or FAMILIES:
             start = time.monotonic()
-            products = products_in_luts(PRESETS[name], family, arguments.multipliers)
-            text = netlist(PRESETS[name], family, arguments.multipliers)
+            most, collisions = arguments.multipliers, arguments.collisions
+            products = products_in_luts(PRESETS[name], family, most)
+            text = netlist(PRESETS[name], family, most, collisions)
             machine = design_library(text, Harness(HARNESS, PINS), UNOPTIMIZED)
             built, instructions, differing = time.monotonic() - start, 0, 0
             for number in range(arguments.programs):

@@ -139,7 +139,7 @@ def by_module(family: Family, name: str, usages: Mapping[str, Usage]) -> list[st
     for module in sorted(usages):
         usage = usages[module]
         if usage[0] >= _LEAST_LUTS or any(usage[2:]):
-            place = module.removeprefix("vta.core.machine.")
+            place = module.removeprefix("vta_core_machine_")
             lines.append(row(f"`{place}`", *map(_number, usage)))
     return lines
 

@@ -147,7 +147,9 @@ def _project(
         name: text if isinstance(text, bytes) else str(text).encode()
         for name, text in project.items()
     }
-    files["manifest.json"] = _manifest(board, config, summary, [f"{board.vendor}, not run here"])
+    files["manifest.json"] = _manifest(
+        board, config, summary, [f"{board.vendor}: written, not built here"]
+    )
     return Bitstream(files, summary)
 
 

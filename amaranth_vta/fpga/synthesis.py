@@ -150,12 +150,12 @@ def merged_modules(text: str) -> str:
 
     Otherwise Yosys would synthesize each copy: the sixteen lanes of the ALU take most of the time.
     """
-    parts = _MODULE.split(text)
+    parts = _MODULE.split(_COMMENT.sub("", text))
     kept = [parts[0]]
     first_names: dict[str, str] = {}
     renamed: dict[str, str] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
-        first = first_names.setdefault(_SERIAL.sub("", body), name)
+        first = first_names.setdefault(body, name)
         if first == name:
             kept.append(f"module {name}{body}")
         else:
@@ -163,7 +163,6 @@ def merged_modules(text: str) -> str:
     return _NAME.sub(lambda match: renamed.get(match[0], match[0]), "".join(kept))
 
 
-_MODULE = re.compile(r"^module (\S+)", re.MULTILINE)
-# The backend adds a dummy register with a serial number to each module.
-_SERIAL = re.compile(r"dump_module\$\d+")
-_NAME = re.compile(r"\\vta\.\S+")
+_MODULE = re.compile(r"^module (\w+)", re.MULTILINE)
+_COMMENT = re.compile(r"^//.*\n", re.MULTILINE)
+_NAME = re.compile(r"\bvta_\w+")

@@ -24,13 +24,14 @@ def project_files(board: ZynqBoard, config: Config) -> dict[str, str]:
         )
     return {
         "vta.v": verilog(config),
-        "vta.tcl": _block_design(board, width),
+        "vta.tcl": block_design(board, width),
         "build_vta.sh": _BUILD,
         "vta.dtsi": _device_tree(board),
     }
 
 
-def _block_design(board: ZynqBoard, width: int) -> str:
+def block_design(board: ZynqBoard, width: int) -> str:
+    """The Tcl script that builds the bitstream, with a memory port of ``width`` bits."""
     processor = board.processor
     settings = "".join(
         f"    CONFIG.{name} {{{value.format(width=width, mhz=f'{board.clock_hz / 1e6:g}')}}} \\\n"
@@ -64,6 +65,8 @@ def _device_tree(board: ZynqBoard) -> str:
         memory=f"{board.memory_at:x}",
         memory_reg=f"{high}{board.memory_at:#x} {high}{board.memory_bytes:#x}",
         registers=f"{processor.registers_at:x}",
+        parent=processor.interrupt_parent,
+        number=processor.interrupt_number,
         registers_reg=f"{high}{processor.registers_at:#x} {high}{_REGISTER_BYTES:#x}",
     )
 
@@ -92,8 +95,6 @@ apply_bd_automation -rule xilinx.com:bd_rule:{ip} \\
 set_property -dict [list \\
 {settings}] [get_bd_cells ps]
 create_bd_cell -type module -reference vta vta
-set_property CONFIG.ASSOCIATED_BUSIF m_axi:s_axil [get_bd_pins vta/clk]
-set_property CONFIG.POLARITY ACTIVE_HIGH [get_bd_pins vta/rst]
 create_bd_cell -type ip -vlnv xilinx.com:ip:proc_sys_reset:* reset
 foreach name {{to_registers to_memory}} {{
     create_bd_cell -type ip -vlnv xilinx.com:ip:smartconnect:* $name
@@ -123,6 +124,16 @@ add_files -norecurse [make_wrapper -files $design -top]
 set_property top system_wrapper [current_fileset]
 launch_runs impl_1 -to_step write_bitstream
 wait_on_run impl_1
+# A bitstream that misses its clock would fail at random.
+if {{[get_property PROGRESS [get_runs impl_1]] ne "100%"}} {{
+    error "implementation failed; see vta/vta.runs/impl_1/runme.log"
+}}
+foreach {{slack what}} {{STATS.WNS setup STATS.WHS hold}} {{
+    set worst [get_property $slack [get_runs impl_1]]
+    if {{$worst < 0}} {{
+        error "the design misses its $what times by [expr {{-$worst}}] ns; vta.bit is not written"
+    }}
+}}
 file copy -force vta/vta.runs/impl_1/system_wrapper.bit vta.bit
 foreach folder {{vta.gen vta.srcs}} {{
     foreach found [glob -nocomplain vta/$folder/sources_1/bd/system/hw_handoff/system.hwh] {{
@@ -144,11 +155,14 @@ _NODES = """\
         ranges;
         vta@{memory} {{
             reg = <{memory_reg}>;
+            no-map;
         }};
     }};
     vta@{registers} {{
         compatible = "generic-uio";
         reg = <{registers_reg}>, <{memory_reg}>;
+        interrupt-parent = <&{parent}>;
+        interrupts = <0 {number} 4>; /* shared peripheral interrupt, high level */
     }};
 }};
 """

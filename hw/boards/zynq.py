@@ -17,7 +17,8 @@ class Processor:
     clock, reset : pins of the logic's clock and its active-low reset
     registers, memory : the two ports
     port_clocks : their clock inputs
-    interrupt : interrupt input
+    interrupt : interrupt input; ``interrupt_number`` is its number among the shared peripheral
+        interrupts of the controller ``interrupt_parent``, as in the device tree
     registers_at : physical address of the machine's registers
     cells : 32-bit words per address in the device tree
     """
@@ -32,6 +33,8 @@ class Processor:
     memory: str
     port_clocks: tuple[str, ...]
     interrupt: str
+    interrupt_number: int
+    interrupt_parent: str
     registers_at: int
     cells: int
 
@@ -55,6 +58,8 @@ ZYNQ_7000 = Processor(
     memory="S_AXI_HP0",
     port_clocks=("M_AXI_GP0_ACLK", "S_AXI_HP0_ACLK"),
     interrupt="IRQ_F2P",
+    interrupt_number=29,
+    interrupt_parent="intc",
     registers_at=0x43C0_0000,
     cells=1,
 )
@@ -80,6 +85,8 @@ ZYNQ_ULTRASCALE = Processor(
     memory="S_AXI_HP0_FPD",
     port_clocks=("maxihpm0_fpd_aclk", "saxihp0_fpd_aclk"),
     interrupt="pl_ps_irq0",
+    interrupt_number=89,
+    interrupt_parent="gic",
     registers_at=0xA000_0000,
     cells=2,
 )

@@ -1,10 +1,13 @@
 """Writes the netlist of a component as RTLIL, the text that Yosys reads.
 
-Differs from `amaranth.back.rtlil.convert` in three ways:
+Differs from `amaranth.back.rtlil.convert` in these ways:
 
 - Memories have no initial contents: scratchpads are undefined after power-up, as in an ASIC.
 - Ports of inner modules have names (`port_names`).
 - The wire of an array element is named ``data.0``, like a structure field, instead of ``data[0]``.
+- Names of modules are identifiers: ``vta_core`` instead of ``vta.core``.
+- The only ``src`` attributes are those of modules, without line numbers and with paths that are the
+  same on every computer.
 
 Relies on `amaranth.hdl._ir.build_netlist`, on the attributes of `amaranth.hdl._nir.Netlist`, and on
 `ModuleEmitter`, `EmptyModuleChecker` and `Design` of `amaranth.back.rtlil`; `rtlil_of` repeats the
@@ -20,7 +23,9 @@ YosysHQ/yosys#4349 (open), the assertion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from amaranth.back import rtlil
@@ -29,15 +34,25 @@ from amaranth.hdl import ClockDomain, Value, _ast, _ir, _nir
 from .port_names import name_ports
 
 
-def rtlil_of(component: Any, name: str, ports: Mapping[str, Value], reset_less: bool) -> str:
+def rtlil_of(
+    component: Any, name: str, ports: Mapping[str, Value], reset_less: bool, prefix: str = ""
+) -> str:
     """RTLIL of a component, as module ``name`` with ``ports``; ``reset_less`` says whether clock
-    domains that the component does not define itself have no reset.
+    domains that the component does not define itself have no reset. The names of their clocks and
+    resets begin with ``prefix``.
     """
+
+    def missing_domain(domain: str) -> ClockDomain:
+        made = ClockDomain(domain, reset_less=reset_less)
+        for signal in (made.clk, *([] if made.rst is None else [made.rst])):
+            signal.name = prefix + signal.name
+        return made
+
     netlist = _ir.build_netlist(
         _ir.Fragment.get(component, None),
         ports={port: (value, None) for port, value in ports.items()},
         name=name,
-        missing_domain=lambda domain: ClockDomain(domain, reset_less=reset_less),
+        missing_domain=missing_domain,
     )
     name_ports(netlist)
     _name_elements(netlist)
@@ -46,11 +61,17 @@ def rtlil_of(component: Any, name: str, ports: Mapping[str, Value], reset_less: 
     names = _ast.SignalDict()
     for index, module in enumerate(netlist.modules):
         if not empty.is_empty(index):
-            builder = design.module(".".join(module.name), src_loc=module.src_loc)
+            builder = design.module(".".join(module.name))
+            builder.attribute("src", _source(module))
             if index == 0:
                 builder.attribute("top", 1)
             _ModuleEmitter(builder, netlist, module, names, empty_checker=empty).emit()
-    return str(design)
+    identifiers = _identifiers(netlist.modules)
+
+    def renamed(name: re.Match[str]) -> str:
+        return name[1] + identifiers.get(name[2], name[2])
+
+    return _MODULE_NAME.sub(renamed, str(design))
 
 
 class _ModuleEmitter(rtlil.ModuleEmitter):
@@ -58,6 +79,33 @@ class _ModuleEmitter(rtlil.ModuleEmitter):
 
     def emit_memory(self, cell_idx: int, cell: _nir.Memory) -> None:
         pass
+
+
+def _identifiers(modules: Sequence[_nir.Module]) -> dict[str, str]:
+    """An identifier for each module, by its path joined with dots."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for module in modules:
+        name = "_".join(module.name)
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        found[".".join(module.name)] = name
+    return found
+
+
+_MODULE_NAME = re.compile(r"^((?:module|  cell) \\)(\S+)", re.MULTILINE)
+
+
+def _source(module: _nir.Module) -> str:
+    """Source file of ``module``: within this package its path from there, else its name alone,
+    since the path would depend on the computer.
+    """
+    path = Path(module.src_loc[0])
+    return str(path.relative_to(_ROOT)) if path.is_relative_to(_ROOT) else path.name
+
+
+_ROOT = Path(__file__).parents[3]
 
 
 def _name_elements(netlist: _nir.Netlist) -> None:

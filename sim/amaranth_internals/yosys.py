@@ -1,18 +1,15 @@
 """Runs the Yosys that Amaranth uses, and corrects and takes apart the Verilog that it writes.
 
-Relies on `find_yosys` of `amaranth.back.verilog`, and on the text that Yosys 0.50 writes: the
-register ``$auto$verilog_backend.cc:LINE:dump_module$NUMBER``, its declaration with a value,
-``always @*`` blocks of a single statement on a line of its own, and modules and ports that are
-declared at the beginning of a line.
+Relies on `find_yosys` of `amaranth.back.verilog`, and on the text that Yosys 0.50 writes: wires
+without bits as ``wire [-1:0]``, names that end with serial numbers, as in ``$procmux$123``,
+attributes of a module on the line before it, and modules and ports that are declared at the
+beginning of a line.
 
-Why: `amaranth.back.verilog.convert` accepts no passes; and each ``always @*`` block has to run at
-time 0, in Verilog-2005 and in SystemVerilog. Yosys triggers the blocks with a register that is
-initialized in its declaration. SystemVerilog does that before any process starts, so the register
-never changes. Blocks that assign part of a register unconditionally have a single statement and no
-trigger. ``write_verilog -sv`` writes ``always_comb``, which is not Verilog-2005.
+Why: `amaranth.back.verilog.convert` accepts no passes; a declaration ``[-1:0]`` has two bits; and
+serial numbers count through all modules, so that equal modules would differ.
 
-Unnecessary with: a trigger that works in both languages. YosysHQ/yosys#2273 added the present one;
-no issue is known that asks for another.
+Unnecessary with: a Verilog backend of Yosys that omits wires without bits; no issue is known that
+asks for it.
 """
 
 from __future__ import annotations
@@ -39,10 +36,44 @@ def run_yosys(netlist: str, passes: tuple[str, ...]) -> str:
     return text
 
 
-def started_blocks(verilog: str) -> str:
-    """``verilog`` by Yosys, changed so that each ``always @*`` block runs at time 0."""
-    text = _TRIGGER_AT_ZERO.sub(_DECLARED, verilog)
-    return _STATEMENT.sub(_BLOCK, _TRIGGER.sub(rf"{_STARTED} ", text))
+def readable(verilog: str) -> str:
+    """``verilog`` by Yosys without declarations of wires that have no bits, with multiplexers
+    numbered anew in each module, and with the attribute ``src`` of each module as a comment.
+
+    Icarus calls a system function where the name of a function begins with ``$``.
+    """
+    text = _EMPTY_WIRE.sub("", _SOURCE.sub(r"// From \1\n", verilog))
+    return _MODULE.sub(lambda module: _renumbered(module[0]), text)
+
+
+def _renumbered(module: str) -> str:
+    numbers: dict[str, int] = {}
+
+    def number(name: re.Match[str]) -> str:
+        return f"_mux${numbers.setdefault(name[1], len(numbers))}"
+
+    return _SERIAL.sub(number, module)
+
+
+def with_collisions(verilog: str) -> str:
+    """``verilog`` in which a read of a word that is written in the same cycle returns the inverted
+    old word, in memories that declare such collisions harmless (``no_rw_check``).
+
+    Raises `ValueError` if the text of such a memory has another form.
+    """
+
+    def colliding(memory: re.Match[str]) -> str:
+        word, place = f"{memory['name']}[{memory['place']}]", memory["place"]
+        writes = re.findall(rf"if \((.+)\)\n +\S+?\[{_PLACE}\]", memory["writes"])
+        collides = " || ".join(f"({enable}) && ({at}) == ({place})" for enable, at in writes)
+        return f"{memory['head']}{memory['writes']}{memory['read']}({collides}) ? ~{word} : {word};"
+
+    text, found = _UNCHECKED.subn(colliding, verilog)
+    if found != verilog.count("(* no_rw_check"):
+        raise ValueError(
+            f"{found} memories of {verilog.count('(* no_rw_check')} have the known form"
+        )
+    return text
 
 
 def modules_of(verilog: str) -> tuple[str, dict[str, str]]:
@@ -73,10 +104,18 @@ def _yosys() -> Iterator[Any]:
         raise
 
 
-_MODULE = re.compile(r"^module \\?([\w.$]+).*?^endmodule\n", re.DOTALL | re.MULTILINE)
-_TRIGGER = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
-_TRIGGER_AT_ZERO = re.compile(rf"  reg {_TRIGGER.pattern} = 0;\n")
-_STARTED = r"\\$started"
-_DECLARED = rf"  reg {_STARTED} ;\n  initial {_STARTED} <= 1'h1;\n"
-_STATEMENT = re.compile(r"^  always @\*\n    (.*;)\n", re.MULTILINE)
-_BLOCK = rf"  always @* begin\n    if ({_STARTED} ) begin end\n    \1\n  end\n"
+_MODULE = re.compile(
+    r"(?:^// From [^\n]*\n)?^module \\?([\w.$]+).*?^endmodule\n", re.DOTALL | re.MULTILINE
+)
+_EMPTY_WIRE = re.compile(r"^  wire \[-1:0\] .*;\n", re.MULTILINE)
+_SERIAL = re.compile(r"\$procmux\$(\d+)")
+_SOURCE = re.compile(r'^\(\* src = "(.*)" \*\)\n(?=module )', re.MULTILINE)
+# An address: a signal, or some bits of one.
+_PLACE = r"((?:[^\[\]]|\[[\d:]+\])+)"
+_UNCHECKED = re.compile(
+    r"(?P<head>  \(\* no_rw_check = 32'd1 \*\)\n(?:  \(\*.*\n)*"
+    r"  reg \[\d+:0\] (?P<name>\w+) \[\d+:0\];\n  always @\(posedge \w+\) begin\n)"
+    r"(?P<writes>(?:    if \(.+\)\n      .+ <= .+\n)+)"
+    r"(?P<read>  end\n  reg .+;\n  always @\(posedge \w+\) begin\n(?:    if \(.+\) begin\n)?"
+    r" +\w+ <= )(?P=name)\[" + _PLACE.replace("(", "(?P<place>", 1) + r"\];"
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from amaranth.hdl import Value
@@ -17,20 +18,27 @@ from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
 from amaranth_vta.hw.top import Top
 from amaranth_vta.sim.amaranth_internals.netlist import rtlil_of
-from amaranth_vta.sim.amaranth_internals.yosys import modules_of, run_yosys, started_blocks
+from amaranth_vta.sim.amaranth_internals.yosys import modules_of, readable, run_yosys
+
+from .interfaces import with_interfaces
 
 Pins = dict[str, Value]
 
-# The Yosys passes of Amaranth's own Verilog backend.
-AS_IT_IS = (
-    "proc -nomux -norom",
+WAIVERS = Path(__file__).with_name("waivers.vlt")
+
+_PLAIN = (
     "memory_collect",
-    "attrmap -remove generator -remove top -remove src",
+    "attrmap -remove generator -remove top -remove src -remove full_case",
     "attrmap -remove amaranth.hierarchy -remove amaranth.decoding",
-    "attrmap -modattr -remove generator -remove top -remove src",
+    "attrmap -modattr -remove generator -remove top",
     "attrmap -modattr -remove amaranth.hierarchy -remove amaranth.decoding",
-    "write_verilog -norename",
 )
+# The Yosys passes of Amaranth's own Verilog backend, with multiplexers instead of `always @*`
+# blocks: simulators run such a block only when one of its inputs changes, and an input that keeps
+# its initial value never does.
+AS_IT_IS = ("proc -norom", *_PLAIN, "write_verilog -norename -noparallelcase")
+# The same with `always @*` blocks, whose lines and branches Verilator counts.
+WITH_DECISIONS = ("proc -nomux -norom", *_PLAIN, "write_verilog -norename")
 # Propagates constants, merges duplicate logic, and removes unused logic and names.
 _SIMPLER = ("opt_expr", "opt_merge", "opt_clean -purge")
 # Converts decision trees to multiplexers and flattens the hierarchy; modules are simplified first,
@@ -50,28 +58,45 @@ def verilog(
     grouped: bool = False,
     attributes: BusAttributes = DEFAULT_ATTRIBUTES,
     passes: tuple[str, ...] = AS_IT_IS,
+    prefix: str = "",
 ) -> str:
     """Verilog of the machine, with top module ``vta``; the text is the same on every computer.
 
     Scratchpads have no initial contents: they are undefined after power-up. For simulation,
     ``watched`` adds outputs with the activity of each module, and ``grouped`` adds clocks for parts
-    of the machine. ``passes`` are Yosys passes that preserve registers and memories.
+    of the machine. ``passes`` are Yosys passes that preserve registers and memories. ``prefix`` is
+    put before the names of all modules and of the top module's ports.
     """
     parameters = json.dumps(config.to_dict())
     head = f"// amaranth-vta {metadata.version('amaranth-vta')}\n// Configuration: {parameters}\n"
-    text = head + component_verilog(machine(config, watched, grouped, attributes), "vta", passes)
-    return text + LoopedDotProducts.LOOPS.read_text(encoding="utf-8") if grouped else text
+    text = head + component_verilog(
+        machine(config, watched, grouped, attributes), f"{prefix}vta", passes, prefix
+    )
+    if grouped:
+        return text + LoopedDotProducts.LOOPS.read_text(encoding="utf-8")
+    return text if watched else with_interfaces(text, prefix)
+
+
+def waivers(files: str) -> str:
+    """What `verilator --lint-only -Wall` needs to say nothing of the machine, as a Verilator
+    configuration; ``files`` is a pattern of the Verilog's file names.
+    """
+    text = WAIVERS.read_text(encoding="utf-8")
+    return text.replace("FILES", files)
 
 
 def split_verilog(text: str) -> dict[str, str]:
     """Split a Verilog text into one file per module, by file name; each file begins with the
     comments at the head of the text.
 
-    An additional ``vta.f`` lists the files, for tools with an option ``-f``.
+    An additional ``vta.f`` lists the files, for tools with an option ``-f``, and ``vta.vlt`` has
+    their `waivers`.
     """
     head, modules = modules_of(text)
-    files = {f"{name}.v": head + module for name, module in modules.items()}
-    return files | {"vta.f": "".join(f"{name}\n" for name in files)}
+    files = {f"{name}.v": head + module + _TAIL for name, module in modules.items()}
+    top = next(iter(modules))
+    listed = "".join(f"{name}\n" for name in files)
+    return files | {"vta.f": listed, "vta.vlt": waivers(f"*{top}*.v")}
 
 
 def board_verilog(config: Config, board: str, divisor: int, gap_bits: int) -> str:
@@ -92,14 +117,18 @@ def simulated_boards() -> list[str]:
 
 
 def component_verilog(
-    component: wiring.Component, name: str, passes: tuple[str, ...] = AS_IT_IS
+    component: wiring.Component,
+    name: str,
+    passes: tuple[str, ...] = AS_IT_IS,
+    prefix: str = "",
 ) -> str:
     """Verilog of any component, as module ``name`` with ports clk, rst and the component's own.
 
     Nested port names are joined, as in ``m_axi_awaddr``. A component with a port rst handles reset
-    itself. ``passes`` are Yosys passes. Raises `MissingExtra` without Yosys.
+    itself. ``passes`` are Yosys passes; ``prefix`` is put before the names of ports. Raises
+    `MissingExtra` without Yosys.
     """
-    return _HEAD + started_blocks(run_yosys(_netlist(component, name), passes))
+    return _HEAD + readable(run_yosys(_netlist(component, name, prefix), passes)) + _TAIL
 
 
 def cxxrtl(config: Config, watched: bool = False) -> str:
@@ -131,24 +160,22 @@ def pins(component: wiring.Component) -> tuple[Pins, Pins]:
     return inputs, outputs
 
 
-def _netlist(component: wiring.Component, name: str) -> str:
-    """RTLIL of a component, as module ``name``."""
+def _netlist(component: wiring.Component, name: str, prefix: str = "") -> str:
+    """RTLIL of a component, as module ``name``, with ``prefix`` before the names of its ports."""
     inputs, outputs = pins(component)
+    ports = {f"{prefix}{port}": value for port, value in {**inputs, **outputs}.items()}
     with collector_paused():
-        return rtlil_of(component, name, {**inputs, **outputs}, reset_less="rst" in inputs)
+        return rtlil_of(component, name, ports, reset_less="rst" in inputs, prefix=prefix)
 
 
 _HEAD = """\
-// Means the same in Verilog-2005 and in SystemVerilog. In each module $started changes once, after
-// all processes have begun to wait, so that each always @* block runs even if nothing else that it
-// reads ever changes.
-//
-// Written by Amaranth: widths follow its rules, a signal may have no bits, and every case has its
-// default before it. What Verilator would say of these is no news.
+// Written by Amaranth, with the same meaning in Verilog-2005 and in SystemVerilog. Widths follow
+// Amaranth's rules; Verilator's warnings about them are off up to the end of this file.
+/* verilator lint_save */
 /* verilator lint_off WIDTHEXPAND */
 /* verilator lint_off WIDTHTRUNC */
 /* verilator lint_off CMPCONST */
-/* verilator lint_off ASCRANGE */
-/* verilator lint_off CASEINCOMPLETE */
-/* verilator lint_off INITIALDLY */
+"""
+_TAIL = """\
+/* verilator lint_restore */
 """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ from amaranth.lib import io, wiring
 
 from amaranth_vta.cli import invoke
 from amaranth_vta.fpga import build as flow
+from amaranth_vta.fpga import zynq_project
 from amaranth_vta.fpga.tools import Call
+from amaranth_vta.hw.boards.zynq import ZYNQ_BOARDS
 from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sw.board_drivers import mapped
 
@@ -270,10 +274,14 @@ def test_a_project_with_a_processor_connects_all_ports_of_the_machine(
     for port in re.split(r"[\s,]+", ports):
         name = re.sub(r"^(m_axi|s_axil)_.*", r"\1", port)
         assert f"pins vta/{name}]" in design
+        info = rf'X_INTERFACE_INFO = "\S+ {name} \w+" \*\)\n(  \(\*.*\n)?  \w+ .*\b{port};'
+        assert re.search(info, module)
     assert f"assign_bd_address -offset {registers} -range 4K" in design
     manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["tools"] == ["Vivado: written, not built here"]
     node = (out / "vta.dtsi").read_text()
-    assert f"{manifest['memory_bytes']:#x}>;" in node
+    assert f"{manifest['memory_bytes']:#x}>;\n            no-map;" in node
+    assert f"interrupts = <0 {29 if 'pynq' in board else 89} 4>" in node
     # Without UIO, the node contains an address that the device accepts.
     place = re.search(r"VTA_PORT=(mem:\S+)", node)
     assert place is not None
@@ -286,6 +294,37 @@ def test_a_project_with_a_processor_connects_all_ports_of_the_machine(
     monkeypatch.setattr(mapped, "map_words", note)
     mapped.open_mapped(place[1], 64)
     assert f"{asked[0]:#x}" == registers
+
+
+@pytest.mark.skipif(shutil.which("tclsh") is None, reason="there is no Tcl")
+@pytest.mark.parametrize(
+    ("progress", "setup", "hold", "said"),
+    [
+        ("100%", 0.1, 0.0, ""),
+        ("100%", -0.25, 0.1, "misses its setup times by 0.25 ns"),
+        ("100%", 0.1, -0.5, "misses its hold times by 0.5 ns"),
+        ("70%", 0.1, 0.1, "implementation failed"),
+    ],
+)
+def test_a_project_whose_timing_fails_has_no_bitstream(
+    tmp_path: Path, progress: str, setup: float, hold: float, said: str
+) -> None:
+    """The script runs in Tcl, with commands of Vivado that do nothing."""
+    folder = tmp_path / "vta/vta.runs/impl_1"
+    folder.mkdir(parents=True)
+    (folder / "system_wrapper.bit").write_text("bits")
+    board = ZYNQ_BOARDS["pynq-z1-ps"]
+    (tmp_path / "vta.tcl").write_text(zynq_project.block_design(board, 64))
+    (tmp_path / "mock.tcl").write_text(f"""
+        proc unknown args {{ return "" }}
+        proc get_property {{name run}} {{
+            return [dict get {{PROGRESS {progress} STATS.WNS {setup} STATS.WHS {hold}}} $name]
+        }}
+        source vta.tcl
+    """)
+    done = subprocess.run(["tclsh", "mock.tcl"], cwd=tmp_path, capture_output=True, text=True)
+    assert said in done.stderr
+    assert (done.returncode == 0) == (tmp_path / "vta.bit").exists() == (said == "")
 
 
 def test_a_bus_wider_than_the_memory_port_is_refused(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import click
 
 from amaranth_vta.cli.common.options import config_option
@@ -38,19 +41,48 @@ from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
     show_default=True,
     help="AxCACHE of the memory bus: 3 is bufferable and modifiable, 15 for a coherent port.",
 )
-def verilog(config: Config, output: str | None, split: str | None, prot: int, cache: int) -> None:
+@click.option(
+    "--prefix",
+    default="",
+    metavar="NAME",
+    help="Put NAME before the names of all modules and of the top module's ports, for designs with "
+    "several machines.",
+)
+@click.option(
+    "--waivers",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write a Verilator configuration with the warnings of -Wall that do not apply, and why; "
+    "--split writes it as vta.vlt.",
+)
+def verilog(
+    config: Config,
+    output: str | None,
+    split: str | None,
+    prot: int,
+    cache: int,
+    prefix: str,
+    waivers: str | None,
+) -> None:
     """Write the machine as Verilog, with everything it needs.
 
     Its top module `vta` has an AXI4 master, an AXI4-Lite slave for its registers, and an
     interrupt. The same configuration gives the same file, to the byte.
     """
+    if prefix and not re.fullmatch(r"[A-Za-z_]\w*", prefix, re.ASCII):
+        raise click.ClickException(
+            f"--prefix {prefix!r} is not the beginning of a Verilog name: use letters, digits and _"
+        )
     with Outputs() as outputs:
         outputs.reserve("-o", output or (None if split else "-"))
         outputs.reserve_folder("--split", split, replaced="vta.f")
+        outputs.reserve("--waivers", waivers)
         from amaranth_vta.sim.machine import elaborate
 
-        text = elaborate.verilog(config, attributes=BusAttributes(prot, cache))
+        text = elaborate.verilog(config, attributes=BusAttributes(prot, cache), prefix=prefix)
         outputs.save("-o", lambda file: file.write(text.encode()))
+        pattern = f"*{Path(output).name}" if output and output != "-" else "*"
+        outputs.save("--waivers", lambda file: file.write(elaborate.waivers(pattern).encode()))
         if split is not None:
             files = elaborate.split_verilog(text)
             outputs.save_folder("--split", {name: part.encode() for name, part in files.items()})
