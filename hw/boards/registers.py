@@ -14,6 +14,7 @@ from amaranth_vta.hw.registers import ADDRESS_WIDTH
 
 from . import protocol
 from .link import HostAccessSignature
+from .processor.parameters import SoftProcessor
 from .protocol import BoardRegister
 from .sdram.chip import SdramChip
 
@@ -25,8 +26,8 @@ GAP_BITS = 16_384
 @dataclass(frozen=True)
 class Surroundings:
     """Environment of the machine on a board: bytes of memory, clock frequency in Hz, clock cycles
-    per bit on the serial line, bits of silence after which an incomplete request is dropped, and
-    the memory chip, or None if memory is on the FPGA.
+    per bit on the serial line, bits of silence after which an incomplete request is dropped, the
+    memory chip, or None if memory is on the FPGA, and the processor, if there is one.
     """
 
     memory_bytes: int
@@ -34,6 +35,7 @@ class Surroundings:
     divisor: int
     gap_bits: int = GAP_BITS
     sdram: SdramChip | None = None
+    processor: SoftProcessor | None = None
 
 
 class RegisterAccess(wiring.Component):
@@ -94,10 +96,12 @@ class BoardRegisters(wiring.Component):
     host : words of 32 bits; an error at addresses without a register
     dropped : value of the register DROPPED
     limit : value of MEMORY_LIMIT; after power-up, the size of the memory
+    start : high for a cycle when PROCESSOR is written, if there is a processor
     """
 
     def __init__(self, config: Config, around: Surroundings) -> None:
         self._size = around.memory_bytes
+        self._has_processor = around.processor is not None
         self._constants = {
             BoardRegister.IDENTITY: protocol.IDENTITY,
             BoardRegister.VERSION: protocol.VERSION,
@@ -105,13 +109,15 @@ class BoardRegisters(wiring.Component):
             BoardRegister.MEMORY_BYTES: around.memory_bytes,
             BoardRegister.CLOCK_HZ: around.clock_hz,
         }
-        super().__init__(
-            {
-                "host": In(HostAccessSignature()),
-                "dropped": In(16),
-                "limit": Out(range(self._size + 1), init=self._size),
-            }
-        )
+        ports = {
+            "host": In(HostAccessSignature()),
+            "dropped": In(16),
+            "limit": Out(range(self._size + 1), init=self._size),
+        }
+        if self._has_processor:
+            self._constants[BoardRegister.PROCESSOR] = 0
+            ports["start"] = Out(1)
+        super().__init__(ports)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -133,17 +139,20 @@ class BoardRegisters(wiring.Component):
         is_limit = number == BoardRegister.MEMORY_LIMIT
         with m.If(host.request.valid & request.write & is_limit):
             m.d.sync += self.limit.eq(request.data)
+        if self._has_processor:
+            is_start = number == BoardRegister.PROCESSOR
+            m.d.comb += self.start.eq(host.request.valid & request.write & is_start)
         return m
 
 
-def route(m: Module, access: Any, targets: Mapping[int, Any]) -> None:
-    """Connect ``access`` to one of ``targets``, selected by the upper two bits of the address; an
-    access without a target returns an error.
+def route(m: Module, access: Any, targets: Mapping[int, Any], bits: slice = slice(30, 32)) -> None:
+    """Connect ``access`` to one of ``targets``, selected by ``bits`` of the address; an access
+    without a target returns an error.
     """
     request = access.request
-    chosen = Signal(2)
-    latest, wrong = Signal(2), Signal()
-    m.d.comb += chosen.eq(request.payload.address[30:])
+    chosen = Signal(bits.stop - bits.start)
+    latest, wrong = Signal.like(chosen), Signal()
+    m.d.comb += chosen.eq(request.payload.address[bits])
     m.d.sync += wrong.eq(0)
     with m.If(request.valid & request.ready):
         m.d.sync += latest.eq(chosen)

@@ -1,8 +1,8 @@
-"""The design of a board: the machine, its memory, and the host's serial line."""
+"""The design of a board: the machine, its memory, the host's serial line, and a processor."""
 
 from typing import Any
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -13,6 +13,8 @@ from amaranth_vta.hw.top import Top
 from . import protocol
 from .link import Link
 from .memory import OnChipMemory
+from .processor.arbiter import AccessArbiter
+from .processor.processor import Processor
 from .registers import BoardRegisters, RegisterAccess, Surroundings, route
 from .sdram.memory import SdramMemory
 from .sdram.pins import SdramSignature
@@ -25,8 +27,12 @@ _RESET_CYCLES = 15
 class BoardSystem(wiring.Component):
     """The whole design of a board except its clock and its pins.
 
-    Timing: the machine is in reset for 15 cycles after power-up and after ``rst`` falls; the link
-    runs from the first cycle on.
+    Timing: the machine is in reset for 15 cycles after power-up and after ``rst`` falls, and so is
+    the processor, if ``around`` has one; the link runs from the first cycle on.
+
+    The processor shares the serial line with the link: both receive all bytes, and the link answers
+    nothing but requests with a correct checksum. The first access of the host stops the processor;
+    `BoardRegister.PROCESSOR` starts it again.
 
     Ports
     -----
@@ -63,20 +69,39 @@ class BoardSystem(wiring.Component):
         m.submodules.transmitter = transmitter = UartTransmitter(around.divisor)
         m.submodules.link = link = Link(around.gap_bits * around.divisor)
         connect(m, receiver.o, link.i)
-        connect(m, link.o, transmitter.i)
         m.d.comb += [receiver.pin.eq(self.rx), self.tx.eq(transmitter.pin)]
 
         m.submodules.identity = identity = BoardRegisters(self._config, around)
         m.d.comb += [identity.dropped.eq(link.dropped), memory.limit.eq(identity.limit)]
-        route(
-            m,
-            link.access,
-            {
-                protocol.BOARD_BASE >> 30: identity.host,
-                protocol.MACHINE_BASE >> 30: registers.host,
-                0: memory.host,
-            },
-        )
+        targets = {
+            protocol.BOARD_BASE >> 30: identity.host,
+            protocol.MACHINE_BASE >> 30: registers.host,
+            0: memory.host,
+        }
+        if around.processor is None:
+            connect(m, link.o, transmitter.i)
+            route(m, link.access, targets)
+            return m
+        m.submodules.processor = processor = Processor(around.processor)
+        connect(m, receiver.o, processor.i)
+        targets[protocol.FIRMWARE_BASE >> 30] = processor.host
+        m.submodules.arbiter = arbiter = AccessArbiter()
+        connect(m, link.access, arbiter.first)
+        connect(m, processor.access, arbiter.second)
+        route(m, arbiter.o, targets)
+        stopped = Signal()
+        with m.If(identity.start):
+            m.d.sync += stopped.eq(0)
+        with m.Elif(link.access.request.valid):
+            m.d.sync += stopped.eq(1)
+        m.d.comb += [processor.rst.eq(stopped | machine.rst), processor.irq.eq(machine.irq)]
+        # The link has the next byte of a reply ready while its predecessor is sent.
+        for sender, allowed in ((link.o, 1), (processor.o, ~link.o.valid)):
+            m.d.comb += sender.ready.eq(transmitter.i.ready & allowed)
+        m.d.comb += [
+            transmitter.i.valid.eq(link.o.valid | processor.o.valid),
+            transmitter.i.payload.eq(Mux(link.o.valid, link.o.payload, processor.o.payload)),
+        ]
         return m
 
     def _memory(self, m: Module, bus: AXI4Signature) -> OnChipMemory | SdramMemory:

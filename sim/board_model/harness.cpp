@@ -74,11 +74,15 @@ class Receiver {
 
 class Board {
   public:
-    explicit Board(unsigned divisor) : to_board(divisor), from_board(divisor) {
+    // `argument` is handed to the design; it may be null.
+    Board(unsigned divisor, const char* argument) : to_board(divisor), from_board(divisor) {
+        const char* arguments[] = {"board", argument};
+        context.commandArgs(argument ? 2 : 1, arguments);
         context.randReset(2);  // memories are undefined after power-up
         top = std::make_unique<Vtop>(&context);
         top->rst = 0;
         top->rx = 1;
+        top->eval();
     }
     ~Board() { top->final(); }
 
@@ -142,7 +146,9 @@ class Board {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT Board* board_open(unsigned divisor) { return new Board(divisor); }
+EXPORT Board* board_open(unsigned divisor, const char* argument) {
+    return new Board(divisor, argument);
+}
 EXPORT void board_close(Board* board) { delete board; }
 EXPORT void board_serve(Board* board, int line, const volatile int* stop) { board->serve(line, stop); }
 EXPORT uint64_t board_cycle(const Board* board) { return board->cycle; }

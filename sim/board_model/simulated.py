@@ -10,9 +10,18 @@ import os
 import threading
 import tty
 from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import numpy as np
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.machine.rtl.build import Harness, Progress, design_library, kept_design
+from amaranth_vta.sim.machine.rtl.build import (
+    Harness,
+    Progress,
+    design_library,
+    kept_design,
+    version_of,
+)
 from amaranth_vta.sw.board_drivers.transport import BoardError
 
 HARNESS = Harness(Path(__file__).with_name("harness.cpp"))
@@ -20,13 +29,16 @@ HARNESS = Harness(Path(__file__).with_name("harness.cpp"))
 DEFAULT_BOARD = "ulx3s"
 # Clock cycles per bit on the line: the minimum when both ends share a clock.
 DIVISOR = 2
+# The same on a board with a processor, which takes some 25 cycles to receive a byte.
+PROCESSOR_DIVISOR = 8
 # Less than on a board, so that tests of interrupted requests simulate fewer cycles.
 GAP_BITS = 2_000
 
 
 class SimulatedBoard:
     """A powered-up board with the machine of ``config`` and its memory, without clock and pins.
-    ``board`` is one of the names accepted by `vta build`, of a board with its own memory.
+    ``board`` is one of the names accepted by `vta build`, of a board with its own memory. With
+    ``firmware``, in whole words, the board has a processor, which starts to run it.
 
     Attributes
     ----------
@@ -36,12 +48,22 @@ class SimulatedBoard:
     """
 
     def __init__(
-        self, config: Config, progress: Progress | None = None, board: str = DEFAULT_BOARD
+        self,
+        config: Config,
+        progress: Progress | None = None,
+        board: str = DEFAULT_BOARD,
+        firmware: bytes | None = None,
     ) -> None:
         self._board = None
-        self._library = _load(board_library(config, progress, board))
+        processor = firmware is not None
+        self._library = _load(board_library(config, progress, board, processor))
         self._stop = ctypes.c_int(0)
-        self._board = self._library.board_open(DIVISOR)
+        with NamedTemporaryFile("w", suffix=".hex") as file:
+            words = np.frombuffer(firmware or b"", "<u4")
+            file.write("".join(f"{word:08x}\n" for word in words))
+            file.flush()
+            argument = f"+firmware={file.name}".encode() if processor else None
+            self._board = self._library.board_open(_divisor(processor), argument)
         self._line, self._host_end = os.openpty()
         tty.setraw(self._host_end)
         os.set_blocking(self._line, False)
@@ -73,9 +95,14 @@ class SimulatedBoard:
 
 
 def board_library(
-    config: Config, progress: Progress | None = None, board: str = DEFAULT_BOARD
+    config: Config,
+    progress: Progress | None = None,
+    board: str = DEFAULT_BOARD,
+    processor: bool = False,
 ) -> Path:
-    """The shared library for the design of ``config`` on ``board``."""
+    """The shared library for the design of ``config`` on ``board``, with a ``processor`` or
+    without.
+    """
 
     def elaborate() -> str:
         from amaranth_vta.sim.machine import elaborate as design
@@ -85,17 +112,24 @@ def board_library(
                 f"a board {board} cannot be simulated; the boards are "
                 f"{', '.join(design.simulated_boards())}"
             )
-        return design.board_verilog(config, board, DIVISOR, GAP_BITS)
+        return design.board_verilog(config, board, divisor, GAP_BITS, processor)
 
-    key = f"board {board} {config.to_json()} {DIVISOR} {GAP_BITS}"
+    divisor = _divisor(processor)
+    key = f"board {board} {config.to_json()} {divisor} {GAP_BITS}"
+    if processor:
+        key += f" {version_of('pythondata-cpu-vexriscv')}"
     return design_library(kept_design(key, elaborate, progress), HARNESS, progress=progress)
+
+
+def _divisor(processor: bool) -> int:
+    return PROCESSOR_DIVISOR if processor else DIVISOR
 
 
 def _load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     board = ctypes.c_void_p
     for name, result, arguments in (
-        ("open", board, [ctypes.c_uint]),
+        ("open", board, [ctypes.c_uint, ctypes.c_char_p]),
         ("close", None, [board]),
         ("serve", None, [board, ctypes.c_int, ctypes.POINTER(ctypes.c_int)]),
         ("cycle", ctypes.c_uint64, [board]),

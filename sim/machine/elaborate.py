@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,8 @@ from amaranth.lib import wiring
 
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.boards.boards import BOARDS, surroundings
+from amaranth_vta.hw.boards.processor.core import core_verilog
+from amaranth_vta.hw.boards.processor.parameters import SoftProcessor
 from amaranth_vta.hw.boards.sdram.simulated import SimulatedSystem
 from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
@@ -99,16 +102,25 @@ def split_verilog(text: str) -> dict[str, str]:
     return files | {"vta.f": listed, "vta.vlt": waivers(f"*{top}*.v")}
 
 
-def board_verilog(config: Config, board: str, divisor: int, gap_bits: int) -> str:
+def board_verilog(
+    config: Config, board: str, divisor: int, gap_bits: int, processor: bool = False
+) -> str:
     """Verilog of the design on ``board`` without clock and pins, as module ``vta`` with pins rx and
     tx.
 
     ``divisor`` and ``gap_bits`` are those of `Surroundings`. An SDRAM chip is included as a
-    simulation model.
+    simulation model. A ``processor`` loads its firmware when simulation starts, as hexadecimal
+    words from the file of the argument ``+firmware=FILE``.
     """
     chosen = BOARDS[board]
     around = replace(surroundings(chosen, chosen.clock_hz), divisor=divisor, gap_bits=gap_bits)
-    return component_verilog(SimulatedSystem(config, around), "vta")
+    if not processor:
+        return component_verilog(SimulatedSystem(config, around), "vta")
+    around = replace(around, processor=SoftProcessor(chosen.firmware_bytes))
+    text = component_verilog(SimulatedSystem(config, around), "vta")
+    loaded, count = _FIRMWARE.subn(rf"\g<0>{_LOADED}", text)
+    assert count == 1
+    return loaded + core_verilog()
 
 
 def simulated_boards() -> list[str]:
@@ -168,6 +180,14 @@ def _netlist(component: wiring.Component, name: str, prefix: str = "") -> str:
         return rtlil_of(component, name, ports, reset_less="rst" in inputs, prefix=prefix)
 
 
+# The memory of a processor's firmware, and what loads it.
+_FIRMWARE = re.compile(r"^  reg \[31:0\] firmware \[\d+:0\];\n", re.MULTILINE)
+_LOADED = """\
+  initial begin: load_firmware
+    string path;
+    if ($value$plusargs("firmware=%s", path)) $readmemh(path, firmware, 0);
+  end
+"""
 _HEAD = """\
 // Written by Amaranth, with the same meaning in Verilog-2005 and in SystemVerilog. Widths follow
 // Amaranth's rules; Verilator's warnings about them are off up to the end of this file.

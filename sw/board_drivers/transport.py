@@ -110,6 +110,17 @@ class SerialTransport:
         register = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT
         self._link.write_words(register, [size])
 
+    def start_processor(self, firmware: bytes = b"") -> None:
+        """Start the board's processor, which the host's accesses have stopped, with its present
+        firmware or with other ``firmware``, in whole words.
+
+        Raises `LinkError` if the board has none, or too little memory for the firmware.
+        """
+        if firmware:
+            self._link.write(protocol.FIRMWARE_BASE, firmware)
+        register = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.PROCESSOR
+        self._link.write_words(register, [1])
+
     def flush(self) -> None:
         """No-op: the board executes requests in order."""
 

@@ -16,6 +16,7 @@ from amaranth_vta.hw.boards.sdram.memory import SdramMemory
 from amaranth_vta.hw.boards.sdram.simulated import SimulatedSdram
 from amaranth_vta.hw.bus.axi import AXI4Signature
 from amaranth_vta.sim.amaranth_internals.simulator import simulator
+from tests.support.word_access import access
 
 ON_CHIP_BYTES = 8192
 CLOCK_HZ = 50_000_000
@@ -115,12 +116,4 @@ class MemoryBench:
 
     async def host(self, ctx: Any, address: int, data: int | None = None) -> tuple[int, int]:
         """Data and error of one access of the host."""
-        port = self.dut.host
-        ctx.set(port.request.payload.address, address)
-        ctx.set(port.request.payload.write, data is not None)
-        ctx.set(port.request.payload.data, data or 0)
-        ctx.set(port.request.valid, 1)
-        await ctx.tick().until(port.request.ready)
-        ctx.set(port.request.valid, 0)
-        found, error = await ctx.tick().sample(port.data, port.error).until(port.done)
-        return int(found), int(error)
+        return await access(ctx, self.dut.host, address, data)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.board_memory import MEMORIES, MemoryBench
+from tests.support.word_access import access
 
 LIMIT = 4096 + 64
 OKAY, DECERR = 0, 3
@@ -47,6 +48,18 @@ def test_only_bytes_with_a_strobe_are_written(memory: str) -> None:
         await bench.write(ctx, 0, [0x1122334455667788])
         await bench.write(ctx, 0, [0xFFFFFFFFFFFFFFFF], strobe=0b0100_0001)
         assert (await bench.read(ctx, 0, 1))[0][0] == 0x11FF3344556677FF
+
+    bench.run(test)
+
+
+def test_a_store_of_single_bytes_changes_only_these(memory: str) -> None:
+    bench = MemoryBench(memory)
+
+    async def test(ctx: Any) -> None:
+        ctx.set(bench.dut.limit, bench.size)
+        await bench.write(ctx, 0, [0x1122334455667788])
+        await access(ctx, bench.dut.host, 4, 0xAABBCCDD, strobe=0b0101)
+        assert (await bench.read(ctx, 0, 1))[0][0] == 0x11BB33DD55667788
 
     bench.run(test)
 

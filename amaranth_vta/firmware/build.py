@@ -1,0 +1,183 @@
+"""Compiles a network and its C runtime to firmware for the processor of a board: `firmware`."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from amaranth_vta.errors import VtaError
+from amaranth_vta.export.network import export
+from amaranth_vta.extras import explain_missing_extras
+from amaranth_vta.hw.boards import protocol
+from amaranth_vta.hw.boards.boards import BOARDS, Board
+from amaranth_vta.hw.boards.processor import parameters
+from amaranth_vta.hw.boards.processor.parameters import Interrupt, Peripheral
+from amaranth_vta.hw.boards.protocol import WORD_BYTES, BoardRegister
+from amaranth_vta.sim.cache import ToolchainError
+from amaranth_vta.sim.toolchain import Command, run_tool
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+
+from .elf import loaded_image
+
+_SOURCE = Path(__file__).with_name("source")
+_LINKER_SCRIPT = "firmware.ld"
+# Of the firmware's memory, at least.
+_STACK_BYTES = 1024
+_OPTIONS = (
+    "-target",
+    "riscv32-freestanding-none",
+    "-mcpu=generic_rv32+m",  # the instructions of `hw.boards.processor.core.Core`
+    "-std=c11",
+    "-O2",
+    "-s",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fno-sanitize=undefined",  # Zig enables UBSan by default
+    "-ffunction-sections",
+    "-Wl,--gc-sections",
+)
+_OVERFLOW = re.compile(r"overflowed by (\d+) bytes")
+
+
+class FirmwareError(VtaError, ValueError):
+    """Firmware cannot be made for a network and a board; the message says why."""
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """Contents of the firmware's memory, in whole words, and the tensors that it receives and
+    sends, in this order.
+    """
+
+    image: bytes
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+
+
+def firmware(network: NetworkProgram, board: Board) -> Firmware:
+    """Firmware that runs ``network`` on ``board`` for each input from the serial line.
+
+    Raises `FirmwareError` if the board has no room for a processor or the network no room on the
+    board, `ExportError` for a network that cannot be exported, and `MissingExtra` without the
+    compiler.
+    """
+    if not board.firmware_bytes:
+        able = ", ".join(name for name, other in BOARDS.items() if other.firmware_bytes)
+        raise FirmwareError(f"{board.title} has no room for a processor; these boards have: {able}")
+    needed = network.program.placed_bytes(network.launched("network"))
+    if needed > board.memory_bytes:
+        raise FirmwareError(
+            f"the network needs {needed:,} bytes of the machine's memory, and {board.title} has "
+            f"{board.memory_bytes:,}"
+        )
+    generated = {
+        **export(network),
+        "addresses.h": _addresses(board).encode(),
+        _LINKER_SCRIPT: _linker_script(board).encode(),
+        "network_tensors.h": _tensors(network).encode(),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, content in generated.items():
+            (folder / file).write_bytes(content)
+        image = loaded_image(_compiled(folder, board), protocol.FIRMWARE_BASE)
+    return Firmware(image, network.inputs, network.outputs)
+
+
+def tensor_bytes(info: TensorType) -> int:
+    """Size of a tensor on the serial line, in bytes."""
+    assert info.shape is not None  # those of a network's inputs and outputs are known
+    return info.dtype.itemsize * prod(info.shape)
+
+
+def _compiled(folder: Path, board: Board) -> bytes:
+    """The executable, as ELF, of the fixed sources and the generated ones in ``folder``."""
+    with explain_missing_extras():
+        import ziglang
+    zig = Path(str(ziglang.__file__)).with_name("zig")
+    target = folder / "firmware.elf"
+    command: Command = (
+        *(zig, "cc", *_OPTIONS),
+        *("-I", folder, "-I", _SOURCE),
+        f"-Wl,-T,{folder / _LINKER_SCRIPT}",
+        *("-o", target),
+        *sorted([*_SOURCE.glob("*.S"), *_SOURCE.glob("*.c"), *folder.glob("*.c")]),
+    )
+    try:
+        run_tool(command, "the firmware cannot be compiled")
+    except ToolchainError as error:
+        if (overflow := _OVERFLOW.search(str(error))) is None:
+            raise
+        raise FirmwareError(
+            f"the firmware with this network takes {overflow[1]} bytes more than the "
+            f"{board.firmware_bytes:,} bytes that {board.title} has for it"
+        ) from None
+    return target.read_bytes()
+
+
+def _addresses(board: Board) -> str:
+    """The header with the address map of ``board``."""
+    values = {
+        **{
+            f"PERIPHERAL_{register.name}": parameters.PERIPHERAL_BASE + WORD_BYTES * register
+            for register in Peripheral
+        },
+        "RECEIVED": parameters.RECEIVED,
+        "MACHINE_BASE": protocol.MACHINE_BASE,
+        "MACHINE_INTERRUPT": 1 << Interrupt.MACHINE,
+        "BOARD_MEMORY_LIMIT": protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT,
+        "BOARD_MEMORY_BYTES": board.memory_bytes,
+        "CLOCK_HZ": board.clock_hz,
+    }
+    return "".join(f"#define {name} {value:#x}u\n" for name, value in values.items())
+
+
+def _linker_script(board: Board) -> str:
+    """The linker script, whose first lines depend on ``board``."""
+    region = f"ORIGIN = {protocol.FIRMWARE_BASE:#x}, LENGTH = {board.firmware_bytes:#x}"
+    fixed = (_SOURCE / _LINKER_SCRIPT).read_text(encoding="utf-8")
+    return f"MEMORY {{ firmware (rwx) : {region} }}\nstack_bytes = {_STACK_BYTES};\n{fixed}"
+
+
+# C types of scores.
+_C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t"}
+
+
+def _tensors(network: NetworkProgram) -> str:
+    """The header with the buffers of the network's inputs and outputs."""
+    buffers, tables, arguments = [], [], []
+    for kind, tensors in (("input", network.inputs), ("output", network.outputs)):
+        names = [f"{kind}_{number}" for number in range(len(tensors))]
+        sizes = [tensor_bytes(info) for info in tensors.values()]
+        buffers += [
+            f"static _Alignas(4) uint8_t {name}[{size}];\n"
+            for name, size in zip(names, sizes, strict=True)
+        ]
+        rows = ", ".join(f"{{{name}, sizeof {name}}}" for name in names)
+        tables.append(f"static const tensor {kind}s[] = {{{rows}}};\n")
+        arguments += [f"(void *){name}" for name in names]
+    scores = next(iter(network.outputs.values()))
+    count = tensor_bytes(scores) // scores.dtype.itemsize
+    return f"""\
+#include "network.h"
+
+typedef struct {{
+    uint8_t *bytes;
+    uint32_t size;
+}} tensor;
+
+{"".join(buffers)}{"".join(tables)}
+typedef {_C_TYPES[str(scores.dtype)]} score;
+#define SCORES {count}
+
+static vta_result run(const vta_port *port)
+{{
+    return network_run(port, {", ".join(arguments)});
+}}
+"""

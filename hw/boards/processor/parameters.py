@@ -1,0 +1,53 @@
+"""Parameters of a board's processor, and the address map of its own part of the board.
+
+Shared by the gateware and the firmware. The rest of the address map, which the processor shares
+with the host, is in `amaranth_vta.hw.boards.protocol`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from amaranth_vta.hw.boards.protocol import FIRMWARE_BASE
+
+# Registers that only the processor can access.
+PERIPHERAL_BASE = 0x6000_0000
+# The address bit that distinguishes them from the memory of the firmware.
+PERIPHERAL_BIT = (PERIPHERAL_BASE ^ FIRMWARE_BASE).bit_length() - 1
+# Bytes from the host that wait for the processor.
+RECEIVED_BYTES = 64
+
+
+class Peripheral(IntEnum):
+    """Registers of the processor, as words from `PERIPHERAL_BASE`."""
+
+    # A read removes a byte from the queue of received ones and returns it with `RECEIVED` set, or 0
+    # if there is none; with `LOST` set if the queue overflowed since the last read.
+    RECEIVE = 0
+    # A write sends a byte; reads as 1 while there is no room for one.
+    SEND = 1
+    # Clock cycles since power-up. A read of the lower word latches the upper one.
+    CYCLES_LOW = 2
+    CYCLES_HIGH = 3
+
+
+# Flags of `Peripheral.RECEIVE`.
+RECEIVED = 1 << 8
+LOST = 1 << 9
+
+
+class Interrupt(IntEnum):
+    """Interrupt lines of the processor."""
+
+    MACHINE = 0
+
+
+@dataclass(frozen=True)
+class SoftProcessor:
+    """A processor on the FPGA: the size of the memory for its firmware, in bytes, and what the
+    memory contains after power-up; a simulated board loads it instead.
+    """
+
+    memory_bytes: int
+    firmware: bytes = b""

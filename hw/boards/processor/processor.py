@@ -1,0 +1,72 @@
+"""A processor with its memory and peripherals, beside the machine: `Processor`."""
+
+from typing import Any
+
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from amaranth_vta.hw.boards import protocol
+from amaranth_vta.hw.boards.link import HostAccessSignature
+from amaranth_vta.hw.boards.registers import route
+
+from .arbiter import AccessArbiter
+from .core import Core
+from .memory import FirmwareMemory
+from .parameters import PERIPHERAL_BIT, Interrupt, SoftProcessor
+from .peripherals import Peripherals
+
+
+class Processor(wiring.Component):
+    """The core and what only it uses: the memory of its firmware and its peripherals.
+
+    Instructions come from the memory of the firmware alone; an instruction elsewhere reads from an
+    address of that memory.
+
+    Timing: a load or store takes 2 cycles in the memory of the firmware and in the peripherals, and
+    elsewhere one more than its target. While ``rst`` is high, the memory of the firmware is
+    accessible to the host; an access in flight when it rises completes without effect on the core.
+
+    Ports
+    -----
+    rst : holds the processor in reset
+    irq : interrupt of the machine
+    access : accesses to the rest of the board
+    host : the host's accesses to the memory of the firmware
+    i, o : bytes from and to the serial line
+    """
+
+    rst: In(1)
+    irq: In(1)
+    access: Out(HostAccessSignature())
+    host: In(HostAccessSignature())
+    i: In(stream.Signature(8, always_ready=True))
+    o: Out(stream.Signature(8))
+
+    def __init__(self, parameters: SoftProcessor) -> None:
+        self._memory = FirmwareMemory(parameters)
+        super().__init__()
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.core = core = Core()
+        m.submodules.memory = memory = self._memory
+        m.submodules.peripherals = peripherals = Peripherals()
+        m.submodules.arbiter = arbiter = AccessArbiter()
+        m.d.comb += [
+            core.rst.eq(self.rst),
+            peripherals.rst.eq(self.rst),
+            core.interrupts[Interrupt.MACHINE].eq(self.irq),
+        ]
+        connect(m, core.instructions, memory.instructions)
+        connect(m, flipped(self.host), arbiter.first)
+        connect(m, arbiter.o, memory.data)
+        connect(m, flipped(self.i), peripherals.i)
+        connect(m, peripherals.o, flipped(self.o))
+        own = HostAccessSignature().create()
+        own_number = protocol.FIRMWARE_BASE >> 30
+        others = {number: self.access for number in range(4) if number != own_number}
+        route(m, core.data, {own_number: own, **others})
+        targets = {0: arbiter.second, 1: peripherals.access}
+        route(m, own, targets, slice(PERIPHERAL_BIT, PERIPHERAL_BIT + 1))
+        return m

@@ -1,0 +1,58 @@
+"""Images of executables, against Zig's objcopy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amaranth_vta.firmware.elf import loaded_image
+
+BASE = 0x4000_0000
+SOURCE = """
+int zeros[5];
+const char text[] = "seven b";
+int table[3] = {1, 2, 3};
+int _start(void) { return zeros[0] + text[1] + table[2]; }
+"""
+SCRIPT = f"""
+SECTIONS
+{{
+    . = {BASE:#x};
+    .text : {{ *(.text*) }}
+    . = {BASE + 0x101:#x};
+    .rodata : {{ *(.rodata* .srodata*) }}
+    .data : ALIGN(64) {{ *(.data* .sdata*) }}
+    .bss (NOLOAD) : {{ *(.bss* .sbss*) }}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("elf")
+    (folder / "main.c").write_text(SOURCE)
+    (folder / "main.ld").write_text(SCRIPT)
+    target = ["-target", "riscv32-freestanding-none", "-mcpu=generic_rv32+m"]
+    zig = [sys.executable, "-m", "ziglang"]
+    command = [*zig, "cc", *target, "-O1", f"-Wl,-T,{folder}/main.ld", f"{folder}/main.c"]
+    subprocess.run([*command, "-o", folder / "main.elf"], check=True)
+    return folder / "main.elf"
+
+
+def test_the_image_is_that_of_objcopy(executable: Path) -> None:
+    binary = executable.with_suffix(".bin")
+    objcopy = [sys.executable, "-m", "ziglang", "objcopy", "-O", "binary"]
+    subprocess.run([*objcopy, executable, binary], check=True)
+    expected = binary.read_bytes()
+    found = loaded_image(executable.read_bytes(), BASE)
+    assert len(found) % 4 == 0
+    assert found[: len(expected)] == expected
+    assert len(found) - len(expected) < 4
+
+
+def test_bytes_below_the_memory_are_refused(executable: Path) -> None:
+    with pytest.raises(ValueError, match="a segment at 0x40000000 is below 0x40000100"):
+        loaded_image(executable.read_bytes(), BASE + 0x100)

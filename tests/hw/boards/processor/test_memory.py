@@ -1,0 +1,69 @@
+"""The memory of a processor's firmware."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from amaranth_vta.hw.boards.processor.memory import FirmwareMemory
+from amaranth_vta.hw.boards.processor.parameters import SoftProcessor
+from amaranth_vta.hw.boards.protocol import FIRMWARE_BASE
+from amaranth_vta.sim.amaranth_internals.simulator import simulator
+from tests.support.word_access import access
+
+
+def simulate(dut: FirmwareMemory, *benches: Callable[[Any], Awaitable[None]]) -> None:
+    simulation = simulator(dut)
+    simulation.add_clock(1e-6)
+    for bench in benches:
+        simulation.add_testbench(bench)
+    simulation.run()
+
+
+def test_the_firmware_is_in_memory_after_power_up() -> None:
+    dut = FirmwareMemory(SoftProcessor(64, bytes(range(1, 11))))
+
+    async def test(ctx: Any) -> None:
+        for port in (dut.instructions, dut.data):
+            for at, word in enumerate((0x04030201, 0x08070605, 0x00000A09)):
+                assert await access(ctx, port, FIRMWARE_BASE + 4 * at) == (word, 0)
+
+    simulate(dut, test)
+
+
+def test_stores_change_the_selected_bytes_and_both_ports_see_them() -> None:
+    dut = FirmwareMemory(SoftProcessor(64))
+
+    async def test(ctx: Any) -> None:
+        await access(ctx, dut.data, 60, 0x11223344)
+        await access(ctx, dut.data, 60, 0xAABBCCDD, strobe=0b0110)
+        assert await access(ctx, dut.data, 60) == (0x11BBCC44, 0)
+        assert await access(ctx, dut.instructions, 60) == (0x11BBCC44, 0)
+        _, error = await access(ctx, dut.instructions, 60, 0)
+        assert error
+        assert await access(ctx, dut.data, 60) == (0x11BBCC44, 0)
+
+    simulate(dut, test)
+
+
+def test_instructions_and_data_are_accessed_at_once() -> None:
+    dut = FirmwareMemory(SoftProcessor(64, bytes(range(64))))
+
+    def bench(port: Any) -> Callable[[Any], Awaitable[None]]:
+        async def test(ctx: Any) -> None:
+            for at in range(0, 64, 4):
+                expected = int.from_bytes(bytes(range(at, at + 4)), "little")
+                assert await access(ctx, port, at) == (expected, 0)
+
+        return test
+
+    simulate(dut, bench(dut.instructions), bench(dut.data))
+
+
+def test_a_size_that_is_no_power_of_two_or_too_small_is_refused() -> None:
+    with pytest.raises(ValueError, match="48 bytes of firmware memory are not a power of two"):
+        FirmwareMemory(SoftProcessor(48))
+    with pytest.raises(ValueError, match="the firmware takes 65 bytes, and its memory has 64"):
+        FirmwareMemory(SoftProcessor(64, bytes(65)))

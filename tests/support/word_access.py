@@ -1,0 +1,20 @@
+"""Accesses of one word, as a board's host and its processor make them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+async def access(
+    ctx: Any, port: Any, address: int, data: int | None = None, strobe: int = 0b1111
+) -> tuple[int, int]:
+    """Data and error of one access through ``port``: a write of ``data``, or a read."""
+    ctx.set(port.request.payload.address, address)
+    ctx.set(port.request.payload.write, data is not None)
+    ctx.set(port.request.payload.data, data or 0)
+    ctx.set(port.request.payload.strobe, strobe)
+    ctx.set(port.request.valid, 1)
+    await ctx.tick().until(port.request.ready)
+    ctx.set(port.request.valid, 0)
+    found, error = await ctx.tick().sample(port.data, port.error).until(port.done)
+    return int(found), int(error)
