@@ -30,6 +30,7 @@ from .measurements.bench import bench
 from .measurements.compare import compare
 from .measurements.estimate_area import estimate_area
 from .measurements.explore import explore
+from .networks.classify import classify
 from .networks.compile import compile_model
 from .networks.export import export
 from .networks.generate import generate
@@ -43,7 +44,7 @@ from .programs.lower import lower
 from .programs.replay import replay
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Networks": (run, generate, compile_model, show, quantize, tune, export),
+    "Networks": (run, generate, compile_model, show, quantize, tune, export, classify),
     "Measurements": (bench, compare, explore, estimate_area),
     "The machine": (config, verilog, header, build, program, serve),
     "Programs of the machine": (lower, disasm, replay, fuzz),

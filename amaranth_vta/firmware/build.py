@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Protocol
 
 from amaranth_vta.errors import VtaError
 from amaranth_vta.export.network import export
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.boards import protocol
-from amaranth_vta.hw.boards.boards import BOARDS, Board
+from amaranth_vta.hw.boards.boards import BOARDS
 from amaranth_vta.hw.boards.processor import parameters
 from amaranth_vta.hw.boards.processor.parameters import Interrupt, Peripheral
 from amaranth_vta.hw.boards.protocol import WORD_BYTES, BoardRegister
@@ -60,7 +61,22 @@ class Firmware:
     outputs: Mapping[str, TensorType]
 
 
-def firmware(network: NetworkProgram, board: Board) -> Firmware:
+class Target(Protocol):
+    """What firmware depends on: the sizes of the memory that is shared with the machine and of the
+    processor's own, in bytes, and the clock. A `Board` is one; ``title`` is for messages.
+    """
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def firmware_bytes(self) -> int: ...
+    @property
+    def clock_hz(self) -> int: ...
+
+
+def firmware(network: NetworkProgram, board: Target) -> Firmware:
     """Firmware that runs ``network`` on ``board`` for each input from the serial line.
 
     Raises `FirmwareError` if the board has no room for a processor or the network no room on the
@@ -69,7 +85,7 @@ def firmware(network: NetworkProgram, board: Board) -> Firmware:
     """
     if not board.firmware_bytes:
         able = ", ".join(name for name, other in BOARDS.items() if other.firmware_bytes)
-        raise FirmwareError(f"{board.title} has no room for a processor; these boards have: {able}")
+        raise FirmwareError(f"{board.title} has no processor; boards with one are {able}")
     needed = network.program.placed_bytes(network.launched("network"))
     if needed > board.memory_bytes:
         raise FirmwareError(
@@ -96,7 +112,7 @@ def tensor_bytes(info: TensorType) -> int:
     return info.dtype.itemsize * prod(info.shape)
 
 
-def _compiled(folder: Path, board: Board) -> bytes:
+def _compiled(folder: Path, board: Target) -> bytes:
     """The executable, as ELF, of the fixed sources and the generated ones in ``folder``."""
     with explain_missing_extras():
         import ziglang
@@ -121,7 +137,7 @@ def _compiled(folder: Path, board: Board) -> bytes:
     return target.read_bytes()
 
 
-def _addresses(board: Board) -> str:
+def _addresses(board: Target) -> str:
     """The header with the address map of ``board``."""
     values = {
         **{
@@ -138,7 +154,7 @@ def _addresses(board: Board) -> str:
     return "".join(f"#define {name} {value:#x}u\n" for name, value in values.items())
 
 
-def _linker_script(board: Board) -> str:
+def _linker_script(board: Target) -> str:
     """The linker script, whose first lines depend on ``board``."""
     region = f"ORIGIN = {protocol.FIRMWARE_BASE:#x}, LENGTH = {board.firmware_bytes:#x}"
     fixed = (_SOURCE / _LINKER_SCRIPT).read_text(encoding="utf-8")
@@ -163,7 +179,9 @@ def _tensors(network: NetworkProgram) -> str:
         tables.append(f"static const tensor {kind}s[] = {{{rows}}};\n")
         arguments += [f"(void *){name}" for name in names]
     scores = next(iter(network.outputs.values()))
-    count = tensor_bytes(scores) // scores.dtype.itemsize
+    assert scores.shape is not None
+    # Scores of the first image.
+    count = prod(scores.shape[1:] or scores.shape)
     return f"""\
 #include "network.h"
 

@@ -26,6 +26,10 @@ class ClassifierError(VtaError, RuntimeError):
     """A board does not answer, or could not run its network."""
 
 
+class InputError(VtaError, ValueError):
+    """An input has another shape or other values than the network takes."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """Outputs of a network by name, and the index of the largest element of the first one.
@@ -57,12 +61,20 @@ class Classifier:
             raise ClassifierError(f"the machine differs in {message.decode(errors='replace')}")
 
     def run(self, inputs: Mapping[str, npt.NDArray[Any]]) -> Answer:
-        """Outputs for ``inputs``, arrays of the network's shapes by name."""
+        """Outputs for ``inputs``, arrays of the network's shapes by name.
+
+        Raises `InputError` for other arrays, and `ClassifierError` if the network does not run.
+        """
+        sent = b""
         for name, info in self._firmware.inputs.items():
-            values = np.ascontiguousarray(inputs[name], info.dtype.newbyteorder("<"))
+            given = np.asarray(inputs[name])
+            values = given.astype(info.dtype.newbyteorder("<"))
             if values.shape != info.shape:
-                raise ValueError(f"{name} has shape {values.shape}, not {info.shape}")
-            self._line.write(values.tobytes())
+                raise InputError(f"{name} has shape {values.shape}, not {info.shape}")
+            if info.dtype.kind != "f" and (values != given).any():
+                raise InputError(f"{name} has values that {info.dtype} does not hold")
+            sent += values.tobytes()
+        self._line.write(sent)
         result, label, cycles, machine_cycles = _ANSWER.unpack(self._read(_ANSWER.size))
         outputs = {}
         for name, info in self._firmware.outputs.items():

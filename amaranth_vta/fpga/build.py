@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ _SEED = 1
 _NAME = "vta"
 _REPORT = "report.json"
 _PLACED = f"{_NAME}.pnr.json"
+# Packages that a processor and its firmware come from.
+_OF_PROCESSORS = ("pythondata-cpu-vexriscv", "ziglang")
 # Removed from the source lines named in the log, so that it does not depend on the path of the
 # checkout.
 _ROOT = f"{Path(__file__).parents[2]}/".encode()
@@ -52,9 +55,14 @@ class Bitstream:
 
 
 def build(
-    board: Board | ZynqBoard, config: Config, config_name: str, progress: Progress
+    board: Board | ZynqBoard,
+    config: Config,
+    config_name: str,
+    progress: Progress,
+    firmware: bytes | None = None,
 ) -> Bitstream:
-    """Builds the bitstream of ``board`` with the machine of ``config``.
+    """Builds the bitstream of ``board`` with the machine of ``config``, and with a processor that
+    runs ``firmware``, if given.
 
     ``progress`` is called at the start of each step. Raises `FitError` if the design does not fit
     the chip or misses its clock, `MissingExtra` without the tools, and `ToolchainError` if one of
@@ -69,7 +77,7 @@ def build(
     with explain_missing_extras():
         platform = board.platform()
     progress("elaborating the design")
-    design = BoardDesign(board, config, board.clock_hz)
+    design = BoardDesign(board, config, board.clock_hz, firmware)
     if board.vendor:
         project = platform.prepare(design, _NAME).files
         return _project(board, config, config_name, project, started)
@@ -103,6 +111,9 @@ def build(
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     tools = sorted({version_of(call.tool) for call in calls})
+    if firmware is not None:
+        summary["firmware_sha256"] = hashlib.sha256(firmware).hexdigest()
+        tools += [f"{package} {metadata.version(package)}" for package in _OF_PROCESSORS]
     title = f"Floor plan of {config_name} on the {board.chip} of {board.title}"
     files = {
         summary["bitstream"]: data,

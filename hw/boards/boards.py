@@ -14,6 +14,7 @@ from amaranth_vta.hw.config import Config
 
 from . import protocol
 from .clock import drive_sync
+from .processor.parameters import SoftProcessor
 from .registers import Surroundings
 from .sdram.chip import SdramChip
 from .sdram.pins import SdramPins
@@ -62,15 +63,19 @@ class Board:
 
 
 class BoardDesign(wiring.Component):
-    """The machine of ``config`` on ``board``, with pins, a clock of ``clock_hz``, and memory.
+    """The machine of ``config`` on ``board``, with pins, a clock of ``clock_hz``, and memory; with
+    ``firmware`` also a processor that runs it.
 
     Timing: that of `BoardSystem`, which stays in reset until the clock is stable.
     """
 
-    def __init__(self, board: Board, config: Config, clock_hz: int) -> None:
+    def __init__(
+        self, board: Board, config: Config, clock_hz: int, firmware: bytes | None = None
+    ) -> None:
         self._board = board
         self._config = config
         self._clock_hz = clock_hz
+        self._firmware = firmware
         super().__init__({})
 
     def elaborate(self, platform: Any) -> Module:
@@ -84,7 +89,7 @@ class BoardDesign(wiring.Component):
         clocks = board.oscillator_hz, self._clock_hz
         unstable = drive_sync(m, platform, oscillator, *clocks, board.sdram is not None)
         m.submodules.system = system = BoardSystem(
-            self._config, surroundings(board, self._clock_hz)
+            self._config, surroundings(board, self._clock_hz, self._firmware)
         )
         if board.sdram is not None:
             ports = platform.request("sdram", 0, dir="-")
@@ -96,10 +101,13 @@ class BoardDesign(wiring.Component):
         return m
 
 
-def surroundings(board: Board, clock_hz: int) -> Surroundings:
-    """Surroundings of the machine on ``board``."""
+def surroundings(board: Board, clock_hz: int, firmware: bytes | None = None) -> Surroundings:
+    """Surroundings of the machine on ``board``, with a processor if there is ``firmware``."""
     divisor = round(clock_hz / protocol.BAUD)
-    return Surroundings(board.memory_bytes, clock_hz, divisor, sdram=board.sdram)
+    processor = None if firmware is None else SoftProcessor(board.firmware_bytes, firmware)
+    return Surroundings(
+        board.memory_bytes, clock_hz, divisor, sdram=board.sdram, processor=processor
+    )
 
 
 class ColorlightI5Platform(LatticeECP5Platform):

@@ -81,8 +81,8 @@ class BoardRegister(IntEnum):
     DROPPED = 5  # requests dropped since power-up: wrong checksum, incomplete, or too long
     # Accesses of the machine from this byte address on are bus errors; a multiple of 64.
     MEMORY_LIMIT = 6
-    # Writing it starts the processor at the beginning of its firmware; every access of the host
-    # stops it. Only on boards with a processor.
+    # Bytes of memory for the firmware, 0 without a processor. A write starts the processor at the
+    # beginning of its firmware; every access of the host stops it.
     PROCESSOR = 7
 
 

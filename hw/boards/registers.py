@@ -101,13 +101,15 @@ class BoardRegisters(wiring.Component):
 
     def __init__(self, config: Config, around: Surroundings) -> None:
         self._size = around.memory_bytes
-        self._has_processor = around.processor is not None
+        processor = around.processor
+        self._has_processor = processor is not None
         self._constants = {
             BoardRegister.IDENTITY: protocol.IDENTITY,
             BoardRegister.VERSION: protocol.VERSION,
             BoardRegister.CONFIGURATION: protocol.configuration_hash(config),
             BoardRegister.MEMORY_BYTES: around.memory_bytes,
             BoardRegister.CLOCK_HZ: around.clock_hz,
+            BoardRegister.PROCESSOR: 0 if processor is None else processor.memory_bytes,
         }
         ports = {
             "host": In(HostAccessSignature()),
@@ -115,7 +117,6 @@ class BoardRegisters(wiring.Component):
             "limit": Out(range(self._size + 1), init=self._size),
         }
         if self._has_processor:
-            self._constants[BoardRegister.PROCESSOR] = 0
             ports["start"] = Out(1)
         super().__init__(ports)
 

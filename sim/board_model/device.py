@@ -31,15 +31,21 @@ def open_board(config: Config, memory_bytes: int, progress: Progress | None = No
     Without $VTA_PORT, opens the board at the only serial port on USB. Raises `BoardError` if there
     is none, or more than one.
     """
-    port = os.environ.get(PORT)
-    if port is not None and port.startswith(KINDS):
+    port = board_port()
+    if port.startswith(KINDS):
         return _opened(config, memory_bytes, open_mapped(port, memory_bytes))
     with explain_missing_extras():
-        port = port or _only_port()
         kind, _, board = port.partition(":")
         if kind == SIMULATED:
             return SimulatedBoardDevice(config, memory_bytes, progress, board or DEFAULT_BOARD)
         return _opened(config, memory_bytes, SerialTransport(open_line(port)))
+
+
+def board_port() -> str:
+    """$VTA_PORT, or else the only serial port on USB; raises `BoardError` if there is none, or more
+    than one.
+    """
+    return os.environ.get(PORT) or _only_port()
 
 
 class SimulatedBoardDevice(BoardDevice):
@@ -69,7 +75,8 @@ def _opened(config: Config, memory_bytes: int, transport: Transport) -> BoardDev
 
 
 def _only_port() -> str:
-    from serial.tools import list_ports
+    with explain_missing_extras():
+        from serial.tools import list_ports
 
     ports = [port.device for port in list_ports.comports() if port.vid is not None]
     if len(ports) == 1:

@@ -107,11 +107,7 @@ def board_library(
     def elaborate() -> str:
         from amaranth_vta.sim.machine import elaborate as design
 
-        if board not in design.simulated_boards():
-            raise BoardError(
-                f"a board {board} cannot be simulated; the boards are "
-                f"{', '.join(design.simulated_boards())}"
-            )
+        check_board(board)
         return design.board_verilog(config, board, divisor, GAP_BITS, processor)
 
     divisor = _divisor(processor)
@@ -119,6 +115,17 @@ def board_library(
     if processor:
         key += f" {version_of('pythondata-cpu-vexriscv')}"
     return design_library(kept_design(key, elaborate, progress), HARNESS, progress=progress)
+
+
+def check_board(board: str) -> None:
+    """Raises `BoardError` unless the board called ``board`` can be simulated."""
+    from amaranth_vta.sim.machine import elaborate as design
+
+    if board not in design.simulated_boards():
+        raise BoardError(
+            f"a board {board} cannot be simulated; the boards are "
+            f"{', '.join(design.simulated_boards())}"
+        )
 
 
 def _divisor(processor: bool) -> int:

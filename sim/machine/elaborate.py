@@ -15,7 +15,6 @@ from amaranth.lib import wiring
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.boards.boards import BOARDS, surroundings
 from amaranth_vta.hw.boards.processor.core import core_verilog
-from amaranth_vta.hw.boards.processor.parameters import SoftProcessor
 from amaranth_vta.hw.boards.sdram.simulated import SimulatedSystem
 from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
@@ -113,11 +112,11 @@ def board_verilog(
     words from the file of the argument ``+firmware=FILE``.
     """
     chosen = BOARDS[board]
-    around = replace(surroundings(chosen, chosen.clock_hz), divisor=divisor, gap_bits=gap_bits)
-    if not processor:
-        return component_verilog(SimulatedSystem(config, around), "vta")
-    around = replace(around, processor=SoftProcessor(chosen.firmware_bytes))
+    around = surroundings(chosen, chosen.clock_hz, b"" if processor else None)
+    around = replace(around, divisor=divisor, gap_bits=gap_bits)
     text = component_verilog(SimulatedSystem(config, around), "vta")
+    if not processor:
+        return text
     loaded, count = _FIRMWARE.subn(rf"\g<0>{_LOADED}", text)
     assert count == 1
     return loaded + core_verilog()

@@ -12,6 +12,8 @@ from amaranth_vta.sw.runtime.driver import MismatchError
 
 from .link import Line, Link, LinkError
 
+_PROCESSOR = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.PROCESSOR
+
 
 class BoardError(VtaError, ValueError):
     """A board is missing, or its memory is too small for a program."""
@@ -90,6 +92,7 @@ class SerialTransport:
             )
         self.configuration: int | None = board[BoardRegister.CONFIGURATION]
         self.memory_bytes = board[BoardRegister.MEMORY_BYTES]
+        self.clock_hz = board[BoardRegister.CLOCK_HZ]
 
     def read(self, address: int, count: int) -> bytes:
         return self._link.read(address, count)
@@ -110,16 +113,18 @@ class SerialTransport:
         register = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT
         self._link.write_words(register, [size])
 
+    @property
+    def firmware_bytes(self) -> int:
+        """Size of the memory for the firmware of the board's processor; 0 if it has none."""
+        return self._link.read_words(_PROCESSOR, 1)[0]
+
     def start_processor(self, firmware: bytes = b"") -> None:
         """Start the board's processor, which the host's accesses have stopped, with its present
         firmware or with other ``firmware``, in whole words.
-
-        Raises `LinkError` if the board has none, or too little memory for the firmware.
         """
         if firmware:
             self._link.write(protocol.FIRMWARE_BASE, firmware)
-        register = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.PROCESSOR
-        self._link.write_words(register, [1])
+        self._link.write_words(_PROCESSOR, [1])
 
     def flush(self) -> None:
         """No-op: the board executes requests in order."""

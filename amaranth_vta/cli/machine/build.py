@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -25,15 +26,29 @@ if TYPE_CHECKING:
     "preset]",
 )
 @click.option(
+    "--network",
+    "network_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Add a processor that runs the network FILE of `vta compile` for each input from the "
+    "serial line, on the machine that it was compiled for.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(),
     metavar="DIR",
     help="The folder to write; it appears when the build is complete.  [default: "
-    "build/BOARD-CONFIG]",
+    "build/BOARD-CONFIG, or build/BOARD-NETWORK]",
 )
 @json_option
-def build(board: str, config: str | None, output: str | None, json_path: str | None) -> None:
+def build(
+    board: str,
+    config: str | None,
+    network_path: str | None,
+    output: str | None,
+    json_path: str | None,
+) -> None:
     """Build the bitstream of BOARD, which `vta program` takes.
 
     BOARD is ulx3s, ulx3s-sdram, ecpix5, colorlight-i5, tang-primer-20k or icebreaker. DIR gets the
@@ -45,18 +60,24 @@ def build(board: str, config: str | None, output: str | None, json_path: str | N
     the chip, in whose memory it works.
     """
     chosen = find_board(board)
-    name = config or chosen.config
-    loaded = Config.load(name)
+    image = None
+    if network_path is None:
+        name = config or chosen.config
+        loaded = Config.load(name)
+    else:
+        if config is not None:
+            raise click.UsageError("--config is that of --network")
+        name = network_path
+        loaded, image = _firmware(chosen, network_path)
     if output is None:
-        stem = name.rpartition("/")[2].removesuffix(".json")
-        output = f"build/{board}-{stem}"
+        output = f"build/{board}-{Path(name).name.removesuffix('.json').removesuffix('.vta')}"
     from amaranth_vta.fpga.build import build as make
 
     with Outputs() as outputs:
         outputs.reserve("--json", json_path)
         outputs.reserve_folder("-o", output, "manifest.json")
         with building(f"the bitstream of {chosen.title}", None) as told:
-            made = make(chosen, loaded, name, told)
+            made = make(chosen, loaded, name, told, image)
         summary = made.summary
         if summary["bitstream"] is not None:
             summary["bitstream"] = f"{output}/{summary['bitstream']}"
@@ -74,6 +95,22 @@ def build(board: str, config: str | None, output: str | None, json_path: str | N
             f"{chosen.chip}; {summary['fmax_mhz']} MHz for a clock of {summary['clock_mhz']:g} "
             f"MHz; built in {summary['seconds']:.0f} s"
         )
+
+
+def _firmware(board: Board | ZynqBoard, path: str) -> tuple[Config, bytes]:
+    """The configuration of the network at ``path``, and its firmware for ``board``."""
+    from amaranth_vta.extras import explain_missing_extras
+    from amaranth_vta.firmware.build import FirmwareError, firmware
+    from amaranth_vta.hw.boards.zynq import ZynqBoard
+    from amaranth_vta.sw.runtime.network.network_file import load_network
+
+    if isinstance(board, ZynqBoard) or board.vendor:
+        raise FirmwareError(
+            f"{board.title} is built by {board.vendor}; --network is for boards that are built here"
+        )
+    with explain_missing_extras():
+        network = load_network(path)
+        return network.config, firmware(network, board).image
 
 
 def find_board(name: str) -> Board | ZynqBoard:

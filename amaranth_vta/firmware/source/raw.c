@@ -5,8 +5,8 @@
  *
  *     result of the runtime, label, cycles from the last byte to the answer, cycles of the machine
  *
- * The label is the index of the largest element of the first output. An input with a pause of 20 ms
- * is dropped. After power-up the firmware sends a line of text when it is ready. */
+ * The label is the index of the largest score of the first image, in the first output. An input with
+ * a pause of 20 ms is dropped. After power-up the firmware sends a line of text when it is ready. */
 #include "addresses.h"
 #include "board.h"
 #include "network_tensors.h"
