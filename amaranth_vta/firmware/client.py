@@ -26,12 +26,12 @@ class ClassifierError(VtaError, RuntimeError):
     """A board does not answer, or could not run its network."""
 
 
-class InputError(VtaError, ValueError):
+class ClassifierInputError(VtaError, ValueError):
     """An input has another shape or other values than the network takes."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class Classification:
     """Outputs of a network by name, and the index of the largest element of the first one.
 
     ``cycles`` are counted by the processor from the last byte of the input to the first one of the
@@ -60,19 +60,20 @@ class Classifier:
         if message != _READY:
             raise ClassifierError(f"the machine differs in {message.decode(errors='replace')}")
 
-    def run(self, inputs: Mapping[str, npt.NDArray[Any]]) -> Answer:
+    def run(self, inputs: Mapping[str, npt.NDArray[Any]]) -> Classification:
         """Outputs for ``inputs``, arrays of the network's shapes by name.
 
-        Raises `InputError` for other arrays, and `ClassifierError` if the network does not run.
+        Raises `ClassifierInputError` for other arrays, and `ClassifierError` if the network does
+        not run.
         """
         sent = b""
         for name, info in self._firmware.inputs.items():
             given = np.asarray(inputs[name])
             values = given.astype(info.dtype.newbyteorder("<"))
             if values.shape != info.shape:
-                raise InputError(f"{name} has shape {values.shape}, not {info.shape}")
+                raise ClassifierInputError(f"{name} has shape {values.shape}, not {info.shape}")
             if info.dtype.kind != "f" and (values != given).any():
-                raise InputError(f"{name} has values that {info.dtype} does not hold")
+                raise ClassifierInputError(f"{name} has values that {info.dtype} does not hold")
             sent += values.tobytes()
         self._line.write(sent)
         result, label, cycles, machine_cycles = _ANSWER.unpack(self._read(_ANSWER.size))
@@ -83,7 +84,7 @@ class Classifier:
             outputs[name] = values.astype(info.dtype).reshape(info.shape)
         if result:
             raise ClassifierError(f"the network did not run: {_RESULTS[result]}")
-        return Answer(label, outputs, cycles, machine_cycles)
+        return Classification(label, outputs, cycles, machine_cycles)
 
     def _read(self, size: int) -> bytes:
         data = self._line.read(size)

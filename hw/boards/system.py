@@ -14,7 +14,7 @@ from . import protocol
 from .link import Link
 from .memory import OnChipMemory
 from .processor.arbiter import AccessArbiter
-from .processor.processor import Processor
+from .processor.processor import ProcessorSystem
 from .registers import BoardRegisters, RegisterAccess, Surroundings, route
 from .sdram.memory import SdramMemory
 from .sdram.pins import SdramSignature
@@ -82,7 +82,7 @@ class BoardSystem(wiring.Component):
             connect(m, link.o, transmitter.i)
             route(m, link.access, targets)
             return m
-        m.submodules.processor = processor = Processor(around.processor)
+        m.submodules.processor = processor = ProcessorSystem(around.processor)
         connect(m, receiver.o, processor.i)
         targets[protocol.FIRMWARE_BASE >> 30] = processor.host
         m.submodules.arbiter = arbiter = AccessArbiter()

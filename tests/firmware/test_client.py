@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amaranth_vta.firmware.build import Firmware
-from amaranth_vta.firmware.client import Classifier, ClassifierError, InputError
+from amaranth_vta.firmware.client import Classifier, ClassifierError, ClassifierInputError
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 FIRMWARE = Firmware(
@@ -85,6 +85,6 @@ def test_a_run_that_fails_is_reported() -> None:
 )
 def test_other_inputs_are_refused(values: np.ndarray, message: str) -> None:
     line = Line(b"")
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ClassifierInputError, match=message):
         Classifier(line, FIRMWARE).run({**INPUTS, "bytes": values})
     assert not line.sent

@@ -1,4 +1,4 @@
-"""The RISC-V core, VexRiscv, with word accesses as on the rest of the board: `Core`.
+"""The RISC-V core, VexRiscv, with word accesses as on the rest of the board: `RiscvCore`.
 
 Its Verilog comes from the package pythondata-cpu-vexriscv: the variant Lite, RV32IM with 2 KiB of
 instruction cache and without data cache.
@@ -19,13 +19,13 @@ _FILE = "VexRiscv_Lite.v"
 
 
 def core_verilog() -> str:
-    """Verilog of the module `Core` instantiates; raises `MissingExtra` without its package."""
+    """Verilog of the module `RiscvCore` instantiates; raises `MissingExtra` without its package."""
     with explain_missing_extras():
         from pythondata_cpu_vexriscv import data_location
     return Path(data_location, _FILE).read_text(encoding="utf-8")
 
 
-class Core(wiring.Component):
+class RiscvCore(wiring.Component):
     """The processor, which starts at `FIRMWARE_BASE`.
 
     Timing: an access takes one cycle more than its target. ``rst`` is synchronous; the cache is

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Module, Mux
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In
@@ -14,21 +14,20 @@ from .parameters import SoftProcessor
 
 
 class FirmwareMemory(wiring.Component):
-    """Words in block RAM, with a port for instructions and one for data.
+    """Words in block RAM. A single port: with one for instructions and one for data, synthesis
+    duplicates the memory.
 
     Addresses are taken modulo the size of the memory, which is a power of two. Raises `ValueError`
     if it is not, or if the firmware is larger.
 
-    Timing: each port accepts a request per cycle and responds in the next cycle.
+    Timing: one request per cycle, answered in the next cycle.
 
     Ports
     -----
-    instructions : reads; a write is an error
-    data : reads and writes
+    access : reads and writes
     """
 
-    instructions: In(HostAccessSignature())
-    data: In(HostAccessSignature())
+    access: In(HostAccessSignature())
 
     def __init__(self, processor: SoftProcessor) -> None:
         size, firmware = processor.memory_bytes, processor.firmware
@@ -55,22 +54,15 @@ class FirmwareMemory(wiring.Component):
             init=self._words,
             attrs={"ram_style": "block", "no_rw_check": 1},
         )
-        write = words.write_port(granularity=8)
-        for port, writable in ((self.instructions, False), (self.data, True)):
-            request, read = port.request, words.read_port()
-            m.d.comb += [
-                request.ready.eq(1),
-                read.addr.eq(request.payload.address[2:]),
-                port.data.eq(read.data),
-            ]
-            m.d.sync += port.done.eq(request.valid)
-            if not writable:
-                m.d.sync += port.error.eq(request.payload.write)
-        writes, payload = Signal(), self.data.request.payload
+        read, write = words.read_port(), words.write_port(granularity=8)
+        access, request = self.access, self.access.request.payload
         m.d.comb += [
-            writes.eq(self.data.request.valid & payload.write),
-            write.addr.eq(payload.address[2:]),
-            write.data.eq(payload.data),
-            write.en.eq(Mux(writes, payload.strobe, 0)),
+            access.request.ready.eq(1),
+            read.addr.eq(request.address[2:]),
+            access.data.eq(read.data),
+            write.addr.eq(request.address[2:]),
+            write.data.eq(request.data),
+            write.en.eq(Mux(access.request.valid & request.write, request.strobe, 0)),
         ]
+        m.d.sync += access.done.eq(access.request.valid)
         return m

@@ -1,4 +1,4 @@
-"""A processor with its memory and peripherals, beside the machine: `Processor`."""
+"""A processor with its memory and peripherals, beside the machine: `ProcessorSystem`."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from amaranth_vta.hw.boards.link import HostAccessSignature
 from amaranth_vta.hw.boards.registers import route
 
 from .arbiter import AccessArbiter
-from .core import Core
+from .core import RiscvCore
 from .memory import FirmwareMemory
 from .parameters import PERIPHERAL_BIT, Interrupt, SoftProcessor
 from .peripherals import Peripherals
 
 
-class Processor(wiring.Component):
+class ProcessorSystem(wiring.Component):
     """The core and what only it uses: the memory of its firmware and its peripherals.
 
     Instructions come from the memory of the firmware alone; an instruction elsewhere reads from an
@@ -49,24 +49,27 @@ class Processor(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.core = core = Core()
+        m.submodules.core = core = RiscvCore()
         m.submodules.memory = memory = self._memory
         m.submodules.peripherals = peripherals = Peripherals()
-        m.submodules.arbiter = arbiter = AccessArbiter()
+        # Instructions wait for data: the core fetches only when its cache misses.
+        m.submodules.data_arbiter = data_arbiter = AccessArbiter()
+        m.submodules.memory_arbiter = memory_arbiter = AccessArbiter()
         m.d.comb += [
             core.rst.eq(self.rst),
             peripherals.rst.eq(self.rst),
             core.interrupts[Interrupt.MACHINE].eq(self.irq),
         ]
-        connect(m, core.instructions, memory.instructions)
-        connect(m, flipped(self.host), arbiter.first)
-        connect(m, arbiter.o, memory.data)
+        connect(m, flipped(self.host), data_arbiter.first)
+        connect(m, data_arbiter.o, memory_arbiter.first)
+        connect(m, core.instructions, memory_arbiter.second)
+        connect(m, memory_arbiter.o, memory.access)
         connect(m, flipped(self.i), peripherals.i)
         connect(m, peripherals.o, flipped(self.o))
         own = HostAccessSignature().create()
         own_number = protocol.FIRMWARE_BASE >> 30
         others = {number: self.access for number in range(4) if number != own_number}
         route(m, core.data, {own_number: own, **others})
-        targets = {0: arbiter.second, 1: peripherals.access}
+        targets = {0: data_arbiter.second, 1: peripherals.access}
         route(m, own, targets, slice(PERIPHERAL_BIT, PERIPHERAL_BIT + 1))
         return m
