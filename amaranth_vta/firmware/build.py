@@ -32,7 +32,7 @@ _STACK_BYTES = 1024
 _OPTIONS = (
     "-target",
     "riscv32-freestanding-none",
-    "-mcpu=generic_rv32+m",  # the instructions of `hw.boards.processor.core.RiscvCore`
+    "-mcpu=generic_rv32+m",  # the instructions of `hw.boards.processor.riscv_core.RiscvCore`
     "-std=c11",
     "-O2",
     "-s",

@@ -14,7 +14,7 @@ from amaranth.lib import wiring
 
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.boards.boards import BOARDS, surroundings
-from amaranth_vta.hw.boards.processor.core import core_verilog
+from amaranth_vta.hw.boards.processor.riscv_core import core_verilog
 from amaranth_vta.hw.boards.sdram.simulated import SimulatedSystem
 from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts

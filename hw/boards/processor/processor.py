@@ -11,10 +11,10 @@ from amaranth_vta.hw.boards.link import HostAccessSignature
 from amaranth_vta.hw.boards.registers import route
 
 from .arbiter import AccessArbiter
-from .core import RiscvCore
 from .memory import FirmwareMemory
 from .parameters import PERIPHERAL_BIT, Interrupt, SoftProcessor
 from .peripherals import Peripherals
+from .riscv_core import RiscvCore
 
 
 class ProcessorSystem(wiring.Component):
