@@ -584,7 +584,7 @@ PRESETS: dict[str, Config] = {
         depthwise=1,
         round_twice=1,
     ),
-    # For an ECP5-85F and a memory slower than the bus, which FORWARD relieves. Decision record 54.
+    # For an ECP5-85F and a memory slower than the bus, which FORWARD relieves. Decision record 59.
     "ecp5-85f": Config(
         log_block_in=3,
         log_block_out=3,
