@@ -41,10 +41,15 @@ EXAMPLES = {
         "a bench of a module, and a planted bug that it finds",
         "jupyter lab 7_cocotb_bench.ipynb",
     ),
+    "firmware": (
+        "firmware",
+        "C that classifies a digit without an operating system",
+        "vta compile digits/digits.onnx --config tiny -o digits.vta",
+    ),
     "litex-soc": ("litex_soc.py", "the machine in a LiteX SoC", "python litex_soc.py -o soc.v"),
 }
 # For each example, the other examples whose files it needs.
-REQUIRED = {"exploration": ("digits",)}
+REQUIRED = {"exploration": ("digits",), "firmware": ("digits",)}
 
 
 def example_path(name: str) -> Path:

@@ -16,7 +16,7 @@ from amaranth_vta.session.compilation import compile as compile_network
 from tests.support.exported_c import RISCV, STANDARDS, STRICT, ZIG, exported
 from tests.support.seeds import each_seed
 from tests.support.tflite_files import DrawnNetwork, TfliteCase, case, file_case
-from tests.support.tflite_graphs import random_graph, stateful_graph
+from tests.support.tflite_graphs import in_sequence, kept_by_host, random_graph, stateful_graph
 
 CONFIG = "pynq-extended"
 
@@ -70,7 +70,18 @@ def test_float_inputs_and_outputs_are_exact(seed: int, tmp_path: Path) -> None:
 
 @each_seed(range(3))
 def test_variables_are_kept_and_reset(seed: int, tmp_path: Path) -> None:
-    given = stateful_graph(seed)
+    assert_kept_and_reset(stateful_graph(seed), tmp_path)
+
+
+def test_variables_of_the_host_are_kept_and_reset(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    runs = [[rng.integers(-128, 128, (1, 6), np.int8)] for _ in range(6)]
+    given = in_sequence("of the host", kept_by_host(), runs)
+    assert compile_network(given.model, CONFIG).program.states
+    assert_kept_and_reset(given, tmp_path)
+
+
+def assert_kept_and_reset(given: TfliteCase, tmp_path: Path) -> None:
     program, network = exported(given.model, CONFIG, tmp_path)
     for _ in range(2):
         for run, wanted in zip(given.runs, given.wanted, strict=True):

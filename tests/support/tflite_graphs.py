@@ -1,5 +1,5 @@
 """Random TensorFlow Lite networks of about 5 to 12 operators, and networks that keep state:
-`random_graph`, `stateful_graph`, `kept_by_host`."""
+`random_graph`, `stateful_graph`, `in_sequence`, `kept_by_host`."""
 
 from __future__ import annotations
 
@@ -216,12 +216,18 @@ def stateful_graph(seed: int) -> TfliteCase:
     net.output(y)
     model = net.bytes()
     runs = [net.random_inputs(uniform=True) for _ in range(6)]
+    return in_sequence(f"state {seed}", model, runs)
+
+
+def in_sequence(name: str, model: bytes, runs: list[list[np.ndarray]]) -> TfliteCase:
+    """A file with variables, one input and one output, and its results for ``runs``, one after
+    another."""
     interpreter, wanted = open_reference(model), []
     for run in runs:
         interpreter.set_tensor(interpreter.get_input_details()[0]["index"], run[0])
         interpreter.invoke()
         wanted.append([interpreter.get_tensor(interpreter.get_output_details()[0]["index"])])
-    return TfliteCase("state", f"state {seed}", model, runs, wanted)
+    return TfliteCase("state", name, model, runs, wanted)
 
 
 def kept_by_host() -> bytes:

@@ -13,7 +13,6 @@ from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from tests.support.damaged_tflite import small_tflite
-from tests.support.tflite_graphs import kept_by_host
 
 CONFIG = ("--config", "tiny-extended")
 
@@ -83,16 +82,3 @@ def test_quantize_says_that_the_network_is_quantized(
 ) -> None:
     assert invoke(["quantize", small, "-o", str(tmp_path / "int8.onnx")]) == 2
     assert capsys.readouterr().err == (f"vta: {small} is quantized already; give the float model\n")
-
-
-def test_exported_code_keeps_no_state_on_the_host(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    network, compiled = tmp_path / "state.tflite", str(tmp_path / "state.vta")
-    network.write_bytes(kept_by_host())
-    assert invoke(["compile", str(network), *CONFIG, "-o", compiled]) == 0
-    capsys.readouterr()
-    assert invoke(["export", compiled, "-o", str(tmp_path / "c")]) == 2
-    assert capsys.readouterr().err == (
-        "vta: state/window is kept from run to run, which exported code does not do\n"
-    )
