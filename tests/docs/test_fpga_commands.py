@@ -51,5 +51,5 @@ def test_the_commands_run_one_after_the_other_in_a_fresh_clone(
     commands = [words[1:] for words in lines if words[0] == "vta"]
     for words in commands:
         assert invoke(words) == 0, (words, capsys.readouterr().err)
-    assert {words[0] for words in commands} == {"build", "program", "run", "compile", "export"}
+    assert {words[0] for words in commands} == {"build", "program", "run", "config"}
     assert [path.name for path in loaded] == ["ulx3s.bit", "ulx3s-sdram.bit"]

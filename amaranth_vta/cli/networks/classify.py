@@ -22,7 +22,7 @@ from .input_files import read_inputs
 )
 @click.option("--images", type=click.IntRange(min=1), metavar="N", help="Only the first N images.")
 def classify(file: str, inputs_path: str, images: int | None) -> None:
-    """Run the compiled network FILE on the processor and the machine of a board.
+    """Run the compiled network FILE on a board with a processor.
 
     The board is at $VTA_PORT, with a bitstream of `vta build --network` for the same machine; with
     VTA_PORT=simulated:BOARD it is simulated from reset. Its processor gets firmware with the

@@ -100,7 +100,7 @@ def generate(
     allow_host: bool,
     json_path: str | None,
 ) -> int:
-    """Generate tokens with the quantized decoder of MODEL or a compiled FILE.
+    """Generate tokens with the quantized decoder of MODEL.
 
     MODEL is an ONNX file whose inputs are input_ids, attention_mask, perhaps position_ids, and
     caches such as past_key_values.0.key, with the outputs logits and present.0.key. `vta compile
