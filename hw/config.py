@@ -504,29 +504,11 @@ def _partitions(total: int, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
 _MAX_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class BusAttributes:
-    """Attributes of each burst on the AXI4 master port.
-
-    ``prot`` is AxPROT, by default unprivileged, non-secure, data; ``cache`` is AxCACHE, by default
-    bufferable and modifiable, not allocated. Raises `ConfigError` if one does not fit.
-    """
-
-    prot: int = 0b010
-    cache: int = 0b0011
-
-    def __post_init__(self) -> None:
-        for name, bits in (("prot", 3), ("cache", 4)):
-            if not 0 <= (value := getattr(self, name)) < 1 << bits:
-                raise ConfigError(f"Ax{name.upper()} = {value} is not a number of {bits} bits")
-
-
 # Keys of published configuration files that do not affect the machine or follow from other keys.
 _KEYS_WITHOUT_MEANING = frozenset(
     {"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_OUT_BUFF_SIZE"}
 )
 
-DEFAULT_ATTRIBUTES = BusAttributes()
 PYNQ = Config()
 _TINY = Config(
     log_block_in=2,

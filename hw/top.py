@@ -7,11 +7,12 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
+from .bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
 from .bus.axi import AXI4LiteSignature, AXI4Signature
 from .bus.csr import RegisterFile
 from .clock_groups import ClockGroups, GroupClocks
 from .compute import Unit
-from .config import DEFAULT_ATTRIBUTES, BusAttributes, Config
+from .config import Config
 from .core import Core
 from .counters.activity import Activity
 from .interfaces import within_dram

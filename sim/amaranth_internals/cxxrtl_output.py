@@ -27,15 +27,16 @@ _MEMORY = re.compile(r"^\tmemory<\d+> (\w+)", re.MULTILINE)
 _EVAL = re.compile(
     r"^bool \w+::eval\(performer \*performer\) \{\n.*?^\}\n", re.DOTALL | re.MULTILINE
 )
-_PIN = re.compile(r"^\t/\*(input|output)\*/ value<(\d+)> (p_(\w+));", re.MULTILINE)
+# An output that is a register is a wire, with a current and a next value.
+_PIN = re.compile(r"^\t/\*(input|output)\*/ (value|wire)<(\d+)> (p_(\w+))[ ;{]", re.MULTILINE)
 _USING = '#include "power_up.hpp"\nusing namespace cxxrtl_yosys;\n\n'
 
 
 class Pin(NamedTuple):
-    """A pin of the top module: its names in Verilog and in C++, and its width in bits."""
+    """A pin of the top module: its name in Verilog, its value in C++, and its width in bits."""
 
     name: str
-    member: str
+    value: str
     width: int
     is_input: bool
 
@@ -60,8 +61,13 @@ def split(design: str) -> tuple[str, list[str]]:
 def pins_of(design: str) -> list[Pin]:
     """Pins of the machine, whose module is ``vta``."""
     return [
-        Pin(name.replace("__", "_"), member, int(bits), direction == "input")
-        for direction, bits, member, name in _PIN.findall(_structure(design, "p_vta"))
+        Pin(
+            name.replace("__", "_"),
+            f"{member}.curr" if kind == "wire" else member,
+            int(bits),
+            direction == "input",
+        )
+        for direction, kind, bits, member, name in _PIN.findall(_structure(design, "p_vta"))
     ]
 
 

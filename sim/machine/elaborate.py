@@ -16,7 +16,8 @@ from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.boards.boards import BOARDS, surroundings
 from amaranth_vta.hw.boards.processor.riscv_core import core_verilog
 from amaranth_vta.hw.boards.sdram.simulated import SimulatedSystem
-from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
+from amaranth_vta.hw.bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
+from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
 from amaranth_vta.hw.top import Top
 from amaranth_vta.sim.amaranth_internals.netlist import rtlil_of

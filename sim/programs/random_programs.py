@@ -325,7 +325,7 @@ class _Generator(ProgramBuilder):
     def _change_table(self, table: range) -> None:
         """Overwrite a few elements of the table of the latest LOOKUP, then repeat that LOOKUP."""
         kernel = self.kernels[-1]
-        count = self.chance.randint(1, 3)
+        count = min(self.chance.randint(1, 3), len(table))
         first = self.chance.randrange(table.start, table.stop - count + 1)
         self.fill(Memory.ACC, range(first, first + count))
         self.emit(kernel.instruction, kernel.accesses)

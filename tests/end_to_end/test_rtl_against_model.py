@@ -60,7 +60,7 @@ def test_bounds_of_requantize_that_cross_give_the_upper_one(device: str) -> None
     image = ProgramImage.load(VECTORS.parent / "requantize_low_above_high.npz")
     # Extra extensions, unused by the program, give a machine whose simulator other tests build as
     # well.
-    later = ("lookup", "depthwise", "forward", "multiply_add", "round_twice")
+    later = ("lookup", "depthwise", "forward", "multiply_add", "round_twice", "wgt_4bit")
     others = dict.fromkeys(later, 1)
     image = replace(image, config=replace(image.config, **others))
     assert image.config == CONFIGS["tiny-extended"]

@@ -164,5 +164,5 @@ def test_a_generated_network_has_a_name(tmp_path: Path) -> None:
     from amaranth_vta.cli.networks.tune import _source
     from amaranth_vta.networks import generate
 
-    assert _source("mlp") == generate("mlp").model.SerializeToString(deterministic=True)
-    assert _source(str(DIGITS)) != _source("digits")
+    assert _source("mlp", {}) == generate("mlp").model.SerializeToString(deterministic=True)
+    assert _source(str(DIGITS), {}) != _source("digits", {})

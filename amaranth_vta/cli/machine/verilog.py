@@ -9,7 +9,8 @@ import click
 
 from amaranth_vta.cli.common.options import config_option
 from amaranth_vta.cli.common.outputs import Outputs
-from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
+from amaranth_vta.hw.bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
+from amaranth_vta.hw.config import Config
 
 
 @click.command()

@@ -118,14 +118,14 @@ def _pins(design: str) -> str:
     fields: list[str] = []
     drive: list[str] = []
     sample: list[str] = []
-    for name, member, width, is_input in pins_of(design):
+    for name, source, width, is_input in pins_of(design):
         if name == "clk":
             continue
         field = f"next_{name}" if is_input else name
         kind = "uint64_t" if 32 < width <= 64 else "uint32_t"
         suffix = f"[{-(-width // 32)}]" if width > 64 else ""
         fields.append(f"    std::{kind} {field}{suffix}{{{_TIED.get(name, '')}}};\n")
-        value = f"design.{member}.data"
+        value = f"design.{source}.data"
         there, here = (value, f"&pins.{field}") if is_input else (f"&pins.{field}", value)
         copies = drive if is_input else sample
         copies.append(f"    std::memcpy({there}, {here}, sizeof {value});\n")

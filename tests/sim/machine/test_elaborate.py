@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from amaranth.hdl import Fragment
 
-from amaranth_vta.hw.config import PRESETS, BusAttributes, Config, ConfigError
+from amaranth_vta.hw.bus.attributes import BusAttributes
+from amaranth_vta.hw.config import PRESETS, Config, ConfigError
 from amaranth_vta.hw.top import Top
 from amaranth_vta.sim.machine.elaborate import split_verilog, verilog, waivers
 from amaranth_vta.sim.machine.rtl.build import verilator_root
