@@ -36,6 +36,9 @@ def llama_15m(net: FloatNetwork, size: int) -> list[Value]:
     return _llama(net, size, _Sizes(net.channels(288), 6, 6, net.channels(768), 32000))
 
 
+llama_15m_int4 = llama_15m
+
+
 def _llama(net: FloatNetwork, size: int, sizes: _Sizes) -> list[Value]:
     """One token after up to ``size`` - 1 others, whose keys and values are the inputs ``past``; the
     results are ``logits`` and ``present``, one token longer.

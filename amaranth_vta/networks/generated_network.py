@@ -50,6 +50,7 @@ def _options(form: Form) -> Options:
         symmetric_weights=form.symmetric,
         symmetric_activations=not form.zero_points,
         only=form.only,
+        int4_weights=form.weights == "int4",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Form:
         """Format, types of activations and weights in ONNX Runtime's notation, and granularity of
         scales.
         """
-        signs = {"uint8": "U8", "int8": "S8"}
+        signs = {"uint8": "U8", "int8": "S8", "int4": "S4"}
         scales = "channel" if self.per_channel else "tensor"
         return (
             "QOperator" if self.operators else "QDQ",
@@ -65,6 +65,7 @@ class Generator:
 
 
 _PRODUCTS = Form("int8", zero_points=False, only=("MatMul",))
+_PRODUCTS_INT4 = replace(_PRODUCTS, weights="int4")
 _SHIFTS = Form("int8", per_channel=False, power_of_two=True)
 NETWORKS: dict[str, Generator] = {
     "resnet18": Generator("residual", "ResNet-18", 224, Form()),
@@ -89,6 +90,9 @@ NETWORKS: dict[str, Generator] = {
     ),
     "llama-tiny": Generator("decoders", "Llama of 2 layers", 64, _PRODUCTS, decodes=True),
     "llama-15m": Generator("decoders", "Llama of 15 M parameters", 64, _PRODUCTS, decodes=True),
+    "llama-15m-int4": Generator(
+        "decoders", "the same, weights of 4 bits", 64, _PRODUCTS_INT4, decodes=True
+    ),
     "mlp": Generator("small", "multilayer perceptron", 64, _SHIFTS),
     "digits": Generator("small", "digits, not trained", 8, _SHIFTS),
 }

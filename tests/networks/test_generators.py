@@ -35,6 +35,7 @@ SMALL = {
     "keywords": (20, 0.25),
     "llama-tiny": (16, 1.0),
     "llama-15m": (16, 0.17),
+    "llama-15m-int4": (16, 0.17),
     "mlp": (16, 0.25),
     "digits": (8, 1.0),
 }
