@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from amaranth_vta.hw.boards.processor.arbiter import AccessArbiter
-from amaranth_vta.sim.amaranth_internals.simulator import simulator
+from amaranth_vta.sim.testbench.amaranth import simulate
 from tests.support.word_access import access
 
 
-def simulate(*benches: Callable[[Any], Awaitable[None]], dut: AccessArbiter, delay: int) -> list:
+def run(*benches: Callable[[Any], Awaitable[None]], dut: AccessArbiter, delay: int) -> list:
     """Run ``benches`` with a target that returns its address plus 1 after ``delay`` cycles.
     Returns the addresses in the order of the accesses.
     """
@@ -33,12 +33,7 @@ def simulate(*benches: Callable[[Any], Awaitable[None]], dut: AccessArbiter, del
             await ctx.tick()
             ctx.set(dut.o.done, 0)
 
-    simulation = simulator(dut)
-    simulation.add_clock(1e-6)
-    simulation.add_testbench(serve, background=True)
-    for bench in benches:
-        simulation.add_testbench(bench)
-    simulation.run()
+    simulate(dut, *benches, background=[serve])
     return accesses
 
 
@@ -55,7 +50,7 @@ def test_each_initiator_gets_the_responses_to_its_own_accesses() -> None:
             for address in range(100, 140, 4):
                 assert await access(ctx, dut.second, address) == (address + 1, 0)
 
-        accesses = simulate(first, second, dut=dut, delay=delay)
+        accesses = run(first, second, dut=dut, delay=delay)
         assert sorted(accesses) == [*range(0, 40, 4), *range(100, 140, 4)]
 
 
@@ -74,7 +69,7 @@ def test_the_first_initiator_has_priority() -> None:
             await access(ctx, dut.second, 4)
             order.append("second")
 
-    simulate(first, second, dut=dut, delay=5)
+    run(first, second, dut=dut, delay=5)
     assert order[0] == "second"
     assert order.count("first") == 3
 
@@ -96,5 +91,5 @@ def test_the_response_to_an_abandoned_access_reaches_nobody() -> None:
         await ctx.tick().repeat(30)
         assert await access(ctx, dut.first, 20) == (21, 0)
 
-    assert simulate(second, first, dut=dut, delay=5) == [8, 20]
+    assert run(second, first, dut=dut, delay=5) == [8, 20]
     assert not any(abandoned)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,15 +9,8 @@ import pytest
 from amaranth_vta.hw.boards.processor.memory import FirmwareMemory
 from amaranth_vta.hw.boards.processor.parameters import SoftProcessor
 from amaranth_vta.hw.boards.protocol import FIRMWARE_BASE
-from amaranth_vta.sim.amaranth_internals.simulator import simulator
+from amaranth_vta.sim.testbench.amaranth import simulate
 from tests.support.word_access import access
-
-
-def simulate(dut: FirmwareMemory, test: Callable[[Any], Awaitable[None]]) -> None:
-    simulation = simulator(dut)
-    simulation.add_clock(1e-6)
-    simulation.add_testbench(test)
-    simulation.run()
 
 
 def test_the_firmware_is_in_memory_after_power_up() -> None:

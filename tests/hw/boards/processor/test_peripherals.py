@@ -13,7 +13,7 @@ from amaranth_vta.hw.boards.processor.parameters import (
     Peripheral,
 )
 from amaranth_vta.hw.boards.processor.peripherals import Peripherals
-from amaranth_vta.sim.amaranth_internals.simulator import simulator
+from amaranth_vta.sim.testbench.amaranth import simulate
 from tests.support.word_access import access
 
 
@@ -34,10 +34,7 @@ class Bench:
         ctx.set(self.dut.i.valid, 0)
 
     def run(self, test: Callable[[Any], Awaitable[None]]) -> None:
-        simulation = simulator(self.dut)
-        simulation.add_clock(1e-6)
-        simulation.add_testbench(test)
-        simulation.run()
+        simulate(self.dut, test)
 
 
 def test_received_bytes_are_read_once_and_in_order() -> None:
