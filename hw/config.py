@@ -250,11 +250,7 @@ class Config:
     @cached_property
     def extensions(self) -> frozenset[str]:
         """Names of the enabled extensions."""
-        return frozenset(
-            item.name
-            for item in fields(self)
-            if item.metadata.get("extension") and getattr(self, item.name)
-        )
+        return frozenset(name for name in EXTENSIONS if getattr(self, name))
 
     @cached_property
     def batch(self) -> int:
@@ -503,7 +499,6 @@ def _partitions(total: int, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
 # Read limit for a configuration file, since files such as /dev/zero never end.
 _MAX_BYTES = 1 << 20
 
-
 # Keys of published configuration files that do not affect the machine or follow from other keys.
 _KEYS_WITHOUT_MEANING = frozenset(
     {"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_OUT_BUFF_SIZE"}
@@ -518,7 +513,13 @@ _TINY = Config(
     log_wgt_buff_size=10,
     log_acc_buff_size=11,
 )
-_EXTENSIONS = {item.name: 1 for item in fields(Config) if item.metadata.get("extension")}
+# Names of all extensions.
+EXTENSIONS = tuple(item.name for item in fields(Config) if item.metadata.get("extension"))
+_ALL = dict.fromkeys(EXTENSIONS, 1)
+# The extensions that quantized networks need on a small machine.
+_FOR_NETWORKS = dict.fromkeys(
+    ("overwrite", "requantize", "pad_value", "lookup", "depthwise", "round_twice"), 1
+)
 
 PRESETS: dict[str, Config] = {
     # A few dozen elements per scratchpad: for tests and for reading waveforms.
@@ -545,9 +546,9 @@ PRESETS: dict[str, Config] = {
     # VTA's published configuration, without extensions: 1 x 16 x 16 on a Zynq-7020.
     "pynq": PYNQ,
     # The published configuration with all extensions.
-    "pynq-extended": replace(PYNQ, **_EXTENSIONS),
+    "pynq-extended": replace(PYNQ, **_ALL),
     # A small machine for tests of the extensions.
-    "tiny-extended": replace(_TINY, **_EXTENSIONS),
+    "tiny-extended": replace(_TINY, **_ALL),
     # For an ECP5-25F: scratchpads fill block RAMs of 512 words, and parts that networks can do
     # without are left out; products for which the device has no multipliers are built from LUTs.
     "ecp5-25f": Config(
@@ -557,14 +558,9 @@ PRESETS: dict[str, Config] = {
         log_inp_buff_size=11,
         log_wgt_buff_size=13,
         log_acc_buff_size=13,
-        overwrite=1,
-        requantize=1,
-        pad_value=1,
-        lookup=1,
         counters=0,
         log_dram_size=25,
-        depthwise=1,
-        round_twice=1,
+        **_FOR_NETWORKS,
     ),
     # For an ECP5-85F and a memory slower than the bus, which FORWARD relieves. Decision record 59.
     "ecp5-85f": Config(
@@ -574,15 +570,10 @@ PRESETS: dict[str, Config] = {
         log_inp_buff_size=14,
         log_wgt_buff_size=15,
         log_acc_buff_size=15,
-        overwrite=1,
-        overlap=1,
-        requantize=1,
-        pad_value=1,
-        lookup=1,
         log_dram_size=25,
-        depthwise=1,
+        overlap=1,
         forward=1,
-        round_twice=1,
+        **_FOR_NETWORKS,
     ),
     # 1,024 multiply-accumulates per cycle on a 128-bit bus.
     "block32": replace(

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from amaranth_vta.hw.config import PRESETS, Config, ConfigError
+from amaranth_vta.hw.config import EXTENSIONS, PRESETS, Config, ConfigError
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage, limits_of
 from amaranth_vta.sim.programs.random_programs import legal_program, most_origin
@@ -14,10 +14,6 @@ from amaranth_vta.sim.programs.relocation import random_relocation
 
 # Small presets that take different branches in hardware and software.
 CONFIGS = ("tiny", "batch2", "int4", "tiny-extended")
-_EXTENSIONS = (
-    *("overwrite", "overlap", "requantize", "pad_value", "lookup", "depthwise", "forward"),
-    *("multiply_add", "round_twice", "wgt_4bit"),
-)
 # More than the memory of any case, and less than the DRAM of any machine.
 _MEMORY = 1 << 24
 
@@ -126,7 +122,7 @@ def _random_config(chance: random.Random) -> Config | None:
             log_wgt_buff_size=block_in + block_out + chance.randint(1, 7),
             log_acc_buff_size=batch + block_out + 2 + chance.randint(2, 8),
             log_bus_width=chance.choice((6, 6, 6, 7, 8, 9)),
-            **{name: chance.randrange(2) for name in _EXTENSIONS},
+            **{name: chance.randrange(2) for name in EXTENSIONS},
             log_dram_size=chance.choice((46, 46, 46, chance.randint(25, 45))),
         )
     except ConfigError:
