@@ -113,10 +113,10 @@ class Padding(IntEnum):
 
 def padding_of(memory: Memory) -> Padding | None:
     """The padding value that LOADs of ``memory`` use; None for UOP, which is padded with zeros."""
-    match memory:
-        case Memory.INP | Memory.WGT | Memory.WGT_4BIT:
+    match filled_by(memory):
+        case Memory.INP | Memory.WGT:
             return Padding.LOAD
-        case Memory.ACC | Memory.ACC_8BIT:
+        case Memory.ACC:
             return Padding.COMPUTE
     return None
 

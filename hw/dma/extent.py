@@ -130,16 +130,12 @@ class ExtentChecker(wiring.Component):
 
     def _depth_of(self, m: Module, memory: Value) -> Signal:
         depth = Signal(range(max(self._depths.values()) + 1))
+        transferred = isa.transferred_memories(self._config.extensions)
         with m.Switch(memory):
             for item, its_depth in self._depths.items():
                 # Two kinds of LOADs may fill the same memory.
-                with m.Case(
-                    *(
-                        memory
-                        for memory in isa.transferred_memories(self._config.extensions)
-                        if isa.filled_by(memory) is item
-                    )
-                ):
+                kinds = [kind for kind in transferred if isa.filled_by(kind) is item]
+                with m.Case(*kinds):
                     m.d.comb += depth.eq(its_depth)
         return depth
 

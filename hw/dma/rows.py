@@ -57,17 +57,12 @@ class Kind:
             element_bytes=tile.element_bytes,
             elements=elements,
             beats=max(1, tile.element_bytes // config.bus_bytes),
-            serial=widens(config, memory) and elements > 1,
+            serial=widening(config, memory) > 1 and elements > 1,
         )
 
 
-def widens(config: Config, memory: isa.Memory) -> bool:
-    """Whether scalars in DRAM are narrower than in the scratchpad."""
-    return widening(config, memory) > 1
-
-
 def widening(config: Config, memory: isa.Memory) -> int:
-    """Width of a scalar in the scratchpad per width in DRAM."""
+    """Width of a scalar in the scratchpad divided by its width in DRAM."""
     filled = config.memory(isa.filled_by(memory))
     return filled.scalar_width // config.memory(memory).scalar_width
 

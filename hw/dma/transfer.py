@@ -34,8 +34,8 @@ class Bases(data.Struct):
     out: ADDRESS_WIDTH
 
 
+# Fields of the instruction, besides its memory.
 _FIELDS = (
-    "memory",
     "sram_base",
     "dram_base",
     "y_size",
@@ -59,8 +59,8 @@ def transfer_layout(config: Config) -> data.StructLayout:
     checked = CheckedEntry.as_shape()
     return data.StructLayout(
         {
-            **{name: unsigned(fields[name].width) for name in _FIELDS},
             "memory": unsigned(fields["memory"].width + config.wgt_4bit),
+            **{name: unsigned(fields[name].width) for name in _FIELDS},
             "elements": checked["elements"].shape,
             "first": checked["first"].shape,
             "has_data": 1,
@@ -74,7 +74,7 @@ def transfer(config: Config, decoded: data.View) -> Value:
     fields = data.View(instruction_layout(config, isa.Opcode.LOAD), checked.entry.bits)
     return Cat(
         memory_of(config, fields),
-        *(fields[name] for name in _FIELDS if name != "memory"),
+        *(fields[name] for name in _FIELDS),
         checked.elements,
         checked.first,
         decoded.has_data,
@@ -115,9 +115,9 @@ def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.Struc
     """For each counted memory, by name, the number of elements moved in a cycle."""
     return data.StructLayout(
         {
-            isa.counted_as(kind.memory).name.lower(): range(kind.elements + 1)
+            kind.memory.name.lower(): range(kind.elements + 1)
             for kind in rows_of(config, memories).kinds
-            if kind.memory is not isa.Memory.WGT_4BIT
+            if isa.counted_as(kind.memory) is kind.memory
         }
     )
 

@@ -168,8 +168,8 @@ class _Generator(ProgramBuilder):
 
     def _load_many_rows(self) -> None:
         """Load hundreds of short rows, as many as the scratchpad holds."""
-        packed = (Memory.WGT_4BIT,) if self.config.wgt_4bit else ()
-        memory = self.chance.choice((Memory.INP, Memory.WGT, Memory.ACC, Memory.ACC_8BIT, *packed))
+        loaded = isa.loaded_memories(self.config.extensions)
+        memory = self.chance.choice([item for item in loaded if item is not Memory.UOP])
         target = self.config.memory(isa.filled_by(memory))
         geometry = self.config.memory(memory)
         available = self.data.size // geometry.element_bytes
