@@ -64,7 +64,7 @@ class Memory(IntEnum):
 
 
 def memory_id(memory: int) -> int:
-    """The value of the field ``memory`` in a LOAD: for WGT_4BIT that of OUT, which has no LOADs."""
+    """Encoding of ``memory`` in a LOAD: WGT_4BIT has the number of OUT, which cannot be loaded."""
     return Memory.OUT if memory == Memory.WGT_4BIT else memory
 
 
@@ -90,7 +90,7 @@ def per_limited(memory: Memory) -> int:
 
 
 def filled_by(memory: Memory) -> Memory:
-    """The memory with the scratchpad that LOADs of ``memory`` fill."""
+    """The memory whose scratchpad LOADs of ``memory`` fill."""
     match memory:
         case Memory.ACC_8BIT:
             return Memory.ACC
@@ -100,7 +100,7 @@ def filled_by(memory: Memory) -> Memory:
 
 
 def counted_as(memory: Memory) -> Memory:
-    """The memory among whose elements those of ``memory`` are counted: WGT for WGT_4BIT."""
+    """The memory whose counter counts the elements of ``memory``: WGT for WGT_4BIT."""
     return Memory.WGT if memory is Memory.WGT_4BIT else memory
 
 

@@ -37,7 +37,7 @@ _SEED = 1
 _NAME = "vta"
 _REPORT = "report.json"
 _PLACED = f"{_NAME}.pnr.json"
-# Packages that a processor and its firmware come from.
+# Packages of the processor's core and of the compiler of its firmware.
 _OF_PROCESSORS = ("pythondata-cpu-vexriscv", "ziglang")
 # Removed from the source lines named in the log, so that it does not depend on the path of the
 # checkout.

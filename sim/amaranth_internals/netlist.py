@@ -98,8 +98,8 @@ _MODULE_NAME = re.compile(r"^((?:module|  cell) \\)(\S+)", re.MULTILINE)
 
 
 def _source(module: _nir.Module) -> str:
-    """Source file of ``module``: within this package its path from there, else its name alone,
-    since the path would depend on the computer.
+    """Source file of ``module``: its path relative to this package, or only its name if it is
+    elsewhere, since its path would depend on the computer.
     """
     path = Path(module.src_loc[0])
     return str(path.relative_to(_ROOT)) if path.is_relative_to(_ROOT) else path.name

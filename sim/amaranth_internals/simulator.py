@@ -138,7 +138,7 @@ class LevelizedEngine(pysim.PySimEngine):
         self._run_all()
 
     def remove_testbenches(self) -> None:
-        """Remove all testbenches and what they wait for; the next step is `reset`."""
+        """Remove all testbenches and their pending triggers; `reset` has to follow."""
         self._testbenches.clear()
         self._active_triggers.clear()
         for slot, state in enumerate(self._state.slots):

@@ -37,8 +37,8 @@ def run_yosys(netlist: str, passes: tuple[str, ...]) -> str:
 
 
 def readable(verilog: str) -> str:
-    """``verilog`` by Yosys without declarations of wires that have no bits, with multiplexers
-    numbered anew in each module, and with the attribute ``src`` of each module as a comment.
+    """``verilog`` by Yosys without declarations of zero-width wires, with multiplexers renumbered
+    in each module, and with the attribute ``src`` of each module as a comment.
 
     Icarus calls a system function where the name of a function begins with ``$``.
     """
@@ -110,7 +110,7 @@ _MODULE = re.compile(
 _EMPTY_WIRE = re.compile(r"^  wire \[-1:0\] .*;\n", re.MULTILINE)
 _SERIAL = re.compile(r"\$procmux\$(\d+)")
 _SOURCE = re.compile(r'^\(\* src = "(.*)" \*\)\n(?=module )', re.MULTILINE)
-# An address: a signal, or some bits of one.
+# An address: a signal or a slice of one.
 _PLACE = r"((?:[^\[\]]|\[[\d:]+\])+)"
 _UNCHECKED = re.compile(
     r"(?P<head>  \(\* no_rw_check = 32'd1 \*\)\n(?:  \(\*.*\n)*"

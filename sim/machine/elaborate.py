@@ -81,11 +81,10 @@ def verilog(
 
 
 def waivers(files: str) -> str:
-    """What `verilator --lint-only -Wall` needs to say nothing of the machine, as a Verilator
-    configuration; ``files`` is a pattern of the Verilog's file names.
+    """Verilator configuration that waives the warnings of `verilator --lint-only -Wall` about the
+    machine; ``files`` is a pattern of the Verilog's file names.
     """
-    text = WAIVERS.read_text(encoding="utf-8")
-    return text.replace("FILES", files)
+    return WAIVERS.read_text(encoding="utf-8").replace("FILES", files)
 
 
 def split_verilog(text: str) -> dict[str, str]:
@@ -180,7 +179,7 @@ def _netlist(component: wiring.Component, name: str, prefix: str = "") -> str:
         return rtlil_of(component, name, ports, reset_less="rst" in inputs, prefix=prefix)
 
 
-# The memory of a processor's firmware, and what loads it.
+# Declaration of the memory of a processor's firmware, and the block that loads it.
 _FIRMWARE = re.compile(r"^  reg \[31:0\] firmware \[\d+:0\];\n", re.MULTILINE)
 _LOADED = """\
   initial begin: load_firmware

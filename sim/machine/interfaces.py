@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# UG994, "Inferring Interfaces in a Module": the interfaces' parameters are at one port of each.
+# UG994, "Inferring Interfaces in a Module": one port of each has its parameters.
 _SIGNALS = {
     "clk": ("clock:1.0", "CLK", "ASSOCIATED_BUSIF {p}m_axi:{p}s_axil, ASSOCIATED_RESET {p}rst"),
     "rst": ("reset:1.0", "RST", "POLARITY ACTIVE_HIGH"),
@@ -21,7 +21,7 @@ _PORT = re.compile(r"^  (?:input|output) (?:\[\d+:0\] )?(\w+);\n", re.MULTILINE)
 def with_interfaces(text: str, prefix: str) -> str:
     """Put attributes before the port declarations of the top module, the first one of ``text``.
 
-    ``prefix`` begins the names of the ports.
+    Names of ports begin with ``prefix``.
     """
     described: set[str] = set()
 

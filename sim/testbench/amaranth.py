@@ -30,7 +30,7 @@ Pauses = Callable[[], bool]
 
 # Unit tests take a few thousand.
 _MAX_CYCLES = 100_000
-# Tests of a file share few components; a compiled one takes megabytes.
+# Tests of one file share few components, each of which takes megabytes when compiled.
 _MAX_SHARED = 16
 
 
@@ -373,10 +373,10 @@ def simulate(
 
 
 def shared(component: Callable[_P, _T], *parameters: _P.args, **named: _P.kwargs) -> _T:
-    """The component ``component(*parameters, **named)``, the same one for all tests of a process.
+    """The component ``component(*parameters, **named)``, cached so that all tests of a process
+    share its compiled simulation: compiling takes as long as a short test.
 
-    Parameters are hashable. Each simulation starts from reset. Compiling a component takes as long
-    as a short test of it.
+    Parameters are hashable. Each simulation starts from reset.
     """
     made: _T = _made(component, *parameters, **named)  # type: ignore[arg-type]
     return made

@@ -119,8 +119,8 @@ class SerialTransport:
         return self._link.read_words(_PROCESSOR, 1)[0]
 
     def start_processor(self, firmware: bytes = b"") -> None:
-        """Start the board's processor, which the host's accesses have stopped, with its present
-        firmware or with other ``firmware``, in whole words.
+        """Start the board's processor, which any access of the host stops, after writing
+        ``firmware``, in whole words, if given.
         """
         if firmware:
             self._link.write(protocol.FIRMWARE_BASE, firmware)

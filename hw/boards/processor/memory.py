@@ -14,8 +14,8 @@ from .parameters import SoftProcessor
 
 
 class FirmwareMemory(wiring.Component):
-    """Words in block RAM. A single port: with one for instructions and one for data, synthesis
-    duplicates the memory.
+    """Words in block RAM with a single port: synthesis would duplicate a memory with separate ports
+    for instructions and data.
 
     Addresses are taken modulo the size of the memory, which is a power of two. Raises `ValueError`
     if it is not, or if the firmware is larger.

@@ -25,7 +25,7 @@ class Peripheral(IntEnum):
     # A read removes a byte from the queue of received ones and returns it with `RECEIVED` set, or 0
     # if there is none; with `LOST` set if the queue overflowed since the last read.
     RECEIVE = 0
-    # A write sends a byte; reads as 1 while there is no room for one.
+    # A write sends a byte; reads as 1 while the previous byte waits to be sent.
     SEND = 1
     # Clock cycles since power-up. A read of the lower word latches the upper one.
     CYCLES_LOW = 2
@@ -45,8 +45,8 @@ class Interrupt(IntEnum):
 
 @dataclass(frozen=True)
 class SoftProcessor:
-    """A processor on the FPGA: the size of the memory for its firmware, in bytes, and what the
-    memory contains after power-up; a simulated board loads it instead.
+    """A processor on the FPGA, with ``memory_bytes`` of block RAM for its firmware. The memory
+    contains ``firmware`` after power-up; a simulated board loads its firmware instead.
     """
 
     memory_bytes: int

@@ -18,10 +18,10 @@ from .riscv_core import RiscvCore
 
 
 class ProcessorSystem(wiring.Component):
-    """The core and what only it uses: the memory of its firmware and its peripherals.
+    """The core, the memory of its firmware, and its peripherals.
 
-    Instructions come from the memory of the firmware alone; an instruction elsewhere reads from an
-    address of that memory.
+    Instructions are fetched from the memory of the firmware only: a fetch address outside it wraps
+    into it.
 
     Timing: a load or store takes 2 cycles in the memory of the firmware and in the peripherals, and
     elsewhere one more than its target. While ``rst`` is high, the memory of the firmware is

@@ -84,7 +84,7 @@ def is_for_networks(config: Config) -> bool:
 
 
 def is_quick() -> bool:
-    """Whether $VTA_QUICK_BUILD asks for simulators that build sooner and run slower."""
+    """Whether $VTA_QUICK_BUILD requests simulators that build faster and run slower."""
     return os.environ.get("VTA_QUICK_BUILD", "0") not in ("", "0")
 
 

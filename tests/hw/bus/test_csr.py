@@ -277,7 +277,7 @@ def test_the_high_word_of_a_count_is_of_the_moment_at_which_the_low_word_was_rea
         assert await read(ctx, bus, high, never) == 1  # nothing is latched
         assert await read(ctx, bus, low, never) == 0xFFFF_FFFF
         count(0x2_0000_0000)
-        # Reads of others in between, such as those of an interrupt handler, change nothing.
+        # Reads of other registers in between, as by an interrupt handler, change nothing.
         assert await read(ctx, bus, REGISTERS["STATUS"].offset, never) == 0
         assert await read(ctx, bus, counter + WORD_BYTES, never) == 2
         assert await read(ctx, bus, high, never) == 1

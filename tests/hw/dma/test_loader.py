@@ -44,7 +44,7 @@ CONFIGS = {
 CONFIGS |= {
     f"{name}, pad_value": replace(CONFIGS[name], pad_value=1) for name in ("bus256", "acc16")
 } | {"tiny-extended": PRESETS["tiny-extended"]}
-# Weights of 4 bits: two packed elements per beat, one, two gathered beats, and 8 lanes of these.
+# Weights of 4 bits: two or eight elements per beat, two gathered beats, and 8 lanes of these.
 CONFIGS |= {
     f"{name}, wgt_4bit": replace(base, wgt_4bit=1, log_wgt_buff_size=size, **changes)
     for name, base, size, changes in (

@@ -176,7 +176,7 @@ def test_an_interrupt_is_acknowledged_by_writing_1() -> None:
         assert bench.peek("INTERRUPT_PENDING") == done | fault
         bench.poke("INTERRUPT_PENDING", done)
         assert bench.peek("INTERRUPT_PENDING") == fault
-        assert bench.machine.advance(1)  # the other one holds the line
+        assert bench.machine.advance(1)  # the pending fault holds the line
         bench.poke("INTERRUPT_PENDING", fault)
         assert not bench.machine.advance(100)
         assert bench.status == {"done", "fault"}
@@ -185,7 +185,7 @@ def test_an_interrupt_is_acknowledged_by_writing_1() -> None:
     bench.command("reset")
     assert bench.peek("INTERRUPT_PENDING") == 0
     assert not bench.machine.advance(100)
-    # The line tells what has happened, also if it is enabled afterwards.
+    # An interrupt that is enabled after its event raises the line too.
     bench.poke("INTERRUPT_ENABLE", 0)
     bench.command("launch")
     assert not bench.machine.advance(500)
