@@ -147,7 +147,7 @@ def _addresses(board: Target) -> str:
         "RECEIVED": parameters.RECEIVED,
         "MACHINE_BASE": protocol.MACHINE_BASE,
         "MACHINE_INTERRUPT": 1 << Interrupt.MACHINE,
-        "BOARD_MEMORY_LIMIT": protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT,
+        "BOARD_MEMORY_LIMIT": BoardRegister.MEMORY_LIMIT.address,
         "BOARD_MEMORY_BYTES": board.memory_bytes,
         "CLOCK_HZ": board.clock_hz,
     }

@@ -85,6 +85,11 @@ class BoardRegister(IntEnum):
     # beginning of its firmware; every access of the host stops it.
     PROCESSOR = 7
 
+    @property
+    def address(self) -> int:
+        """Byte address of the register."""
+        return BOARD_BASE + WORD_BYTES * self
+
 
 IDENTIFY_WORDS = 6
 

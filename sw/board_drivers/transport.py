@@ -7,12 +7,10 @@ from typing import Protocol
 
 from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.boards import protocol
-from amaranth_vta.hw.boards.protocol import WORD_BYTES, BoardRegister
+from amaranth_vta.hw.boards.protocol import BoardRegister
 from amaranth_vta.sw.runtime.driver import MismatchError
 
 from .link import Line, Link, LinkError
-
-_PROCESSOR = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.PROCESSOR
 
 
 class BoardError(VtaError, ValueError):
@@ -110,13 +108,12 @@ class SerialTransport:
         self._link.write_words(protocol.MACHINE_BASE + address, words)
 
     def limit(self, size: int) -> None:
-        register = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT
-        self._link.write_words(register, [size])
+        self._link.write_words(BoardRegister.MEMORY_LIMIT.address, [size])
 
     @property
     def firmware_bytes(self) -> int:
         """Size of the memory for the firmware of the board's processor; 0 if it has none."""
-        return self._link.read_words(_PROCESSOR, 1)[0]
+        return self._link.read_words(BoardRegister.PROCESSOR.address, 1)[0]
 
     def start_processor(self, firmware: bytes = b"") -> None:
         """Start the board's processor, which any access of the host stops, after writing
@@ -124,7 +121,7 @@ class SerialTransport:
         """
         if firmware:
             self._link.write(protocol.FIRMWARE_BASE, firmware)
-        self._link.write_words(_PROCESSOR, [1])
+        self._link.write_words(BoardRegister.PROCESSOR.address, [1])
 
     def flush(self) -> None:
         """No-op: the board executes requests in order."""
