@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Device, RunResult
-from amaranth_vta.sw.runtime.instruction_words import memories_of
+from amaranth_vta.sw.runtime.instruction_words import (
+    Words,
+    field_of,
+    memories_of,
+    without_fields,
+)
 
 # For each part, its instructions and the field that is 0 in an instruction that only exchanges
 # tokens. Micro-ops and accumulators are still loaded, or GEMM and ALU would access random elements.
@@ -21,8 +25,6 @@ _PARTS = {
     "alu": ((isa.Opcode.ALU,), "iter_out"),
     "store": ((isa.Opcode.STORE,), "x_size"),
 }
-
-Words = npt.NDArray[np.uint64]
 
 
 class SkippingDevice:
@@ -63,7 +65,7 @@ def without_part(config: Config, words: Words, part: str) -> Words:
     opcodes, field = _PARTS[part]
     words = words.copy()
     layouts = isa.instruction_set(config).layouts
-    opcode = _extract(words, layouts[isa.Opcode.FINISH]["opcode"])
+    opcode = field_of(words, layouts[isa.Opcode.FINISH]["opcode"])
     for item in opcodes:
         if item not in layouts:
             continue
@@ -71,12 +73,5 @@ def without_part(config: Config, words: Words, part: str) -> Words:
         if item is isa.Opcode.LOAD:
             memories = memories_of(words, layouts[item], config.extensions)
             chosen &= np.isin(memories, (*isa.LOADED_BY_LOAD, isa.Memory.WGT_4BIT))
-        number, offset = divmod(layouts[item][field].offset, isa.WORD_WIDTH)
-        mask = ((1 << layouts[item][field].width) - 1) << offset
-        words[chosen, number] &= np.uint64(~mask & (1 << isa.WORD_WIDTH) - 1)
+        words[chosen] = without_fields(words[chosen], [layouts[item][field]])
     return words
-
-
-def _extract(words: Words, field: isa.Field) -> Words:
-    number, offset = divmod(field.offset, isa.WORD_WIDTH)
-    return words[:, number] >> np.uint64(offset) & np.uint64((1 << field.width) - 1)

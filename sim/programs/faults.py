@@ -301,17 +301,16 @@ def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
     transfers: list[Load | Store] = []
     for _ in range(count):
         chosen = chance.choice(siblings)
-        size = config.memory(chosen).element_bytes
-        scratchpad = config.memory(chosen)
+        tile = config.memory(chosen)
         # A machine may put a STORE's words on the bus before memory refuses the previous STORE, so
         # STOREs write into unused bytes behind the program, which nothing loads.
         places = range(fault.memory.start, fault.before)
         if chosen is Memory.OUT:
             places = range(fault.memory.stop - _SPARE_BYTES, fault.memory.stop)
-        first, end = places.start // size, places.stop // size
-        many = chance.randint(1, min(scratchpad.depth, end - first))
+        first, end = places.start // tile.element_bytes, places.stop // tile.element_bytes
+        many = chance.randint(1, min(tile.depth, end - first))
         place = {
-            "sram_base": chance.randrange(scratchpad.depth - many + 1),
+            "sram_base": chance.randrange(tile.depth - many + 1),
             "dram_base": chance.randint(first, end - many),
             "x_size": many,
         }
