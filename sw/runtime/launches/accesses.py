@@ -17,8 +17,11 @@ Interval = tuple[int, int]
 _PADDINGS = tuple(isa.Padding)
 # Bits of dram_base that hold the first accumulator of a STORE to INP.
 _SOURCE = (1 << isa.SRAM_BASE_WIDTH) - 1
+# Memories of LOADs that fill the weight scratchpad, and that fill any scratchpad of LOAD.
+WEIGHTS = tuple(item for item in Memory if isa.filled_by(item) is Memory.WGT)
+OPERANDS = tuple(item for item in Memory if isa.filled_by(item) in isa.LOADED_BY_LOAD)
 # Values of the memory field in LOADs that the module LOAD executes.
-_OF_LOAD = (Memory.INP, Memory.WGT, Memory.WGT_4BIT, isa.Padding.LOAD)
+_OF_LOAD = (*OPERANDS, isa.Padding.LOAD)
 
 
 def overlap(one: Interval, other: Interval) -> bool:

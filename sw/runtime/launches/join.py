@@ -24,7 +24,7 @@ from amaranth_vta.sw.runtime.instruction_words import Words, instruction_words
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.stream import NO_OPERATION_BITS, POP, PUSH, SET_PADDING, Stream
 
-from .accesses import InstructionAccesses, Interval, MicroOps, StreamAccesses, overlap
+from .accesses import WEIGHTS, InstructionAccesses, Interval, MicroOps, StreamAccesses, overlap
 from .happens_before import PushedToken, StreamClocks, VectorClock
 from .prefetch_weights import prefetch_weights
 
@@ -339,6 +339,5 @@ def _weights_first(words: Sequence[int], accesses: StreamAccesses) -> dict[int, 
         first.append(number)
         if words[number] & _PUSH_TO_COMPUTE:
             break
-    weights = (Memory.WGT, Memory.WGT_4BIT)
-    ordered = sorted(first, key=lambda number: accesses.memories[number] not in weights)
+    ordered = sorted(first, key=lambda number: accesses.memories[number] not in WEIGHTS)
     return dict(zip(first, ordered, strict=True))

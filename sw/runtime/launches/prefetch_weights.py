@@ -25,7 +25,7 @@ from amaranth_vta.sw.runtime.instruction_words import (
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.stream import NO_OPERATION_BITS, POP, PUSH, Stream
 
-from .accesses import Interval, elements_of, overlap
+from .accesses import OPERANDS, WEIGHTS, Interval, elements_of, overlap
 
 # Maximum bus words of a piece, which bounds the delay of the next load.
 _PIECE_WORDS = 128
@@ -33,7 +33,6 @@ _PIECE_WORDS = 128
 _LAYERS_AHEAD = 8
 # Fraction of GEMM's cycles in which the bus can transfer a word.
 _BUS_SHARE = 0.9
-_WEIGHTS = (Memory.WGT, Memory.WGT_4BIT)
 _POP_FROM_COMPUTE = POP[Module.COMPUTE, Module.LOAD]
 _PUSH_TO_COMPUTE = PUSH[Module.LOAD, Module.COMPUTE]
 
@@ -82,12 +81,12 @@ def _layer(config: Config, stream: Stream) -> _JoinedLayer:
     slack = np.where(opcodes == isa.Opcode.GEMM, products * _BUS_SHARE, 0.0)
     on_bus = is_load | is_store & (memories == Memory.OUT)
     slack -= np.where(on_bus, moved * words_each[memories], 0.0)
-    weights = is_load & np.isin(memories, _WEIGHTS)
+    weights = is_load & np.isin(memories, WEIGHTS)
     begins = field_of(words, load["sram_base"])[weights]
     ends = begins + elements_of(words[weights], load)
     return _JoinedLayer(
         stream,
-        np.flatnonzero(is_load & np.isin(memories, (Memory.INP, *_WEIGHTS))).tolist(),
+        np.flatnonzero(is_load & np.isin(memories, OPERANDS)).tolist(),
         slack,
         (int(begins.min()), int(ends.max())) if begins.size else (0, 0),
         {buffer for number, buffer in stream.relocations if is_store[number]},
@@ -116,7 +115,7 @@ def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterato
         load = instructions.decode(bits)
         assert isinstance(load, isa.Load)
         padded = load.x_pad_0 | load.x_pad_1 | load.y_pad_0 | load.y_pad_1
-        if load.memory not in _WEIGHTS or buffers[number] in stored or padded:
+        if load.memory not in WEIGHTS or buffers[number] in stored or padded:
             continue
         words_each = config.memory(Memory(load.memory)).element_bytes / config.bus_bytes
         most = max(int(_PIECE_WORDS / words_each), 1)
