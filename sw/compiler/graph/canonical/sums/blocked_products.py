@@ -47,7 +47,7 @@ class NoBlocks(Exception):
 
 @dataclass(frozen=True)
 class _Weights:
-    """Weights less their zero points (blocks, size, outputs), and ``scales`` (blocks, outputs).
+    """Weights minus their zero points (blocks, size, outputs), and ``scales`` (blocks, outputs).
     ``length`` is the number of inputs; the last block is padded with zeros."""
 
     values: Array
@@ -68,11 +68,12 @@ def split_blocks(network: Network, node: Node) -> bool:
     rows = prod(shape[:-1])
     made = Replacement(network, node)
     if data is None:
-        source, zero, scale = _quantized(made, node, weights, rows)
+        source, zero, scale = _quantized(made, node.inputs[0], weights, rows)
     else:
         maker = network.maker(node.inputs[0])
         assert maker is not None
-        source, zero, scale = _held(made, maker.inputs[0], data, weights, rows), data.zero, ""
+        zero, scale = data.zero, ""
+        source = _in_blocks(made, maker.inputs[0], weights, rows, zero)
     result = _sums(made, source, weights, zero, rows)
     real = TensorType(_FLOAT, (blocks, rows, outputs))
     (result,) = made.add_all("Cast", "real_sums", (result,), [real], to=TensorProto.FLOAT)
@@ -96,8 +97,9 @@ def _sums(made: Replacement, source: str, weights: _Weights, zero: Array, rows: 
     """Add the sums of the blocks of ``source``, which have the zero point ``zero``; returns the
     name of the int32 result (blocks, rows, outputs).
 
-    Weights of nine bits are moved to int8, by one amount per block and output. The sums of this
-    amount are those of x, one more output of the product, times the amount.
+    Nine-bit weights are shifted into the range of int8, by one amount per block and output. This
+    amount times the sum of a block's inputs, which is one more output of the product, is added to
+    the sums.
     """
     values, (blocks, _, outputs) = weights.values, weights.values.shape
     is_wide = not -128 <= values.min(initial=0) <= values.max(initial=0) < 128
@@ -224,34 +226,16 @@ def _dequantized(network: Network, node: Node) -> _Weights:
     return _Weights(padded.reshape(-1, size, outputs), scales, length)
 
 
-def _held(
-    made: Replacement, source: str, data: QuantizationParameters, weights: _Weights, rows: int
-) -> str:
-    """Cut the rows of a quantized tensor, padded with its zero point, into blocks."""
-    shape = made.network.types[source].shape
-    assert shape is not None
-    if weights.length % weights.values.shape[1]:
-        zero = made.constant("padding", data.zero.reshape(()))
-        source = _padded(made, source, weights, shape, data.zero.dtype, zero)
-    return _in_blocks(made, source, weights, rows, data.zero.dtype)
-
-
 def _quantized(
-    made: Replacement, node: Node, weights: _Weights, rows: int
+    made: Replacement, source: str, weights: _Weights, rows: int
 ) -> tuple[str, Array, str]:
     """Quantize each block of each row of a float tensor to int8; returns the names of the blocks,
     their zero point, and the name of their scales (blocks, rows, 1)."""
-    network, source = made.network, node.inputs[0]
-    shape = network.types[source].shape
-    assert shape is not None
     blocks, size, _ = weights.values.shape
-    if weights.length % size:
-        zero = made.constant("padding", np.array(0, np.float32))
-        source = _padded(made, source, weights, shape, _FLOAT, zero)
-    cut = _in_blocks(made, source, weights, rows, _FLOAT)
+    cut = _in_blocks(made, source, weights, rows, np.array(0, np.float32))
     whole, single = (TensorType(_FLOAT, (blocks, rows, n)) for n in (size, 1))
     (absolute,) = made.add_all("Abs", "absolute", (cut,), [whole])
-    if network.opsets.get("", 1) < _AXES_AS_INPUT:
+    if made.network.opsets.get("", 1) < _AXES_AS_INPUT:
         (most,) = made.add_all("ReduceMax", "most", (absolute,), [single], axes=[2], keepdims=1)
     else:
         axes = made.constant("last", np.array([2], np.int64))
@@ -269,29 +253,18 @@ def _quantized(
     return result, np.array(0, np.int8), scale
 
 
-def _padded(
-    made: Replacement,
-    source: str,
-    weights: _Weights,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    value: str,
-) -> str:
-    """Pad the rows of a tensor of this ``shape`` to whole blocks."""
-    missing = -weights.length % weights.values.shape[1]
-    before = [0] * len(shape)
-    amounts = made.constant("pads", np.array([*before, *before[:-1], missing], np.int64))
-    wide = [TensorType(dtype, (*shape[:-1], shape[-1] + missing))]
-    return made.add_all("Pad", "padded", (source, amounts, value), wide)[0]
-
-
-def _in_blocks(
-    made: Replacement, source: str, weights: _Weights, rows: int, dtype: np.dtype
-) -> str:
-    """Cut rows into a stack of blocks (blocks, rows, size)."""
-    blocks, size, _ = weights.values.shape
+def _in_blocks(made: Replacement, source: str, weights: _Weights, rows: int, zero: Array) -> str:
+    """Cut rows, padded with ``zero`` to whole blocks, into a stack (blocks, rows, size)."""
+    shape, (blocks, size, _) = made.network.types[source].shape, weights.values.shape
+    assert shape is not None
+    if missing := blocks * size - weights.length:
+        value = made.constant("padding", zero.reshape(()))
+        before = [0] * len(shape)
+        amounts = made.constant("pads", np.array([*before, *before[:-1], missing], np.int64))
+        wide = [TensorType(zero.dtype, (*shape[:-1], blocks * size))]
+        (source,) = made.add_all("Pad", "padded", (source, amounts, value), wide)
     wanted = made.constant("cut", np.array([rows, blocks, size], np.int64))
-    cut = [TensorType(dtype, (rows, blocks, size))]
+    cut = [TensorType(zero.dtype, (rows, blocks, size))]
     (result,) = made.add_all("Reshape", "cut", (source, wanted), cut)
-    stack = [TensorType(dtype, (blocks, rows, size))]
+    stack = [TensorType(zero.dtype, (blocks, rows, size))]
     return made.add_all("Transpose", "stack", (result,), stack, perm=[1, 0, 2])[0]
