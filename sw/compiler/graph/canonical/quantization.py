@@ -45,9 +45,16 @@ class QuantizationParameters:
         return (values.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale
 
     def quantize(self, value: float) -> int:
+        return int(self._steps(np.float32(value)))
+
+    def quantize_all(self, values: Array) -> Array:
+        """Quantize float32 values with one scale."""
+        return np.asarray(self._steps(values)).astype(self.zero.dtype)
+
+    def _steps(self, values: Array | np.float32) -> Array | np.float32:
         limits = np.iinfo(self.zero.dtype)
-        steps = np.rint(np.float32(value) / np.float32(self.scale.item()))
-        return int(np.clip(steps + int(self.zero.item()), limits.min, limits.max))
+        steps = np.rint(values / np.float32(self.scale.item()))
+        return np.clip(steps + int(self.zero.item()), limits.min, limits.max)
 
 
 def parameters_of(

@@ -120,10 +120,7 @@ class _Region:
         network.nodes = Nodes(nodes)
         for names, old in ((network.inputs, state.source), (network.outputs, state.result)):
             names[names.index(old)] = integers[old]
-        steps = np.rint(state.initial / np.float32(parameters.scale.item()))
-        limits = np.iinfo(parameters.zero.dtype)
-        initial = (steps + int(parameters.zero.item())).clip(limits.min, limits.max)
-        kept = State(integers[state.source], result, initial.astype(parameters.zero.dtype))
+        kept = State(integers[state.source], result, parameters.quantize_all(state.initial))
         network.states = tuple(kept if item is state else item for item in network.states)
 
     def _integer(self, name: str) -> str:
