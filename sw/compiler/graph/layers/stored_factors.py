@@ -19,14 +19,12 @@ from amaranth_vta.sw.compiler.operators.building_blocks.identity import reads_wh
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.operators.transpose_tiles import TransposeTiles, transpose_tiles
 from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout
-from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .support.layer import Layer
 from .support.layer_functions import MakeFunction
 from .support.tensors import Tensors
-
-Bytes = dict[str, np.ndarray]
 
 
 def is_second_factor(network: Network, name: str) -> bool:
@@ -66,7 +64,11 @@ def stored_factor(
     held, across = tensors.source(root, image), columns // tile
 
     def step(
-        operator: str, result: TiledTensor, make: MakeFunction, workload: object, constants: Bytes
+        operator: str,
+        result: TiledTensor,
+        make: MakeFunction,
+        workload: object,
+        constants: dict[str, Bytes],
     ) -> TiledTensor:
         function = tensors.function(make, workload, node)
         name = f"{node.name}, {operator} of its second factor"
