@@ -278,8 +278,8 @@ def test_the_machine_keeps_a_variable_from_run_to_run(
 ) -> None:
     (kept,) = kept_on_machine.kept
     assert kept_on_machine.states == ()
-    buffer = change.pop("buffer", kept.buffer)
-    changed = KeptTensor(replace(kept.operand, **change), buffer)
+    of_operand = {name: value for name, value in change.items() if name != "buffer"}
+    changed = KeptTensor(replace(kept.operand, **of_operand), change.get("buffer", kept.buffer))
     with pytest.raises(ValueError, match=problem):
         validate(replace(kept_on_machine, kept=(changed,)))
 
