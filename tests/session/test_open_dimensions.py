@@ -111,7 +111,8 @@ def test_sizes_are_needed_before_the_first_run() -> None:
     with (
         Session(model, "pynq-extended") as session,
         pytest.raises(
-            ModelError, match="all that are: --dim sequence=SIZE --dim total=SIZE --dim past"
+            ModelError,
+            match="give the sizes of all open dimensions: --dim sequence=SIZE --dim total=SIZE --dim past",
         ),
     ):
         random_inputs(session)

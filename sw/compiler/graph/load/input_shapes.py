@@ -42,12 +42,7 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
             if position and is_open(dim):
                 known[dim.dim_param] = dim.dim_value = size
     if known:
-        # The file's shapes of other tensors assume open dimensions.
-        del copied.graph.value_info[:]
-        for item in copied.graph.output:
-            for dim in item.type.tensor_type.shape.dim:
-                if dim.dim_param in known and dim.dim_param:
-                    dim.dim_value = known[dim.dim_param]
+        _fix_results(copied, known)
     return copied
 
 
@@ -70,19 +65,24 @@ def with_dimensions(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.Mo
     for _, _, dim, name in found:
         if name in sizes:
             dim.dim_value = sizes[name]
-    for item in copied.graph.output:
-        for dim in item.type.tensor_type.shape.dim:
-            if dim.dim_param in sizes:
-                dim.dim_value = sizes[dim.dim_param]
-    # The file's shapes of other tensors assume open dimensions.
-    del copied.graph.value_info[:]
+    _fix_results(copied, sizes)
     return copied
 
 
+def _fix_results(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
+    """Give named dimensions of outputs these ``sizes``, and remove the shapes of other tensors."""
+    for item in model.graph.output:
+        for dim in item.type.tensor_type.shape.dim:
+            if dim.dim_param and dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+    # The file's shapes of other tensors assume open dimensions.
+    del model.graph.value_info[:]
+
+
 def open_dimensions(model: onnx.ModelProto) -> list[str]:
-    """The names of the open dimensions of inputs that need a size, which are all but the number of
-    images: the first dimension of an input, and others of its name. A dimension without a name is
-    called INPUT.POSITION, such as x.1."""
+    """The names of the open dimensions of inputs that need a size: all except the number of images,
+    which is the first dimension of each input and every dimension of the same name. A dimension
+    without a name is called INPUT.POSITION, such as x.1."""
     images = {dim.dim_param for _, position, dim, _ in _open(model) if not position} - {""}
     found = (name for _, position, _, name in _open(model) if position and name not in images)
     return list(dict.fromkeys(found))
@@ -121,7 +121,7 @@ def require_sizes(model: onnx.ModelProto) -> None:
         item, position, dim = next(
             (item, position, dim) for item, position, dim, name in _open(model) if name in names
         )
-        sizes = "its size" if len(names) == 1 else "the sizes of all that are"
+        sizes = "its size" if len(names) == 1 else "the sizes of all open dimensions"
         options = " ".join(f"--dim {name}=SIZE" for name in names)
         raise ModelError(
             f"{open_dimension(item.name, position, dim)}; give {sizes}: {options}, "
