@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .nodes import Node
+from .nodes import MICROSOFT, Node
 
 # Operators that compute each element from the operands' elements at the same position only.
 _ELEMENTWISE = frozenset(
@@ -20,8 +20,8 @@ _CONTRIBUTED = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})
 
 def is_elementwise(node: Node) -> bool:
     """Whether each element of the result depends only on the operands' elements at its position."""
-    known = _CONTRIBUTED if node.domain == "com.microsoft" else _ELEMENTWISE
-    if node.operator not in known or node.domain not in ("", "com.microsoft"):
+    known = _CONTRIBUTED if node.domain == MICROSOFT else _ELEMENTWISE
+    if node.operator not in known or node.domain not in ("", MICROSOFT):
         return False
     # In training mode, BatchNormalization uses the mean of its input.
     return not node.attributes.get("training_mode")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from .network import Network
-from .nodes import Node
+from .nodes import MICROSOFT, Node
 
 Shape = tuple[int, ...]
 
@@ -21,9 +21,9 @@ _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"})
 # Positions of the keys, of the past keys and of the past keys among the results, by operator.
 _ATTENTION = {
     ("", "Attention"): (1, 4),
-    ("com.microsoft", "GroupQueryAttention"): (1, 3),
-    ("com.microsoft", "MultiHeadAttention"): (1, 6),
-    ("com.microsoft", "DecoderMaskedMultiHeadAttention"): (1, 5),
+    (MICROSOFT, "GroupQueryAttention"): (1, 3),
+    (MICROSOFT, "MultiHeadAttention"): (1, 6),
+    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): (1, 5),
 }
 # Position of the past keys and values of operators that also project their input.
 _PROJECTED_ATTENTION = {"Attention": 4, "QAttention": 8}
@@ -48,7 +48,7 @@ def macs(network: Network, node: Node) -> int:
         return prod(result) * _summed(node, first)
     if node.operator in _RECURRENT:
         return prod(first[:2]) * sum(prod(shape(node.input(at))) for at in (1, 2))
-    if node.domain == "com.microsoft" and node.operator in _PROJECTED_ATTENTION:
+    if node.domain == MICROSOFT and node.operator in _PROJECTED_ATTENTION:
         return _projected_attention(node, shape)
     if (node.domain, node.operator) in _ATTENTION:
         return _attention(node, shape)

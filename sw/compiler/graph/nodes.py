@@ -9,6 +9,8 @@ from typing import Any
 import onnx
 from onnx import helper
 
+# Domain of ONNX Runtime's own operators.
+MICROSOFT = "com.microsoft"
 # The position of a node in the order. Positions are comparable, and new ones fit between any two.
 Place = tuple[int, ...]
 

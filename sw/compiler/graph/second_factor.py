@@ -3,10 +3,10 @@ its zero point input 2."""
 
 from __future__ import annotations
 
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT
+
 # Input positions of the second factor and its zero point, by domain and operator.
 SECOND_FACTOR = {
     **dict.fromkeys((("", "ConvInteger"), ("", "MatMulInteger")), (1, 3)),
-    **dict.fromkeys(
-        (("", "QLinearConv"), ("", "QLinearMatMul"), ("com.microsoft", "QGemm")), (3, 5)
-    ),
+    **dict.fromkeys((("", "QLinearConv"), ("", "QLinearMatMul"), (MICROSOFT, "QGemm")), (3, 5)),
 }

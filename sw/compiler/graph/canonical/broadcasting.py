@@ -12,7 +12,7 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN, LOOKUP_PAIR
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
 
 from .quantization import BYTE_TYPES, parameters_of
 
@@ -21,8 +21,8 @@ from .quantization import BYTE_TYPES, parameters_of
 _OPERANDS = {
     ("", "Add"): (0, 1),
     ("", "Mul"): (0, 1),
-    ("com.microsoft", "QLinearAdd"): (0, 3),
-    ("com.microsoft", "QLinearMul"): (0, 3),
+    (MICROSOFT, "QLinearAdd"): (0, 3),
+    (MICROSOFT, "QLinearMul"): (0, 3),
     (DOMAIN, LOOKUP_PAIR): (0, 1),
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
@@ -23,7 +23,7 @@ _SECOND = 3
 def transpose_first(network: Network, node: Node) -> bool:
     """Remove ``transA`` from a Gemm or QGemm by transposing its first factor."""
     kind = (node.domain, node.operator)
-    if kind not in (("", "Gemm"), ("com.microsoft", "QGemm")) or not node.attributes.get("transA"):
+    if kind not in (("", "Gemm"), (MICROSOFT, "QGemm")) or not node.attributes.get("transA"):
         return False
     source = node.inputs[0]
     info = network.types[source]

@@ -9,17 +9,15 @@ from math import prod
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
 
 from .quantization import BYTE_TYPES, QuantizationParameters
-
-_DOMAIN = "com.microsoft"
 
 
 def float_average(network: Network, node: Node) -> bool:
     """QLinearAveragePool becomes DequantizeLinear → AveragePool → QuantizeLinear, unless it
     `rounds_to_odd`."""
-    if node.operator != "QLinearAveragePool" or node.domain != _DOMAIN:
+    if node.operator != "QLinearAveragePool" or node.domain != MICROSOFT:
         return False
     if node.attributes.get("channels_last", 0) or not node.input(4):
         return False
@@ -61,7 +59,7 @@ def rounds_to_odd(network: Network, node: Node) -> bool:
 def split_concatenation(network: Network, node: Node) -> bool:
     """Replace QLinearConcat by Concat. Operands with other parameters are requantized to the
     result's by DequantizeLinear and QuantizeLinear."""
-    if node.operator != "QLinearConcat" or node.domain != _DOMAIN:
+    if node.operator != "QLinearConcat" or node.domain != MICROSOFT:
         return False
     wanted = _parameters(network, *node.inputs[:2])
     operands = [node.inputs[index : index + 3] for index in range(2, len(node.inputs), 3)]

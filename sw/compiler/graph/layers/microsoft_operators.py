@@ -22,8 +22,6 @@ from .support.tensors import Tensors
 from .support.two_tensors import all_results
 from .unary_functions import function_layer, of_one_source
 
-DOMAIN = "com.microsoft"
-
 
 def element_wise(node: Node, tensors: Tensors) -> Layer:
     """Lower a QLinearAdd or QLinearMul of two tensors of one shape, with a following Clip, or of a

@@ -8,7 +8,7 @@ from math import prod
 from amaranth_vta.sw.compiler.graph.canonical.integer_averages import AVERAGES
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.compiler.operators.dense import Dense
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
@@ -135,7 +135,7 @@ def _is_for_machine(network: Network, name: str) -> bool:
     """Whether an operator that the machine may run reads integers from ``name``. Second factors of
     products do not count, as they pass through the host anyway."""
     for reader in network.nodes.readers(name):
-        if reader.domain == "com.microsoft" or reader.operator in _READERS:
+        if reader.domain == MICROSOFT or reader.operator in _READERS:
             return True
         if (reader.domain, reader.operator) in SECOND_FACTOR and reader.inputs[0] == name:
             return True

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto
 
-_DOMAIN = "com.microsoft"
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT
+
 _BYTES = frozenset({TensorProto.INT8, TensorProto.UINT8})
 # Integer types, by operator, that ONNX allows in every opset that the compiler knows.
 _INTEGERS = {"QuantizeLinear": _BYTES, "DequantizeLinear": _BYTES | {TensorProto.INT32}}
@@ -22,7 +23,7 @@ def use_standard_operators(model: onnx.ModelProto) -> None:
     }
     for node in model.graph.node:
         known = _INTEGERS.get(node.op_type)
-        if node.domain == _DOMAIN and known is not None and len(node.input) > 2:
+        if node.domain == MICROSOFT and known is not None and len(node.input) > 2:
             scale, zero_point = (types.get(node.input[index]) for index in (1, 2))
             if scale == TensorProto.FLOAT and zero_point in known:
                 node.domain = ""

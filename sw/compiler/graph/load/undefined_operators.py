@@ -9,12 +9,12 @@ from functools import cache
 import onnx
 from onnx import defs
 
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import UnknownOperatorError, exact_session
 
 from .opsets import LAST_KNOWN
 
-_MICROSOFT = "com.microsoft"
 _STANDARD = ("", "ai.onnx")
 # Temporary domain that hides operators from ONNX.
 _HIDDEN = "amaranth_vta.hidden"
@@ -25,11 +25,11 @@ def with_microsoft_domain(model: onnx.ModelProto) -> onnx.ModelProto:
     importing it. ONNX Runtime accepts both."""
     imported = {item.domain for item in model.opset_import}
     used = {node.domain for node in nodes_of(model.graph.node)}
-    if _MICROSOFT in imported or _MICROSOFT not in used:
+    if MICROSOFT in imported or MICROSOFT not in used:
         return model
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
-    copied.opset_import.add(domain=_MICROSOFT, version=1)
+    copied.opset_import.add(domain=MICROSOFT, version=1)
     return copied
 
 

@@ -57,7 +57,7 @@ from amaranth_vta.sw.compiler.graph.layers.support.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.unary_functions import integer_function
 from amaranth_vta.sw.compiler.graph.load.constant_control_flow import why_not_constant
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
@@ -97,16 +97,16 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Transpose"): transposing,
     (DOMAIN, LOOKUP): integer_function,
     (DOMAIN, LOOKUP_PAIR): lookup_pair,
-    (microsoft.DOMAIN, "QGemm"): microsoft.gemm,
-    (microsoft.DOMAIN, "QLinearAdd"): microsoft.element_wise,
-    (microsoft.DOMAIN, "QLinearAveragePool"): microsoft.average_of_integers,
+    (MICROSOFT, "QGemm"): microsoft.gemm,
+    (MICROSOFT, "QLinearAdd"): microsoft.element_wise,
+    (MICROSOFT, "QLinearAveragePool"): microsoft.average_of_integers,
     (
-        microsoft.DOMAIN,
+        MICROSOFT,
         "QLinearGlobalAveragePool",
     ): microsoft.global_average_pool,
-    (microsoft.DOMAIN, "QLinearLeakyRelu"): integer_function,
-    (microsoft.DOMAIN, "QLinearMul"): microsoft.element_wise,
-    (microsoft.DOMAIN, "QLinearSigmoid"): integer_function,
+    (MICROSOFT, "QLinearLeakyRelu"): integer_function,
+    (MICROSOFT, "QLinearMul"): microsoft.element_wise,
+    (MICROSOFT, "QLinearSigmoid"): integer_function,
 }
 _BUILT_IN = dict(_LAYERS)
 # Operators that always run on the host, with the reason.
@@ -239,7 +239,7 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
             raise Unsupported(_HOST_REASONS[kind])
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
             raise Unsupported(why_float(network, node))
-        case microsoft.DOMAIN, "MatMulNBits":
+        case kind if kind == (MICROSOFT, "MatMulNBits"):
             raise Unsupported(why_no_blocks(network, node))
         case "", "If" | "Loop":
             raise Unsupported(why_not_constant(network, node))

@@ -21,14 +21,13 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
     parameters_of,
 )
 from amaranth_vta.sw.compiler.graph.network import Array, Network
-from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .replacement import Replacement
 
-_DOMAIN = "com.microsoft"
 # Position of the bias, by operator.
-_BIASES = {(_DOMAIN, "MatMulNBits"): 5, ("", "Gemm"): 2, ("", "MatMul"): 2}
+_BIASES = {(MICROSOFT, "MatMulNBits"): 5, ("", "Gemm"): 2, ("", "MatMul"): 2}
 # Attributes of Gemm, with their defaults.
 _PLAIN = {"transA": 0, "alpha": 1.0, "beta": 1.0}
 _FLOAT, _INT8, _INT32 = (np.dtype(item) for item in (np.float32, np.int8, np.int32))

@@ -8,18 +8,16 @@ import numpy as np
 from onnx import TensorProto
 
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .replacement import Replacement
-
-_DOMAIN = "com.microsoft"
 
 
 def split_fused_product(network: Network, node: Node) -> bool:
     """Replace QGemm without output scale, MatMulIntegerToFloat and DynamicQuantizeMatMul by
     MatMulInteger, scaling of the sums, and addition of the bias."""
-    if node.domain != _DOMAIN or network.types[node.outputs[0]].shape is None:
+    if node.domain != MICROSOFT or network.types[node.outputs[0]].shape is None:
         return False
     match node.operator:
         case "QGemm" if not node.input(7):

@@ -8,13 +8,12 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.canonical.quantization import parameters_of
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .fused_products import scaled_sums
 from .replacement import Replacement
 
-_DOMAIN = "com.microsoft"
 # Attributes that MultiHeadAttention has too, with the same meaning.
 _KEPT = frozenset({"num_heads", "mask_filter_value", "scale", "unidirectional"})
 _FLOAT = np.dtype(np.float32)
@@ -35,7 +34,7 @@ _OPERANDS = {"QAttention": _Operands(5, 8, -1), "Attention": _Operands(3, 4, 5)}
 def split_projection(network: Network, node: Node) -> bool:
     """Replace QAttention, and Attention of dequantized factors, by the product that projects the
     input to queries, keys and values, and MultiHeadAttention, which has equal results."""
-    if node.domain != _DOMAIN or node.operator not in _OPERANDS:
+    if node.domain != MICROSOFT or node.operator not in _OPERANDS:
         return False
     at = _OPERANDS[node.operator]
     given, weights, result = (
@@ -58,7 +57,7 @@ def split_projection(network: Network, node: Node) -> bool:
     operands = (*parts, "", node.input(at.mask), _input(node, at.bias_of_scores), *past)
     types = [made.type, *(present if past or len(node.outputs) > 1 else ())]
     results = made.add_all(
-        "MultiHeadAttention", "attended", operands, types, domain=_DOMAIN, **attributes
+        "MultiHeadAttention", "attended", operands, types, domain=MICROSOFT, **attributes
     )
     if len(node.outputs) > 1 and node.outputs[1]:
         results[1:] = [_joined(made, results[1:], network.types[node.outputs[1]])]
