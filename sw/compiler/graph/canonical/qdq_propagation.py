@@ -28,7 +28,7 @@ _MOVES = frozenset(
     | {"Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
 # Operators that drop elements: QuantizeLinear takes longer before them than after them.
-_CHOICES = frozenset({"Gather", "Slice"})
+CHOICES = frozenset({"Gather", "Slice"})
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
@@ -50,8 +50,8 @@ def pad_all_axes(network: Network, node: Node) -> bool:
 
 def sink_dequantize(network: Network, node: Node) -> bool:
     """DequantizeLinear → move becomes move → DequantizeLinear."""
-    chosen = node.operator in _CHOICES and not node.domain
-    if not (chosen or _is_move(node)) or len(node.outputs) != 1:
+    chosen = node.operator in CHOICES and not node.domain
+    if not (chosen or is_move(node)) or len(node.outputs) != 1:
         return False
     dequantize = network.maker(node.inputs[0])
     parameters = parameters_of(network, dequantize, "DequantizeLinear")
@@ -80,7 +80,7 @@ def hoist_quantize(network: Network, node: Node) -> bool:
     """Move → QuantizeLinear becomes QuantizeLinear → move."""
     parameters = parameters_of(network, node, "QuantizeLinear")
     move = network.maker(node.inputs[0]) if parameters else None
-    if parameters is None or move is None or not _is_move(move):
+    if parameters is None or move is None or not is_move(move):
         return False
     if not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
         return False
@@ -101,7 +101,7 @@ def hoist_clamp(network: Network, node: Node) -> bool:
     """Hoist Relu or Clip over a move if it is on integers (except over MaxPool, which leaves fewer
     elements to clamp) or if its result is quantized."""
     move = network.maker(node.inputs[0]) if is_clamp(network, node) else None
-    if move is None or not _is_move(move) or len(move.outputs) != 1:
+    if move is None or not is_move(move) or len(move.outputs) != 1:
         return False
     name = move.outputs[0]
     if network.only_reader(name) is not node:
@@ -215,7 +215,7 @@ def sink_dequantize_of_clamp(network: Network, node: Node) -> bool:
     if dequantize is None or parameters is None or not parameters.per_tensor:
         return False
     readers = network.nodes.readers(node.outputs[0])
-    if not any(item.operator in _PRODUCTS or _is_move(item) for item in readers):
+    if not any(item.operator in _PRODUCTS or is_move(item) for item in readers):
         return False
     dtype = parameters.zero.dtype
     bounds = [network.constants[name].item() for name in node.inputs[1:] if name]
@@ -343,7 +343,9 @@ def _padding_value(network: Network, pad: Node) -> float | None:
     return None if value is None else float(value.item())
 
 
-def _is_move(node: Node) -> bool:
+def is_move(node: Node) -> bool:
+    """Whether all results of ``node`` are elements of its first input, so that it commutes with
+    quantization."""
     if node.operator == "Pad" and not node.domain:
         return node.attributes.get("mode", "constant") != "constant"
     if node.operator == "Resize" and not node.domain:

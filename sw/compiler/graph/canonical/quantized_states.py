@@ -10,12 +10,8 @@ from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 from amaranth_vta.sw.runtime.network.network_program import State
 
+from .qdq_propagation import CHOICES, is_move
 from .quantization import BYTE_TYPES, QuantizationParameters, parameters_of
-
-# Operators that only move elements of their first input, or of all inputs.
-_MOVERS = frozenset(
-    {"Concat", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
-)
 
 
 def quantize_states(network: Network) -> None:
@@ -61,8 +57,8 @@ class _Region:
     parameters: QuantizationParameters | None = None
 
     def is_only_quantized(self) -> bool:
-        """Find the region; whether nothing but QuantizeLinear, with the same parameters, reads
-        it."""
+        """Collect the region; returns whether only QuantizeLinear, always with the same parameters,
+        reads it."""
         network, state = self.network, self.state
         if network.types[state.source].dtype != np.float32:
             return False
@@ -71,7 +67,7 @@ class _Region:
             if name in network.outputs and name != state.result:
                 return False
             for reader in network.nodes.readers(name):
-                if reader.operator in _MOVERS and not reader.domain:
+                if _moves(reader, name):
                     if reader not in self.movers:
                         self.movers.append(reader)
                         self.tensors += reader.outputs
@@ -80,7 +76,8 @@ class _Region:
         return bool(self.quantizers)
 
     def _takes(self, reader: Node, name: str) -> bool:
-        """Note a ``reader`` that quantizes the tensor; whether it does."""
+        """Add ``reader`` to the quantizers; returns False if it is none, or has other
+        parameters."""
         found = parameters_of(self.network, reader, "QuantizeLinear")
         if found is None or not found.per_tensor or found.zero.dtype not in BYTE_TYPES:
             return False
@@ -129,3 +126,11 @@ class _Region:
         dtype = self.parameters.zero.dtype
         self.network.types[found] = replace(self.network.types[name], dtype=dtype)
         return found
+
+
+def _moves(node: Node, name: str) -> bool:
+    """Whether ``node`` only moves or chooses elements of the tensor ``name``."""
+    if node.domain or len(node.outputs) != 1:
+        return False
+    first = node.inputs[0] == name and (is_move(node) or node.operator in CHOICES)
+    return first or node.operator == "Concat"
