@@ -1,4 +1,4 @@
-"""Small transformers in the forms in which people have them: `FILES`.
+"""Small transformers in the forms that tools write: `FILES`.
 
 Float networks are quantized by ONNX Runtime. Forms that tools for language models write (operators
 of com.microsoft, weights of four bits in blocks) are assembled here.

@@ -16,7 +16,7 @@ _PRODUCTS = frozenset(
     {"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm", "DynamicQuantizeMatMul"}
     | {"MatMulIntegerToFloat", "FusedMatMul", "FusedGemm", "MatMulNBits", "MatMulBnb4"}
 )
-# Operators that multiply each element of a sequence, and each state, by all of inputs 1 and 2.
+# Operators that multiply each element of a sequence by input 1, and each state by input 2.
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"})
 # Positions of the keys, of the past keys and of the past keys among the results, by operator.
 _ATTENTION = {
@@ -63,7 +63,8 @@ def _summed(node: Node, first: Shape) -> int:
 
 
 def _attention(node: Node, shape: Callable[[str], Shape]) -> int:
-    """MACs of queries times keys and of shares times values, for all positions: masks skip none."""
+    """MACs of queries times keys, and of attention weights times values, for all positions, masked
+    or not."""
     queries, result = shape(node.input(0)), shape(node.outputs[0])
     keys_at, past_at = _ATTENTION[node.domain, node.operator]
     keys, past = shape(node.input(keys_at)), shape(node.input(past_at))

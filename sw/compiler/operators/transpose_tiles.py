@@ -1,4 +1,4 @@
-"""Transposes tiles, by a product in which they are the weights of the identity matrix."""
+"""Transposes tiles by multiplying the identity matrix by them as weights."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _record(entry: dict[str, Any]) -> Record:
 
 def workload_name(workload: Any) -> str:
     """Name of a workload in record files: the operator and all its sizes."""
-    # Records are older than this field.
+    # Existing record files predate this field.
     return repr(workload).replace(", int4_weights=False", "")
 
 

@@ -1,4 +1,4 @@
-"""Second factors of products that layers have stored, brought into weight tiles by the machine.
+"""Rearrange second factors of products, as layers store them, into weight tiles on the machine.
 
 A matrix (groups · rows, columns), as layers store it, has BLOCK_OUT columns of one row per tile.
 BLOCK_OUT successive rows are a weight tile: its outputs are rows, its inputs are columns. Keys,
@@ -42,7 +42,7 @@ def stored_factor(
     node: Node, second: str, matrices: Image, tensors: Tensors
 ) -> tuple[TiledTensor, tuple[Layer, ...]] | None:
     """The ``second`` factor of ``node``, a stack of ``matrices``, in weight tiles, and the layers
-    that bring it there. None unless a layer stores it, or its transpose, as rows that fill
+    that rearrange it. None unless a layer stores it, or its transpose, as rows that fill
     tiles."""
     config, network, (groups, inputs, outputs, _) = tensors.config, tensors.network, matrices
     tile = config.block_out

@@ -25,7 +25,7 @@ _WHOLE = (1 << 63) - 1
 
 
 def caches_of(model: onnx.ModelProto) -> dict[str, str]:
-    """The inputs that are caches of a decoder, and for each the output with its next value, by
+    """The caches of a decoder: inputs, and for each the output with its next value, matched by
     name: ``past_key_values.0.key`` and ``present.0.key``, ``past_0`` and ``present_0``."""
     outputs = {item.name for item in model.graph.output}
     found = {}
@@ -54,7 +54,7 @@ def decoder(
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     inputs = {item.name: item.type.tensor_type.shape.dim for item in inputs_of(copied)}
-    masks = [name for name in inputs if is_mask(name)]
+    masks = [name for name in inputs if _is_mask(name)]
     if len(masks) != 1 or not inputs[masks[0]]:
         raise ModelError(
             "the model has no attention_mask, so empty places of its caches would count"
@@ -77,8 +77,8 @@ def decoder(
     return with_states(copied, caches)
 
 
-def is_mask(name: str) -> bool:
-    """Whether an input says which places of the caches count."""
+def _is_mask(name: str) -> bool:
+    """Whether an input is an attention mask, judged by its name."""
     return "mask" in name
 
 

@@ -26,9 +26,9 @@ def shared_part(least: int, most: int) -> int | None:
 
 
 def fastest(plain: Product, least: int, most: int, config: Config) -> Product:
-    """The fastest way to multiply by weights between ``least`` and ``most``: ``plain``, whose
-    weights may have several terms; with weights less their `shared_part`, which row sums add; or
-    with weights that lie in DRAM as int4.
+    """The fastest product by weights between ``least`` and ``most``: ``plain``, whose weights may
+    have several terms; the same with the `shared_part` subtracted from its weights and added by row
+    sums; or the same with weights stored as int4.
     """
     other = None
     if plain.terms == 1 and config.wgt_4bit and _INT4[0] <= least and most <= _INT4[1]:

@@ -122,7 +122,7 @@ def channel_sums(
     **attributes: Any,
 ) -> None:
     """Append the QLinearConv that sums the pixels of each window of each channel, with weights of
-    one. ``x`` and ``y`` are scale and zero point of ``source`` and of ``stored``."""
+    1. ``x`` and ``y`` are scale and zero point of ``source`` and of ``stored``."""
     (x_scale, x_zero), (y_scale, y_zero) = x, y
     window = attributes["kernel_shape"]
     require_within_limit(f"the window of {name}", channels * prod(window))

@@ -30,9 +30,7 @@ def attention(
         "y_zero": np.array(3, np.int8),
     }
     factor = "m"
-    nodes = [
-        helper.make_node("Concat", ["b", "c"], ["m"], axis=2),
-    ]
+    nodes = [helper.make_node("Concat", ["b", "c"], ["m"], axis=2)]
     if transposed:
         nodes.append(helper.make_node("Transpose", ["m"], ["t"], perm=[0, 1, 3, 2]))
         factor = "t"

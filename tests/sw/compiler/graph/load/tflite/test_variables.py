@@ -113,9 +113,7 @@ def test_a_variable_that_its_writer_reads_is_copied_on_the_machine() -> None:
         assert results(session, 3) == [10, 13, 16]
 
 
-def test_a_variable_that_is_read_after_its_new_value_exists_keeps_the_old_value_until_then() -> (
-    None
-):
+def test_a_variable_keeps_its_old_value_for_readers_of_a_later_layer() -> None:
     """y depends on the new value of one variable and the old value of the other."""
     file = TfliteFile()
     x = file.input(SHAPE, 0.5, name="x")
@@ -132,9 +130,8 @@ def test_a_variable_that_is_read_after_its_new_value_exists_keeps_the_old_value_
     old = [file.tensor(SHAPE, 0.5) for _ in handles]
     for handle, value in zip(handles, old, strict=True):
         file.operator("READ_VARIABLE", [handle], [value])
-    fresh = file.tensor(
-        SHAPE, 0.5
-    )  # first' = first + x, second' = first' + x, y = second' + second
+    # first' = first + x, second' = first' + x, y = second' + second
+    fresh = file.tensor(SHAPE, 0.5)
     file.operator("ADD", [old[0], x], [fresh])
     later = file.tensor(SHAPE, 0.5)
     file.operator("ADD", [fresh, x], [later])
