@@ -32,7 +32,7 @@ from .building_blocks.product import (
     of_term,
     reduce_axes,
     term_axis,
-    weight_bytes,
+    weight_memory,
     weight_operand,
 )
 from .building_blocks.row_sums import RowSums
@@ -297,7 +297,7 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     alu = vectors * (d.requantize.operations + d.row_sums)
     alu += d.requantize.parameter_cycles * d.outputs / parts(d.outputs, knobs.outputs)
     x = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
-    tile = weight_bytes(d.int4_weights, config)
+    tile = weight_memory(d.int4_weights, config).element_bytes
     w = bus_cycles(config, knobs.outputs, knobs.inputs * d.terms * tile)
     load = x + (w / parts(d.rows, knobs.rows) if knobs.is_whole(d) else w)
     # The store of a tile, and the load of an addition's other operand.
@@ -344,6 +344,7 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
     vectors = d.groups * d.rows * d.outputs
     operations = d.requantize.operations + d.row_sums
     constant = d.requantize.constants * config.acc.element_bytes
+    tile = d.terms * weight_memory(d.int4_weights, config).element_bytes
     least = vectors * (d.inputs * d.terms + resets + d.is_added_to)
     if d.row_sums:  # for each tile of outputs anew
         least += d.groups * d.rows * d.inputs * parts(d.outputs, knobs.outputs)
@@ -368,7 +369,7 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
         for inputs in steps:
             x.load(rows, inputs * config.inp.element_bytes, (rows, outputs))
             if held != block or not knobs.is_whole(d):
-                size = inputs * d.terms * weight_bytes(d.int4_weights, config)
+                size = inputs * tile
                 w.load(outputs, size - int(hidden * size) if early > 0 else size, (rows, outputs))
                 held, early = block, early - 1
             count = rows * inputs * (outputs * d.terms + d.row_sums)

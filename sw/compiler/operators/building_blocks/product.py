@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.hw.isa import Memory
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
@@ -114,9 +114,9 @@ def weight_operand(
     return packed, te.compute(shape, lambda *i: packed(*i).astype(env.wgt_dtype), f"{name}_buf")
 
 
-def weight_bytes(as_int4: bool, config: Config) -> int:
-    """Bytes of a weight tile in DRAM."""
-    return config.memory(Memory.WGT_4BIT if as_int4 else Memory.WGT).element_bytes
+def weight_memory(as_int4: bool, config: Config) -> TileMemory:
+    """The elements of weights in DRAM."""
+    return config.memory(Memory.WGT_4BIT if as_int4 else Memory.WGT)
 
 
 def reduce_axes(**extents: int) -> tuple[IterVar, ...]:

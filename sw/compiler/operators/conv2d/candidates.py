@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.operators.building_blocks.product import weight_bytes
+from amaranth_vta.sw.compiler.operators.building_blocks.product import weight_memory
 from amaranth_vta.sw.compiler.tuner.cost_model import (
     OVERLAPPING_PASSES,
     ROUND_TRIP_CYCLES,
@@ -107,7 +107,7 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
         c.input_columns(knobs.columns) * config.inp.element_bytes,
     )
     tile = knobs.outputs * knobs.inputs * knobs.kernel_rows * c.weights_per_row
-    weights = bus_cycles(config, 1, tile * weight_bytes(c.int4_weights, config))
+    weights = bus_cycles(config, 1, tile * weight_memory(c.int4_weights, config).element_bytes)
     load_first = image + weights
     # The stationary operand is loaded once for all tiles that use it.
     load = np.where(whole & knobs.weights_outside, image + weights / knobs.images(c), load_first)

@@ -9,7 +9,7 @@ from math import inf, lcm, prod
 from typing import NamedTuple
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.operators.building_blocks.product import weight_bytes
+from amaranth_vta.sw.compiler.operators.building_blocks.product import weight_memory
 from amaranth_vta.sw.compiler.tuner.cost_model import (
     BufferCopies,
     Estimate,
@@ -245,7 +245,7 @@ class _Tiles:
             rows, row = outputs, inputs * row
             if inputs == self.c.inputs:
                 rows, row = 1, outputs * row
-        return rows, row * weight_bytes(self.c.int4_weights, self.config)
+        return rows, row * weight_memory(self.c.int4_weights, self.config).element_bytes
 
     def _load_added(self, nest: _Nest, used: Task | None) -> Task:
         """Load a tile of the addition's other operand once ``used``, the last user of its buffer,

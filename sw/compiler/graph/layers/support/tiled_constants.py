@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Memory
+from amaranth_vta.sw.compiler.operators.building_blocks.product import weight_memory
 from amaranth_vta.sw.runtime.network.factors import as_terms, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Array, TileLayout, tiles
 from amaranth_vta.sw.runtime.scalars import pack
@@ -27,8 +27,8 @@ def pack_weights(weights: Array, config: Config, as_int4: bool = False) -> npt.N
     inputs/BLOCK_IN, height, width · terms, BLOCK_OUT, BLOCK_IN), two per byte with ``as_int4``;
     `terms_of` returns the number of terms."""
     # Rows of a tile are output channels: weights have the layout of images.
-    memory = config.memory(Memory.WGT_4BIT) if as_int4 else config.wgt
-    return TileLayout.of(memory).pack(as_terms(weights, terms_of(weights)))
+    layout = TileLayout.of(weight_memory(as_int4, config))
+    return layout.pack(as_terms(weights, terms_of(weights)))
 
 
 def terms_of(weights: Array) -> int:
