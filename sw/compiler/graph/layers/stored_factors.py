@@ -57,37 +57,29 @@ def stored_factor(
     if root not in tensors.results or tensors.images[root] != image:
         return None
 
-    def moved(what: str, layout: TileLayout) -> TiledTensor:
-        return TiledTensor(network.unused_name(f"{node.name}_{what}"), image, layout)
-
     layers: list[Layer] = []
     held, across = tensors.source(root, image), columns // tile
 
-    def step(
-        operator: str,
-        result: TiledTensor,
-        make: MakeFunction,
-        workload: object,
-        constants: dict[str, Bytes],
+    def transposed(
+        what: str, make: MakeFunction, workload: object, constants: dict[str, Bytes]
     ) -> TiledTensor:
+        name = network.unused_name(f"{node.name}_{what}")
+        result = TiledTensor(name, image, TileLayout.of(config.wgt))
         function = tensors.function(make, workload, node)
-        name = f"{node.name}, {operator} of its second factor"
-        layers.append(Layer(name, operator, (), (held,), result, function, constants, 0))
+        label = f"{node.name}, Transpose of its second factor"
+        layers.append(Layer(label, "Transpose", (), (held,), result, function, constants, 0))
         return result
 
-    in_weights = TileLayout.of(config.wgt)
     if across > 1:
         # Keys: tiles of the same rows in sequence. Values: those of the same columns.
         shape = (groups * rows // tile, tile) if is_transposed else (groups, rows)
-        result = moved("tiles", in_weights)
-        held = step("Transpose", result, permute, Permute((*shape, across), (0, 2, 1)), {})
+        held = transposed("tiles", permute, Permute((*shape, across), (0, 2, 1)), {})
     if not is_transposed:
         workload = TransposeTiles(prod(image) // tile**2)
         identity = pack(np.eye(tile, dtype=np.int8), tensors.env.inp_dtype)
         zeros = np.zeros(workload.count * tile, np.int32)
         constants = {"identity": identity, "bias": pack(zeros, tensors.env.acc_dtype)}
-        result = moved("transposed", in_weights)
-        held = step("Transpose", result, transpose_tiles, workload, constants)
+        held = transposed("transposed", transpose_tiles, workload, constants)
     return held, tuple(layers)
 
 
