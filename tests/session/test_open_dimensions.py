@@ -108,12 +108,12 @@ def test_sizes_are_needed_before_the_first_run() -> None:
         message = r"dimension 1 \(sequence\) is open; give its size: --dim sequence=SIZE, or inputs"
         with pytest.raises(ModelError, match=message):
             _ = session.layers
+    message = (
+        "give the sizes of all open dimensions: --dim sequence=SIZE --dim total=SIZE --dim past"
+    )
     with (
         Session(model, "pynq-extended") as session,
-        pytest.raises(
-            ModelError,
-            match="give the sizes of all open dimensions: --dim sequence=SIZE --dim total=SIZE --dim past",
-        ),
+        pytest.raises(ModelError, match=message),
     ):
         random_inputs(session)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory
+from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr, IterVar

@@ -94,9 +94,7 @@ def test_channels_without_a_shared_part_take_several_terms() -> None:
 
 @pytest.mark.parametrize("device", ["functional", "rtl"])
 @pytest.mark.parametrize("bound", [8, 9])
-def test_weights_that_fit_4_bits_are_packed_in_bus_bound_products(
-    bound: int, device: str
-) -> None:
+def test_weights_that_fit_4_bits_are_packed_in_bus_bound_products(bound: int, device: str) -> None:
     """In two layers: the second one's weights follow the first one's in the scratchpad."""
     graph = Qdq((1, 24)).qdq(0.031, 3)
     graph.node("MatMul", graph.weights(24, 20, bound=bound)).qdq(0.05, 3)
