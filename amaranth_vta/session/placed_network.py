@@ -1,13 +1,10 @@
-"""A compiled network on a device, and one for each shape of a network with open dimensions."""
+"""A compiled network on a device."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Self
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.sim.devices import RunOptions, close_device
@@ -15,7 +12,7 @@ from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 from amaranth_vta.sw.runtime.runtime import Runtime
 
-from .batches import Batches, InputError
+from .batches import Batches
 
 if TYPE_CHECKING:
     import onnx
@@ -23,15 +20,13 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
     from amaranth_vta.sw.runtime.network.runner import Runner
 
-_LOGGER = logging.getLogger(__name__)
-# Number of shapes whose devices are kept open.
-_KEPT = 8
-
 
 @dataclass(frozen=True)
 class PlacedNetwork:
     """A network in the memory of a device; ``model`` and ``compiled`` are None if it was loaded
     compiled.
+
+    `current`, `require_current` and `meet` are those of `ShapedNetworks`, for a single shape.
     """
 
     program: NetworkProgram
@@ -63,100 +58,16 @@ class PlacedNetwork:
         runner = Runner(program, runtime, begins, launch)
         return cls(program, runtime, Batches(program), runner, model, compiled)
 
-
-class ShapedNetworks:
-    """The networks of ``model``, one for each shape of its inputs, compiled when it is needed.
-
-    ``sizes`` are those of its open dimensions as far as they are known; ``compile`` compiles a
-    model without open dimensions. ``current`` is the network of the inputs that came last; None
-    until all sizes are known.
-    """
-
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        sizes: Mapping[str, int],
-        compile: Callable[[onnx.ModelProto], CompiledNetwork],
-        options: RunOptions,
-        launch: str,
-    ) -> None:
-        self._model, self._compile, self._options, self._launch = model, compile, options, launch
-        self._sizes = dict(sizes)
-        self._placed: dict[frozenset[tuple[str, int]], PlacedNetwork] = {}
-        self._told = False
-        self.current: PlacedNetwork | None = None
-        from amaranth_vta.sw.compiler.graph.load.input_shapes import (
-            open_dimensions,
-            with_dimensions,
-        )
-
-        self._is_open = bool(open_dimensions(model))
-        if not open_dimensions(with_dimensions(model, self._sizes)):
-            self._choose(self._sizes)
-
     @property
-    def model(self) -> onnx.ModelProto:
-        """The model, with the current sizes if there are any."""
-        known = None if self.current is None else self.current.model
-        return self._model if known is None else known
+    def current(self) -> Self:
+        return self
 
-    def require_current(self) -> PlacedNetwork:
-        """The current network; raises `ModelError` if sizes are missing."""
-        from amaranth_vta.sw.compiler.graph.load.input_shapes import (
-            require_sizes,
-            with_dimensions,
-        )
-
-        if self.current is None:
-            require_sizes(with_dimensions(self._model, self._sizes))
-        assert self.current is not None
-        return self.current
+    def require_current(self) -> Self:
+        return self
 
     def meet(self, inputs: Mapping[str, Array]) -> None:
-        """Makes the network for the shapes of ``inputs`` the current one."""
-        if not self._is_open:
-            return
-        from amaranth_vta.sw.compiler.graph.load.input_shapes import sizes_of
-
-        found = sizes_of(self._model, {name: np.shape(array) for name, array in inputs.items()})
-        self._choose(self._sizes | found)
+        """Does nothing: inputs of other shapes are refused when they run."""
 
     def close(self) -> None:
-        for placed in self._placed.values():
-            close_device(placed.runtime.device)
-
-    def _choose(self, sizes: dict[str, int]) -> None:
-        key = frozenset(sizes.items())
-        if key not in self._placed:
-            self._placed[key] = self._place(sizes)
-        self.current = self._placed[key]
-
-    def _place(self, sizes: dict[str, int]) -> PlacedNetwork:
-        from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
-
-        if self._placed and self._options.waves is not None:
-            raise InputError("waves are written for one shape of the inputs, and this is another")
-        if self._placed and not self._told:
-            self._told = True
-            shape = ", ".join(f"{name}={size}" for name, size in sizes.items())
-            _LOGGER.warning(
-                "the inputs have another shape (%s), for which the network is compiled too, as for "
-                "each new shape",
-                shape,
-            )
-        model = with_dimensions(self._model, sizes)
-        compiled = self._compile(model)
-        runtime = self._shared_runtime()
-        return PlacedNetwork.open(
-            compiled.program, self._options, self._launch, model, compiled, runtime
-        )
-
-    def _shared_runtime(self) -> Runtime | None:
-        """The runtime of a device that the user has opened, which holds the networks of all shapes;
-        None for a device by name, which is opened for each."""
-        if not isinstance(self._options.device, str):
-            return next((placed.runtime for placed in self._placed.values()), None)
-        if len(self._placed) >= _KEPT:
-            oldest = next(iter(self._placed))
-            close_device(self._placed.pop(oldest).runtime.device)
-        return None
+        """Closes the device; may be called again."""
+        close_device(self.runtime.device)

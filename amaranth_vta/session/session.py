@@ -18,7 +18,7 @@ from amaranth_vta.report.host_summary import summary
 from amaranth_vta.report.layer_report import LaunchReport, LayerReport
 from amaranth_vta.report.layer_table import layer_table, per_run
 from amaranth_vta.report.text_table import counted
-from amaranth_vta.sim.devices import RunKeywords, RunOptions, close_device
+from amaranth_vta.sim.devices import RunKeywords, RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
 from amaranth_vta.sw.runtime.device import Device, Fault, RunResult, total
 from amaranth_vta.sw.runtime.network.model_error import ModelError
@@ -35,7 +35,7 @@ from .batches import Batches, TensorInfo
 from .comparison import CheckReport, compare
 from .generation import Sampling, TokenDecoder, generate
 from .layers import launch_reports, layer_reports
-from .placed_network import PlacedNetwork, ShapedNetworks
+from .placed_network import PlacedNetwork
 
 if TYPE_CHECKING:
     import onnx
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
     from amaranth_vta.sw.compiler.tuner.records import Records
     from amaranth_vta.sw.runtime.network.runner import Runner
+
+    from .shaped_networks import ShapedNetworks
 
 
 class Session:
@@ -76,8 +78,7 @@ class Session:
     """
 
     # The networks of a model by shape, or a single one that was loaded compiled.
-    _shapes: ShapedNetworks | None
-    _loaded: PlacedNetwork | None
+    _networks: ShapedNetworks | PlacedNetwork
 
     def __init__(
         self,
@@ -102,6 +103,7 @@ class Session:
             from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
             from .compilation import compile, prepared
+            from .shaped_networks import ShapedNetworks
         self._name = _name(model)
         self._images = images
         machine = Config.load(config) if isinstance(config, str) else config
@@ -110,10 +112,11 @@ class Session:
         def compiled(model: onnx.ModelProto) -> CompiledNetwork:
             return compile(model, machine, images, passes, tuned, allow_rounding)
 
-        read, sizes = read_model(model), dimensions or {}
         if context is not None or states:
-            read, sizes = prepared(read, machine, sizes, context, states), {}
-        self._shapes = ShapedNetworks(read, sizes, compiled, options, launch)
+            read, sizes = prepared(model, machine, dimensions, context, states), {}
+        else:
+            read, sizes = read_model(model), dict(dimensions or {})
+        self._networks = ShapedNetworks(read, sizes, compiled, options, launch)
 
     @classmethod
     def load(
@@ -137,15 +140,13 @@ class Session:
         session._name = str(path)
         program = load_network(path, Config.load(config) if isinstance(config, str) else config)
         session._begin(program.config, options, launch)
-        session._loaded = PlacedNetwork.open(program, options, launch)
+        session._networks = PlacedNetwork.open(program, options, launch)
         return session
 
     def _begin(self, config: Config, options: RunOptions, launch: str) -> None:
         if launch not in LAUNCHES:
             raise ValueError(f"launch is {' or '.join(LAUNCHES)}, not {launch!r}")
         self.config = config
-        self._shapes = None
-        self._loaded = None
         self.dram = options.dram
         self._skip = options.skip
         # Held while the machine runs; reentrant, since `check` calls `run`.
@@ -157,10 +158,7 @@ class Session:
 
     @property
     def _placed(self) -> PlacedNetwork:
-        if self._loaded is not None:
-            return self._loaded
-        assert self._shapes is not None
-        return self._shapes.require_current()
+        return self._networks.require_current()
 
     @property
     def program(self) -> NetworkProgram:
@@ -182,11 +180,11 @@ class Session:
 
     @property
     def _model(self) -> onnx.ModelProto | None:
-        return None if self._shapes is None else self._shapes.model
+        return self._networks.model
 
     def __repr__(self) -> str:
         machine = self.config
-        if self._shapes is not None and self._shapes.current is None:
+        if self._networks.current is None:
             return f"<Session of {self._name}, whose dimensions are open until its first run>"
         layers = counted(self.program.layer_count, "layer")
         hosts = counted(self.program.host_operator_count, "operator")
@@ -205,10 +203,7 @@ class Session:
     def close(self) -> None:
         """Closes the device; may be called again."""
         with self._lock:
-            if self._shapes is None:
-                close_device(self.device)
-            else:
-                self._shapes.close()
+            self._networks.close()
 
     def save(self, path: str | Path) -> None:
         """Writes the compiled network for `load`, atomically; raises `ProgramError`."""
@@ -236,7 +231,7 @@ class Session:
         runs. Raises `InputError`, or `RuntimeFault` if the machine stops with a fault.
         """
         with self._lock:
-            self._meet(inputs)
+            self._networks.meet(inputs)
             start = perf_counter()
             try:
                 return self._batches.run(inputs, self._runner.run)
@@ -245,11 +240,6 @@ class Session:
                 raise
             finally:
                 self._wall_seconds += perf_counter() - start
-
-    def _meet(self, inputs: Mapping[str, Array]) -> None:
-        """Chooses the network for the shapes of ``inputs``."""
-        if self._shapes is not None:
-            self._shapes.meet(inputs)
 
     def reset(self) -> None:
         """Sets the network's variables, such as the state of a streaming model, to their initial
@@ -290,7 +280,7 @@ class Session:
         Raises as `run` does, and `ModelError` for a network that was loaded compiled.
         """
         with self._lock:
-            self._meet(inputs)
+            self._networks.meet(inputs)
             network, model = self.compiled.network, self._model
             assert model is not None
             self.reset()

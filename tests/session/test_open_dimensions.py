@@ -12,7 +12,8 @@ import pytest
 
 from amaranth_vta import cli
 from amaranth_vta.session import InputError, Session, random_inputs
-from amaranth_vta.sim.devices import open_device
+from amaranth_vta.session.shaped_networks import ShapedNetworks
+from amaranth_vta.sim.devices import RunOptions, open_device
 from amaranth_vta.sw.runtime.array_file import write_arrays
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
@@ -122,8 +123,8 @@ def test_waves_are_of_one_shape(tmp_path: Path) -> None:
     model, _ = product(1, "rows", WIDE)
     sizes = {"rows": 1}
     with Session(model, "pynq-extended", dimensions=sizes) as session:
-        assert session._shapes is not None
-        session._shapes._options = session._shapes._options.__class__(waves=tmp_path / "waves.vcd")
+        assert isinstance(session._networks, ShapedNetworks)
+        session._networks._options = RunOptions(waves=tmp_path / "waves.vcd")
         with pytest.raises(InputError, match="waves are written for one shape"):
             session.run(rows(2))
 
