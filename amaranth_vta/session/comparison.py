@@ -14,7 +14,8 @@ import numpy.typing as npt
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
-from .file_comparison import FileComparison, Run, compare_with_file
+from .batches import Run
+from .file_comparison import FileComparison, compare_with_file
 
 if TYPE_CHECKING:
     import onnx

@@ -16,13 +16,13 @@ import numpy as np
 
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
+from .batches import Run
+
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
     from amaranth_vta.sw.compiler.graph.network import Network
-
-Run = Callable[[dict[str, Array]], Mapping[str, Array]]
 
 # An output may differ by this fraction of its range, or by this many steps if that is more.
 MOST_OF_RANGE = 0.25

@@ -12,9 +12,8 @@ from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
-from .batches import InputError
+from .batches import InputError, Run
 
-Run = Callable[[dict[str, Array]], Mapping[str, Array]]
 _IDS, _MASK, _PLACES = "input_ids", "mask", "position"
 
 
