@@ -23,7 +23,7 @@ SMALL: dict[str, tuple[Any, ...]] = {
     "mobilenetv2": (32, 0.25),
     "bert-tiny": (16, 0.25),
 }
-# These run on both presets in every test run.
+# Both presets run these networks in every test run.
 FIRST = ("mlperf-streaming", "keywords")
 LEAST_SHARE = 0.99
 
@@ -48,7 +48,7 @@ def test_nearly_all_macs_of_a_network_are_on_the_machine(name: str, config: str)
 
 
 @pytest.mark.parametrize("config", PRESETS_OF_CHIPS)
-@pytest.mark.parametrize("name", ["mlperf-streaming", "keywords"])
+@pytest.mark.parametrize("name", FIRST)
 def test_results_equal_the_references(name: str, config: str) -> None:
     with Session(source(name), config, "functional") as session:
         report = session.check(random_inputs(session))

@@ -65,9 +65,9 @@ def test_two_hundred_tokens_equal_those_of_onnx_runtime_and_no_cache_passes_the_
             step.operand for step in session.program.steps if isinstance(step, ToMachine | ToHost)
         ]
         (cache,) = {item.operand.nbytes for item in session.program.kept}
-        # The largest tensors that pass are scores, logits and rows.
+        # The largest operands that the steps transfer are scores, logits and rows.
         assert max(operand.nbytes for operand in moved) < cache // 10
-        # Nothing else passes, whatever the steps say.
+        # The host transfers exactly these operands and no others.
         expected = {
             kind: sum(step.operand.nbytes for step in session.program.steps if isinstance(step, of))
             for kind, of in (("read", ToHost), ("write", ToMachine))
