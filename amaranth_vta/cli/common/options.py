@@ -69,6 +69,11 @@ def open_workers(jobs: int | None, scheduler: str | None) -> Workers:
     return Workers(jobs, scheduler)
 
 
+def wrong_results(options: RunOptions) -> str:
+    """The option with which runs compute no correct results; one of them is set."""
+    return "--timing-only" if options.timing_only else "--skip"
+
+
 def unchecked(options: RunOptions) -> str:
     """Why results are meaningless and not compared; empty if they should be correct."""
     if options.timing_only:

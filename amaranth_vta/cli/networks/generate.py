@@ -13,6 +13,7 @@ from amaranth_vta.cli.common.options import (
     context_option,
     device_options,
     json_option,
+    wrong_results,
 )
 from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
 from amaranth_vta.cli.common.problems import DONE
@@ -112,8 +113,9 @@ def generate(
     if prompt is not None and tokenizer_path is None:
         raise click.UsageError("--prompt needs --tokenizer; --prompt-ids does not")
     if not options.has_results:
-        wrong = "--timing-only" if options.timing_only else "--skip"
-        raise click.UsageError(f"tokens follow from results, which {wrong} does not compute")
+        raise click.UsageError(
+            f"tokens follow from results, which {wrong_results(options)} does not compute"
+        )
     with Outputs() as outputs:
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, trace)

@@ -22,6 +22,7 @@ from amaranth_vta.cli.common.options import (
     tuned_option,
     unchecked,
     waves_option,
+    wrong_results,
 )
 from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 Arrays = dict[str, Any]
 
 # Share of the MACs on the machine from which a model without constant scales needs no --allow-host.
-ENOUGH = 0.9
+_ENOUGH = 0.9
 
 
 @click.command()
@@ -224,8 +225,9 @@ def _refuse_contradictions(
 def _refuse_accuracy(labels: str | None, inputs: str | None, options: RunOptions) -> None:
     option = "--float" if labels is None else "--labels"
     if not options.has_results:
-        wrong = "--timing-only" if options.timing_only else "--skip"
-        raise click.UsageError(f"{option} needs correct results, which {wrong} does not compute")
+        raise click.UsageError(
+            f"{option} needs correct results, which {wrong_results(options)} does not compute"
+        )
     if labels is not None and inputs is None:
         raise click.UsageError("--labels needs --inputs, the labelled images")
 
@@ -234,11 +236,11 @@ def refuse_host_alone(session: Session, model: str) -> None:
     """Raises `ClickException` for a model without constant scales of which the machine runs few
     MACs, or none.
     """
-    share = share_on_machine(session.layers) or 0.0
-    if session.unquantized and share < ENOUGH:
+    reason = session.unquantized
+    if reason and (share := share_on_machine(session.layers) or 0.0) < _ENOUGH:
         runs = f"{share:.1%} of its MACs run" if session.has_layers else "nothing of it runs"
         raise click.ClickException(
-            f"{model} {session.unquantized}: {runs} on the machine. `vta quantize "
+            f"{model} {reason}: {runs} on the machine. `vta quantize "
             "FLOAT.onnx -o INT8.onnx` makes one that does; --allow-host "
             "runs this one with the rest on the host"
         )
