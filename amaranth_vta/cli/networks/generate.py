@@ -130,12 +130,15 @@ def generate(
             tokens = session.generate(
                 ids, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed
             )
-            for text in _texts(tokens, made, tokenizer):
-                click.echo(text, nl=False, err=to_error)
-            click.echo(err=to_error)
-            report = session.report()
-        save_trace(outputs, trace, timeline)
-        outputs.save_json("--json", {"prompt_ids": ids, "tokens": made, **report})
+            try:
+                for text in _texts(tokens, made, tokenizer):
+                    click.echo(text, nl=False, err=to_error)
+            finally:  # also after a fault
+                click.echo(err=to_error)
+                session.close()
+                save_trace(outputs, trace, timeline)
+                report = session.report()
+                outputs.save_json("--json", {"prompt_ids": ids, "tokens": made, **report})
     runs = len(ids) + len(made) - 1
     outputs.say(_summary(len(ids), len(made), report["cycles"], runs))
     return DONE

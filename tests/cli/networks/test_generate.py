@@ -13,6 +13,9 @@ import pytest
 
 from amaranth_vta.cli import invoke
 from amaranth_vta.cli.networks.generate import _texts
+from amaranth_vta.session import Session
+from amaranth_vta.sw.runtime.device import Fault
+from amaranth_vta.sw.runtime.runtime import RuntimeFault
 from tests.support.decoders import growing, reference_tokens
 
 CONFIG = ("--config", "pynq-extended")
@@ -59,6 +62,29 @@ def test_cycles_per_token_and_json_are_written(decoder: str, capsys: Capture) ->
     assert written["prompt_ids"] == [*PROMPT]
     assert written["tokens"] == reference_tokens(growing(), PROMPT, 2)
     assert f"{written['cycles'] / 4:,.0f} cycles per token" in captured.err
+
+
+def test_a_fault_leaves_the_tokens_before_it_in_the_file(
+    decoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    run, runs = Session.run, 0
+
+    def fail_after_the_first_token(self: Session, inputs: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        if runs <= len(PROMPT):
+            return run(self, inputs)
+        self._fault = Fault("load", 7, "bus_error")
+        raise RuntimeFault(self._fault, None, "bus_error in load, instruction 7")
+
+    monkeypatch.setattr(Session, "run", fail_after_the_first_token)
+    path = tmp_path / "report.json"
+    assert invoke(["generate", decoder, *CONFIG, *IDS, "--json", str(path)]) == 3
+    (first,) = reference_tokens(growing(), PROMPT, 1)
+    assert capsys.readouterr() == (f"{first}\n", "vta: bus_error in load, instruction 7\n")
+    written = json.loads(path.read_text())
+    assert written["tokens"] == [first]
+    assert written["fault"] == {"module": "load", "instruction": 7, "cause": "bus_error"}
 
 
 @pytest.mark.parametrize(
