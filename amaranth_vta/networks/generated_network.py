@@ -48,7 +48,7 @@ def _options(form: Form) -> Options:
         unsigned_activations=form.activations == "uint8",
         unsigned_weights=form.weights == "uint8",
         symmetric_weights=form.symmetric,
-        symmetric_activations=not form.zero_points,
+        symmetric_activations=form.symmetric_activations,
         only=form.only,
         int4_weights=form.weights == "int4",
     )

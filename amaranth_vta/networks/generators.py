@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 class Form:
     """How ONNX Runtime quantizes a network: types of activations and weights, format (QOperator
     with ``operators``, else QDQ), scales per channel or per tensor, weights with zero points unless
-    ``symmetric``, scales restricted to powers of two, activations without ``zero_points``. If
-    operators are named in ``only``, others stay in float.
+    ``symmetric``, scales restricted to powers of two, activations without zero points if
+    ``symmetric_activations``. If operators are named in ``only``, others stay in float.
     """
 
     activations: str = "uint8"
@@ -19,7 +19,7 @@ class Form:
     per_channel: bool = True
     symmetric: bool = True
     power_of_two: bool = False
-    zero_points: bool = True
+    symmetric_activations: bool = False
     only: tuple[str, ...] = ()
 
     @property
@@ -43,7 +43,7 @@ class Form:
                 "per channel" if self.per_channel else "per tensor",
                 *(() if self.symmetric else ("weights with zero points",)),
                 *(("powers of two",) if self.power_of_two else ()),
-                *(() if self.zero_points else ("activations without zero points",)),
+                *(("activations without zero points",) if self.symmetric_activations else ()),
                 *((f"only {', '.join(self.only)}",) if self.only else ()),
             )
         )
@@ -53,7 +53,7 @@ class Form:
 class Generator:
     """One network, built by the function of the same name in ``module`` of this package. ``size``
     is the size of its input: pixels per side, the length of a sequence or, for a network that
-    ``decodes`` tokens with caches, the most tokens.
+    ``decodes`` tokens with caches, the maximum number of tokens.
     """
 
     module: str
@@ -64,7 +64,7 @@ class Generator:
     decodes: bool = False
 
 
-_PRODUCTS = Form("int8", zero_points=False, only=("MatMul",))
+_PRODUCTS = Form("int8", symmetric_activations=True, only=("MatMul",))
 _PRODUCTS_INT4 = replace(_PRODUCTS, weights="int4")
 _SHIFTS = Form("int8", per_channel=False, power_of_two=True)
 NETWORKS: dict[str, Generator] = {
