@@ -8,7 +8,7 @@ import numpy as np
 
 from .float_network import FloatNetwork, Value
 
-# Added to the scores of masked places.
+# Added to the scores of masked positions.
 _MASKED = -1e9
 
 
@@ -40,12 +40,12 @@ llama_15m_int4 = llama_15m
 
 
 def _llama(net: FloatNetwork, size: int, sizes: _Sizes) -> list[Value]:
-    """One token after up to ``size`` - 1 others, whose keys and values are the inputs ``past``; the
-    results are ``logits`` and ``present``, one token longer.
+    """Process one token, given the keys and values of up to ``size`` - 1 earlier ones in the inputs
+    ``past``; the results are ``logits`` and the caches ``present``, one token longer.
 
-    Has the inputs and outputs of decoders that Optimum exports. Queries and keys are rotated by the
-    angles of their positions, Gate · Silu follows normalization by the root mean square, and masked
-    places get large negative scores.
+    Inputs and outputs are those of decoders that Optimum exports. Queries and keys have rotary
+    position embeddings, layers begin with RMS normalization, the feed-forward part is gated by Silu
+    (SwiGLU), and masked positions get large negative scores.
     """
     ids, mask, places = (
         net.tokens("input_ids", 1),
@@ -82,7 +82,7 @@ def _attention(
     waves: list[Value],
     size: int,
 ) -> list[Value]:
-    """Attention of one token to the cache and itself, and the new cache of keys and values."""
+    """Attention of one token to the cache and itself; also returns the new caches."""
     heads, each = sizes.heads, sizes.each
 
     def projected(turned: bool) -> Value:
@@ -114,7 +114,7 @@ def _turned(net: FloatNetwork, x: Value, waves: list[Value]) -> Value:
 
 
 def _rms_norm(net: FloatNetwork, x: Value) -> Value:
-    """Division by the root mean square over the last dimension, and a scale per channel."""
+    """RMS normalization over the last dimension, with a scale per channel."""
     mean = net.node("ReduceMean", net.node("Mul", x, x), axes=[-1])
     root = net.node("Sqrt", net.node("Add", mean, net.constant("epsilon", 1e-5)))
     return net.node("Mul", net.node("Div", x, root, rms=1.0), net.scales(x.shape[-1]))

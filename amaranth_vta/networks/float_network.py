@@ -60,11 +60,11 @@ class FloatNetwork:
         return self._input(name, TensorProto.INT64, (1, length), is_open=False)
 
     def past(self, name: str, *shape: int) -> Value:
-        """The float input ``name`` (1, *shape)."""
+        """A float input of shape (1, *shape), such as a cache."""
         return self._input(name, TensorProto.FLOAT, (1, *shape), is_open=False)
 
     def named(self, name: str, x: Value) -> Value:
-        """``x``, to be an output, under a given ``name``."""
+        """Rename ``x`` to ``name``, for use as an output."""
         self._nodes.append(helper.make_node("Identity", [x.name], [name], name=name))
         return Value(name, x.shape, x.rms)
 
@@ -182,7 +182,7 @@ class FloatNetwork:
         return self.activation(y, act)
 
     def matmul(self, x: Value, outputs: int) -> Value:
-        """A product by a matrix, without bias."""
+        """Multiply by a constant matrix, without bias."""
         weights = self.weights(outputs, x.shape[-1], rms=x.rms)
         self._constants[weights] = self._constants[weights].T.copy()
         return self.node("MatMul", x, weights, rms=1.0)

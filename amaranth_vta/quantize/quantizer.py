@@ -124,7 +124,7 @@ def quantize(
     pairs = _pairs(unique, result)
     quantized_names = {name for node in result.graph.node for name in node.output}
     restored = names.restore(result)
-    # The result's opset is its own: it is not a conversion that someone loaded.
+    # The note about a conversion describes the given model, not the result.
     notes = [item for item in result.metadata_props if item.key != CONVERTED_FROM]
     del result.metadata_props[:]
     result.metadata_props.extend(notes)

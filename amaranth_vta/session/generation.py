@@ -65,8 +65,8 @@ class TokenDecoder:
             role = next((role for role in (_MASK, _PLACES, _IDS) if role in name), None)
             if role is None or role in found or info.dtype.kind != "i" or not info.shape:
                 raise ModelError(
-                    f"generate does not know the input {name}, {info}; it gives a decoder "
-                    f"input_ids, attention_mask and position_ids"
+                    f"generate does not know the input {name}, {info}; it provides only "
+                    "input_ids, attention_mask and position_ids"
                 )
             found[role] = name, info
         for role, name in ((_IDS, "input_ids"), (_MASK, "attention_mask")):
@@ -79,7 +79,7 @@ class TokenDecoder:
         self.vocabulary = (program.outputs[self._logits].shape or (0,))[-1]
 
     def feeds(self, token: int, place: int) -> dict[str, Array]:
-        """Inputs for ``token`` after ``place`` others, which are at the end of the caches."""
+        """Inputs for ``token`` after ``place`` others, whose keys and values end the caches."""
         fed = {}
         for role, (name, info) in self._inputs.items():
             values = np.zeros(info.shape or (), info.dtype)

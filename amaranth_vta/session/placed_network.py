@@ -26,7 +26,7 @@ class PlacedNetwork:
     """A network in the memory of a device; ``model`` and ``compiled`` are None if it was loaded
     compiled.
 
-    `current`, `require_current` and `meet` are those of `ShapedNetworks`, for a single shape.
+    `current`, `require_current` and `select` are those of `ShapedNetworks`, for a single shape.
     """
 
     program: NetworkProgram
@@ -65,7 +65,7 @@ class PlacedNetwork:
     def require_current(self) -> Self:
         return self
 
-    def meet(self, inputs: Mapping[str, Array]) -> None:
+    def select(self, inputs: Mapping[str, Array]) -> None:
         """Does nothing: inputs of other shapes are refused when they run."""
 
     def close(self) -> None:

@@ -62,9 +62,8 @@ class Session:
     measures the counters of each.
 
     If dimensions other than the first are open, such as the length of a sequence, the network is
-    compiled for each shape of inputs that it meets, and cached; ``dimensions`` has sizes by name,
-    and with all of them it is compiled at once. Numbers, layers and reports are of the shape that
-    ran last.
+    compiled and cached for each new shape of inputs; ``dimensions`` has sizes by name, and if it
+    has all, the network is compiled at once. Layers, numbers and reports refer to the latest shape.
 
     ``device`` is the name of a device, an open device, or a `RunOptions`. With a name, ``dram`` and
     the keywords ``waves``, ``timeline``, ``skip``, ``timing_only`` and ``progress`` are those of
@@ -231,7 +230,7 @@ class Session:
         runs. Raises `InputError`, or `RuntimeFault` if the machine stops with a fault.
         """
         with self._lock:
-            self._networks.meet(inputs)
+            self._networks.select(inputs)
             start = perf_counter()
             try:
                 return self._batches.run(inputs, self._runner.run)
@@ -258,10 +257,10 @@ class Session:
         seed: int = 0,
         stop_ids: Collection[int] = (),
     ) -> Iterator[int]:
-        """Generates tokens after a prompt, by a decoder of a session with a ``context``: yields
-        each as soon as it is known, ``max_new_tokens`` at most; one of ``stop_ids`` is the last.
+        """Generates up to ``max_new_tokens`` tokens after a prompt, for a decoder in a session with
+        a ``context``: yields each as soon as it is known, and stops after one of ``stop_ids``.
 
-        Runs the network once per token, the prompt's included, and begins with `reset`. At
+        Calls `reset`, then runs the network once per token, including those of the prompt. At
         ``temperature`` 0 the token with the largest logit follows; otherwise tokens are drawn, by
         ``seed``, with the probabilities of Softmax of the logits divided by ``temperature``, among
         the ``top_k`` largest if that is not 0. Raises `InputError` for a prompt that is empty, has
@@ -280,7 +279,7 @@ class Session:
         Raises as `run` does, and `ModelError` for a network that was loaded compiled.
         """
         with self._lock:
-            self._networks.meet(inputs)
+            self._networks.select(inputs)
             network, model = self.compiled.network, self._model
             assert model is not None
             self.reset()
@@ -459,7 +458,7 @@ class Session:
 
 def random_inputs(session: Session) -> dict[str, Array]:
     """Inputs of one run, the same at each call: floats from 0 to 1, 8-bit integers of the full
-    range, 1 for masks, which are wider integers named so, and 0 or 1 for others, such as indices.
+    range, and for wider integers 0 or 1, or only 1 if the name of the input contains ``mask``.
     """
     random = np.random.default_rng(0)
     inputs: dict[str, Array] = {}

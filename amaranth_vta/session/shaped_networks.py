@@ -62,8 +62,8 @@ class ShapedNetworks:
         assert self.current is not None
         return self.current
 
-    def meet(self, inputs: Mapping[str, Array]) -> None:
-        """Makes the network for the shapes of ``inputs`` the current one."""
+    def select(self, inputs: Mapping[str, Array]) -> None:
+        """Selects the network for the shapes of ``inputs``, and compiles it if they are new."""
         if self._is_open:
             shapes = {name: np.shape(array) for name, array in inputs.items()}
             self._choose(self._sizes | sizes_of(self._model, shapes))
@@ -80,12 +80,11 @@ class ShapedNetworks:
 
     def _place(self, sizes: dict[str, int]) -> PlacedNetwork:
         if self._placed and self._options.waves is not None:
-            raise InputError("waves are written for one shape of the inputs, and this is another")
+            raise InputError("waves are written for one shape of the inputs; these have another")
         if len(self._placed) == 1:
             shape = ", ".join(f"{name}={size}" for name, size in sizes.items())
             _LOGGER.warning(
-                "the inputs have another shape (%s), for which the network is compiled too, as for "
-                "each new shape",
+                "the inputs have a new shape (%s); the network is compiled for each new shape",
                 shape,
             )
         model = with_dimensions(self._model, sizes)

@@ -49,8 +49,8 @@ def test_each_shape_is_compiled_when_it_comes(caplog: pytest.LogCaptureFixture) 
             assert session.inputs["input_ids"].shape == (None, length)
     warnings = [item for item in caplog.records if item.levelno == logging.WARNING]
     assert [item.getMessage() for item in warnings] == [
-        "the inputs have another shape (sequence=1, total=6, past=5), for which the network is "
-        "compiled too, as for each new shape"
+        "the inputs have a new shape (sequence=1, total=6, past=5); the network is compiled for "
+        "each new shape"
     ]
 
 

@@ -181,8 +181,8 @@ context_option = click.option(
     "--context",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The most tokens that a decoder processes, the prompt included: the size of its caches, "
-    "which then stay in the machine's memory.",
+    help="Maximum number of tokens of a decoder, including the prompt; it sets the size of the "
+    "caches, which then stay in the machine's memory.",
 )
 launch_option = click.option(
     "--launch",

@@ -66,7 +66,7 @@ def build(
         loaded = Config.load(name)
     else:
         if config is not None:
-            raise click.UsageError("--config is that of --network")
+            raise click.UsageError("leave --config out: --network FILE has its own")
         name = network_path
         loaded, image = _firmware(chosen, network_path)
     if output is None:

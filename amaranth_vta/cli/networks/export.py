@@ -23,8 +23,8 @@ def export(file: str, output: str, name: str) -> None:
 
     DIR gets NAME.h, which says how to use it, NAME.c with the program, the weights and the
     steps, and a runtime that drives the machine through its registers and a region of memory,
-    without allocation and without an operating system. Of the operators that the machine does not
-    run, it has quantization, Softmax, ArgMax and moves; networks with others are refused.
+    without allocation and without an operating system. The processor itself runs quantization,
+    Softmax, ArgMax and operators that move data; networks that need others there are refused.
     """
     from amaranth_vta.export.network import RUNTIME
     from amaranth_vta.export.network import export as files_of
