@@ -24,18 +24,28 @@ vta_result vta_check(const vta_port *port, const vta_expectation *expected, uint
     return VTA_DONE;
 }
 
-void vta_load(const vta_port *port, uint32_t bytes, const vta_segment *segments, uint32_t count)
+/* Volatile, or compilers replace the loop by a call of memset. */
+static void clear(volatile uint8_t *memory, uint32_t bytes)
 {
     for (uint32_t i = 0; i < bytes; i++)
-        port->memory[i] = 0;
+        memory[i] = 0;
+}
+
+void vta_load(const vta_port *port, uint32_t bytes, const vta_segment *segments, uint32_t count)
+{
+    clear(port->memory, bytes);
     vta_store(port, segments, count);
 }
 
 void vta_store(const vta_port *port, const vta_segment *segments, uint32_t count)
 {
-    for (uint32_t s = 0; s < count; s++)
-        for (uint32_t i = 0; i < segments[s].size; i++)
-            port->memory[segments[s].offset + i] = segments[s].data ? segments[s].data[i] : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t *const memory = port->memory + segments[i].offset;
+        if (segments[i].data)
+            vta_copy(segments[i].data, memory, segments[i].size);
+        else
+            clear(memory, segments[i].size);
+    }
 }
 
 static vta_result wait(const vta_port *port)

@@ -8,11 +8,14 @@
 #define WORD(address) (*(volatile uint32_t *)(uintptr_t)(address))
 #define BIT(name) (UINT32_C(1) << VTA_##name##_SHIFT)
 
-uint64_t cycles(void)
+/* A counter; the read of its low word latches the high one. */
+static uint64_t counter(uint32_t address)
 {
-    const uint32_t low = WORD(PERIPHERAL_CYCLES_LOW);
-    return (uint64_t)WORD(PERIPHERAL_CYCLES_HIGH) << 32 | low;
+    const uint32_t low = WORD(address);
+    return (uint64_t)WORD(address + 4) << 32 | low;
 }
+
+uint64_t cycles(void) { return counter(PERIPHERAL_CYCLES_LOW); }
 
 int receive(uint64_t patience)
 {
@@ -46,36 +49,32 @@ void send_text(const char *text)
         send((uint8_t)*text++);
 }
 
-static int running;
 static uint64_t spent;
 
-static uint32_t pending_interrupts(void)
-{
-    uint32_t pending;
-    __asm__ volatile("csrr %0, 0xFC0" : "=r"(pending));
-    return pending;
-}
-
+/* The runtime reads STATUS once after the end of each run. */
 static uint32_t read_register(void *context, uint32_t offset)
 {
+    const uint32_t value = WORD(MACHINE_BASE + offset);
     (void)context;
-    if (offset == VTA_REG_STATUS && running) {
-        /* The loop runs from the instruction cache: all of the memory is left to the machine. */
-        while (!(pending_interrupts() & MACHINE_INTERRUPT)) {
-        }
-        running = 0;
-        spent += (uint64_t)WORD(MACHINE_BASE + VTA_REG_CYCLES + 4) << 32 |
-                 WORD(MACHINE_BASE + VTA_REG_CYCLES);
-    }
-    return WORD(MACHINE_BASE + offset);
+    if (offset == VTA_REG_STATUS && value & BIT(STATUS_DONE))
+        spent += counter(MACHINE_BASE + VTA_REG_CYCLES);
+    return value;
 }
 
 static void write_register(void *context, uint32_t offset, uint32_t value)
 {
     (void)context;
-    if (offset == VTA_REG_CONTROL && value & BIT(CONTROL_LAUNCH))
-        running = 1;
     WORD(MACHINE_BASE + offset) = value;
+}
+
+/* The loop runs from the instruction cache: all of the memory is left to the machine. */
+static void wait_for_interrupt(void *context)
+{
+    uint32_t pending;
+    (void)context;
+    do
+        __asm__ volatile("csrr %0, 0xFC0" : "=r"(pending));
+    while (!(pending & MACHINE_INTERRUPT));
 }
 
 const vta_port *machine_port(void)
@@ -85,25 +84,18 @@ const vta_port *machine_port(void)
         .write_register = write_register,
         .memory = board_memory,
         .address = 0,
+        .wait_for_interrupt = wait_for_interrupt,
     };
     WORD(MACHINE_BASE + VTA_REG_CONTROL) = BIT(CONTROL_RESET);
     while (WORD(MACHINE_BASE + VTA_REG_STATUS) & (BIT(STATUS_BUSY) | BIT(STATUS_DRAINING))) {
     }
     WORD(MACHINE_BASE + VTA_REG_CONTROL) = BIT(CONTROL_RESET);
-    WORD(MACHINE_BASE + VTA_REG_INTERRUPT_ENABLE) =
-        BIT(INTERRUPT_ENABLE_DONE) | BIT(INTERRUPT_ENABLE_FAULT);
     WORD(BOARD_MEMORY_LIMIT) = BOARD_MEMORY_BYTES;
     __asm__ volatile("csrw 0xBC0, %0" : : "r"(MACHINE_INTERRUPT));
     return &port;
 }
 
 uint64_t machine_cycles(void) { return spent; }
-
-const char *result_name(vta_result result)
-{
-    static const char *const names[] = {"done", "wrong machine", "fault", "timeout"};
-    return names[result];
-}
 
 static void send_hexadecimal(uint32_t value)
 {

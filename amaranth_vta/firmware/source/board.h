@@ -20,15 +20,11 @@ void send(uint8_t byte);
 void send_bytes(const void *bytes, uint32_t count);
 void send_text(const char *text);
 
-/* The port of the runtime, with the network's memory at the start of the shared memory. Waits for
- * the machine's interrupt before it reads STATUS. Calling it resets the machine and unlimits its
- * memory. */
+/* The port of the runtime, with the network's memory at the start of the shared memory. The call
+ * resets the machine and unlimits its memory. */
 const vta_port *machine_port(void);
 
 /* Cycles of the machine, summed over its runs since power-up or a restart. */
 uint64_t machine_cycles(void);
-
-/* Name of a result, for messages. */
-const char *result_name(vta_result result);
 
 #endif
