@@ -109,8 +109,7 @@ def _recognized(nodes: Sequence[Node], given: HostOperator) -> HostOperator:
         )
     if on_host.operator == QUANTIZE:
         return made
-    tables = [*_tables(nodes, given.constants)]
-    return replace(made, table=tables[0])
+    return replace(made, table=next(_tables(nodes, given.constants)))
 
 
 def _of(constant: Array) -> TensorType:

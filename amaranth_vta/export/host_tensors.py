@@ -34,8 +34,8 @@ class HostTensors:
     packed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
     _pointers: dict[str, str] = field(default_factory=dict)
-    # Transposed tensors without memory of their own: the source, and the distance of neighbours
-    # along each axis.
+    # Transposed tensors that have no memory: the source, and the distance of neighbours along each
+    # axis.
     _transposed: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     # Tensors whose memory is a variable's, which changes at the end of a run.
     _in_variables: set[str] = field(default_factory=set)
@@ -57,7 +57,7 @@ class HostTensors:
 
     def share(self, tensor: str, source: str) -> bool:
         """Give ``tensor`` the memory of ``source``, with the same bytes; returns False if it needs
-        memory of its own."""
+        separate memory."""
         if tensor in self._pointers or source in self._in_variables:
             return False
         self._pointers[tensor] = self.pointer(source)
@@ -65,7 +65,7 @@ class HostTensors:
 
     def transpose(self, tensor: str, source: str, distances: tuple[int, ...]) -> bool:
         """Read ``tensor`` directly from ``source``, with ``distances`` between neighbours along
-        each axis; returns False if it needs memory of its own."""
+        each axis; returns False if it needs separate memory."""
         if self.packed.get(tensor) != self.types[tensor].shape:
             return False
         self._transposed[tensor] = source, distances
@@ -79,8 +79,7 @@ class HostTensors:
 
     def copy(self, tensor: str, source: str) -> str:
         """A statement that copies ``source`` to ``tensor``, which has as many bytes."""
-        info = self.types[tensor]
-        count = size(info) * info.dtype.itemsize
+        count = size_in_bytes(self.types[tensor])
         return f"vta_copy({self.pointer(source)}, {self.pointer(tensor)}, {count});"
 
     def table(self, c_kind: str, values: Sequence[object]) -> str:
@@ -112,3 +111,7 @@ def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 def size(info: TensorType) -> int:
     """The number of elements."""
     return prod(info.shape or ())
+
+
+def size_in_bytes(info: TensorType) -> int:
+    return size(info) * info.dtype.itemsize

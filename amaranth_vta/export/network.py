@@ -139,9 +139,8 @@ vta_result {name}_run(const vta_port *port, {self._arguments()});
             for number, (at, values) in enumerate(segments)
         )
         expectations = "".join(
-            f'    {{"{name}", {register.offset:#x}, {value}u}},\n'
+            f'    {{"{name}", {REGISTERS[name].offset:#x}, {value}u}},\n'
             for name, value in _expected(network)
-            for register in (REGISTERS[name],)
         )
         streams = "".join(
             f"    {{{address}, {len(words)}}},\n"

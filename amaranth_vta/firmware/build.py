@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from amaranth_vta.errors import VtaError
+from amaranth_vta.export.host_tensors import c_type, size_in_bytes
 from amaranth_vta.export.network import export
+from amaranth_vta.export.network_memory import NetworkMemory
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.boards.boards import BOARDS
@@ -86,7 +88,7 @@ def firmware(network: NetworkProgram, board: Target) -> Firmware:
     if not board.firmware_bytes:
         able = ", ".join(name for name, other in BOARDS.items() if other.firmware_bytes)
         raise FirmwareError(f"{board.title} has no processor; boards with one are {able}")
-    needed = network.program.placed_bytes(network.launched("network"))
+    needed = NetworkMemory(network).size
     if needed > board.memory_bytes:
         raise FirmwareError(
             f"the network needs {needed:,} bytes of the machine's memory, and {board.title} has "
@@ -104,12 +106,6 @@ def firmware(network: NetworkProgram, board: Target) -> Firmware:
             (folder / file).write_bytes(content)
         image = loaded_image(_compiled(folder, board), protocol.FIRMWARE_BASE)
     return Firmware(image, network.inputs, network.outputs)
-
-
-def tensor_bytes(info: TensorType) -> int:
-    """Size of a tensor on the serial line, in bytes."""
-    assert info.shape is not None  # those of a network's inputs and outputs are known
-    return info.dtype.itemsize * prod(info.shape)
 
 
 def _compiled(folder: Path, board: Target) -> bytes:
@@ -161,16 +157,12 @@ def _linker_script(board: Target) -> str:
     return f"MEMORY {{ firmware (rwx) : {region} }}\nstack_bytes = {_STACK_BYTES};\n{fixed}"
 
 
-# C types of scores.
-_C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t"}
-
-
 def _tensors(network: NetworkProgram) -> str:
     """The header with the buffers of the network's inputs and outputs."""
     buffers, tables, arguments = [], [], []
     for kind, tensors in (("input", network.inputs), ("output", network.outputs)):
         names = [f"{kind}_{number}" for number in range(len(tensors))]
-        sizes = [tensor_bytes(info) for info in tensors.values()]
+        sizes = [size_in_bytes(info) for info in tensors.values()]
         buffers += [
             f"static _Alignas(4) uint8_t {name}[{size}];\n"
             for name, size in zip(names, sizes, strict=True)
@@ -178,7 +170,7 @@ def _tensors(network: NetworkProgram) -> str:
         rows = ", ".join(f"{{{name}, sizeof {name}}}" for name in names)
         tables.append(f"static const tensor {kind}s[] = {{{rows}}};\n")
         arguments += [f"(void *){name}" for name in names]
-    scores = next(iter(network.outputs.values()))
+    name, scores = next(iter(network.outputs.items()))
     assert scores.shape is not None
     # Scores of the first image.
     count = prod(scores.shape[1:] or scores.shape)
@@ -191,7 +183,7 @@ typedef struct {{
 }} tensor;
 
 {"".join(buffers)}{"".join(tables)}
-typedef {_C_TYPES[str(scores.dtype)]} score;
+typedef {c_type(name, scores)} score;
 #define SCORES {count}
 
 static vta_result run(const vta_port *port)

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.errors import VtaError
+from amaranth_vta.export.host_tensors import size_in_bytes
 from amaranth_vta.sw.board_drivers.link import Line
 
-from .build import Firmware, tensor_bytes
+from .build import Firmware
 
 # Result of the runtime, label, cycles, and cycles of the machine.
 _ANSWER = struct.Struct("<4I")
@@ -79,7 +80,7 @@ class Classifier:
         result, label, cycles, machine_cycles = _ANSWER.unpack(self._read(_ANSWER.size))
         outputs = {}
         for name, info in self._firmware.outputs.items():
-            data = self._read(tensor_bytes(info))
+            data = self._read(size_in_bytes(info))
             values = np.frombuffer(data, info.dtype.newbyteorder("<"))
             outputs[name] = values.astype(info.dtype).reshape(info.shape)
         if result:

@@ -1,4 +1,4 @@
-"""Reads what a processor finds in memory from an executable file: `loaded_image`."""
+"""Reads the memory image of an executable file: `loaded_image`."""
 
 from __future__ import annotations
 

@@ -1,17 +1,22 @@
-"""Firmware for a board and a network, and what is refused."""
+"""Firmware for a board and a network, and refused networks."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from amaranth_vta.cli import invoke
+from amaranth_vta.export.network_memory import NetworkMemory
 from amaranth_vta.firmware.build import FirmwareError, firmware
 from amaranth_vta.hw.boards.boards import BOARDS
+from amaranth_vta.session.compilation import compile as compile_network
 from amaranth_vta.sw.runtime.network.network_file import load_network
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
+from tests.support.tflite_graphs import kept_by_host
 
 MODEL = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 ULX3S = BOARDS["ulx3s"]
@@ -42,6 +47,24 @@ def test_a_network_that_needs_more_memory_is_refused(network: NetworkProgram) ->
     small = replace(ULX3S, memory_bytes=64 * 1024)
     with pytest.raises(FirmwareError, match="the network needs .* memory, and ULX3S has 65,536"):
         firmware(network, small)
+
+
+def test_memory_for_variables_of_the_host_counts() -> None:
+    network = compile_network(kept_by_host(), "pynq-extended").program
+    needed = NetworkMemory(network).size
+    assert needed > network.program.placed_bytes(network.launched("network"))
+    assert firmware(network, replace(ULX3S, memory_bytes=needed)).image
+    with pytest.raises(FirmwareError, match=f"the network needs {needed:,} bytes"):
+        firmware(network, replace(ULX3S, memory_bytes=needed - 64))
+
+
+def test_the_first_output_may_be_a_class() -> None:
+    model = onnx.load(MODEL)
+    (logits,) = model.graph.output
+    model.graph.node.append(helper.make_node("ArgMax", [logits.name], ["class"], axis=1))
+    logits.CopyFrom(helper.make_tensor_value_info("class", TensorProto.INT64, None))
+    network = compile_network(model, "tiny-extended").program
+    assert firmware(network, ULX3S).outputs["class"].shape == (1, 1)
 
 
 def test_firmware_that_needs_more_memory_is_refused(network: NetworkProgram) -> None:

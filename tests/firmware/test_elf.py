@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from amaranth_vta.firmware.elf import loaded_image
+from tests.support.exported_c import RISCV, ZIG
 
 BASE = 0x4000_0000
 SOURCE = """
@@ -35,16 +35,14 @@ def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("elf")
     (folder / "main.c").write_text(SOURCE)
     (folder / "main.ld").write_text(SCRIPT)
-    target = ["-target", "riscv32-freestanding-none", "-mcpu=generic_rv32+m"]
-    zig = [sys.executable, "-m", "ziglang"]
-    command = [*zig, "cc", *target, "-O1", f"-Wl,-T,{folder}/main.ld", f"{folder}/main.c"]
+    command = [*ZIG, *RISCV, "-O1", f"-Wl,-T,{folder}/main.ld", f"{folder}/main.c"]
     subprocess.run([*command, "-o", folder / "main.elf"], check=True)
     return folder / "main.elf"
 
 
 def test_the_image_is_that_of_objcopy(executable: Path) -> None:
     binary = executable.with_suffix(".bin")
-    objcopy = [sys.executable, "-m", "ziglang", "objcopy", "-O", "binary"]
+    objcopy = [*ZIG[:-1], "objcopy", "-O", "binary"]
     subprocess.run([*objcopy, executable, binary], check=True)
     expected = binary.read_bytes()
     found = loaded_image(executable.read_bytes(), BASE)

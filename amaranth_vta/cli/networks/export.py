@@ -28,6 +28,7 @@ def export(file: str, output: str, name: str) -> None:
     """
     from amaranth_vta.export.network import RUNTIME
     from amaranth_vta.export.network import export as files_of
+    from amaranth_vta.export.network_memory import NetworkMemory
     from amaranth_vta.extras import explain_missing_extras
     from amaranth_vta.sw.runtime.network.network_file import load_network
 
@@ -36,5 +37,5 @@ def export(file: str, output: str, name: str) -> None:
         network = load_network(file)
         files = files_of(network, name)
         outputs.save_folder("-o", files)
-        size = network.program.placed_bytes(network.launched("network"))
+        size = NetworkMemory(network).size
         outputs.say(f"{output}: {', '.join(sorted(files))}; {size:,} bytes of the machine's memory")
