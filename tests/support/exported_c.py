@@ -104,7 +104,7 @@ def pointer(array: Any) -> ctypes.c_void_p:
 
 
 class ModelMachine:
-    """The functional model behind the registers that exported code uses, with ``memory`` at address
+    """The functional model with the registers that exported code uses, and ``memory`` at address
     0. A run takes no time: it is done when CONTROL was written."""
 
     def __init__(self, config: Config, memory_bytes: int) -> None:
@@ -166,8 +166,8 @@ class ExportedNetwork:
 def exported(
     model: Path | bytes, config: str, folder: Path
 ) -> tuple[NetworkProgram, ExportedNetwork]:
-    """``model``, compiled for ``config``, and its export, whose files are in a folder of their own
-    in ``folder``."""
+    """``model``, compiled for ``config``, and its export, whose files are in a new folder in
+    ``folder``."""
     folder = Path(mkdtemp(dir=folder))
     program = compile_network(model, config).program
     for file, data in export(program, "net").items():
