@@ -1,7 +1,7 @@
 """The host's operators, read from a step's ONNX model: `host_operators`.
 
 The compiler writes TensorFlow Lite's integer operators as primitive operators of ONNX, so that ONNX
-Runtime can run them. Here these are recognized and become one operator again.
+Runtime can run them. This module recognizes each expansion and turns it back into one operator.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _of(constant: Array) -> TensorType:
 
 
 def _outside(nodes: Sequence[Node], constants: Mapping[str, Array]) -> tuple[str, ...]:
-    """The tensors that ``nodes`` read and neither make nor bring with them, in order."""
+    """The tensors that ``nodes`` read and neither compute nor contain as constants, in order."""
     made = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.inputs)
     return tuple(

@@ -99,8 +99,8 @@ void {name}_reset(const vta_port *port);
         return f"""\
 /* A network for an amaranth-vta machine, made by `vta export`.
  *
- * {name}_init once, then {name}_run for each batch. They return what `vta_result` says. Compile
- * {name}.c and vta_runtime.c, which is the same for all networks.
+ * Call {name}_init once, then {name}_run for each batch. Compile {name}.c and vta_runtime.c, which
+ * is the same for all networks.
  */
 #ifndef {macro}_H
 #define {macro}_H
@@ -111,7 +111,7 @@ void {name}_reset(const vta_port *port);
 extern "C" {{
 #endif
 
-/* Bytes behind `memory` of the port. */
+/* Size of `memory` of the port, in bytes. */
 #define {macro}_MEMORY_BYTES {self._memory.size}
 /* Elements of each tensor. */
 {sizes}

@@ -68,12 +68,12 @@ typedef struct {
     uint8_t flip;
 } vta_tensor;
 
-/* An axis of a tensor: its elements, and the distance of two of them in the source, in elements. */
+/* An axis of a tensor: its size, and the distance of neighbours in the source, in elements. */
 typedef struct {
     uint32_t count, stride;
 } vta_axis;
 
-/* Whether the machine is the one that is expected; `wrong` gets the name of what is not. */
+/* Compares registers with their expected values; `wrong` gets the name of the first that differs. */
 vta_result vta_check(const vta_port *port, const vta_expectation *expected, uint32_t count,
                      const char **wrong);
 /* Fills `bytes` of memory with zeros, and puts the segments there. */
@@ -83,7 +83,7 @@ void vta_store(const vta_port *port, const vta_segment *segments, uint32_t count
 /* Runs the streams one after the other. */
 vta_result vta_run(const vta_port *port, const vta_limits *limits, const vta_stream *streams,
                    uint32_t count);
-/* A tensor into tiles, and back; back without distances. */
+/* Pack a tensor into tiles, and unpack it; vta_unpack ignores `distances`. */
 void vta_pack(const vta_tensor *tensor, const uint8_t *values, uint8_t *tiles);
 void vta_unpack(const vta_tensor *tensor, const uint8_t *tiles, uint8_t *values);
 /* QuantizeLinear and DequantizeLinear of ONNX, to and from int8 (low = -128) or uint8 (low = 0). */
@@ -109,7 +109,7 @@ void vta_argmax_int8(const int8_t *values, int64_t *indices, uint32_t outer, uin
 void vta_argmax_uint8(const uint8_t *values, int64_t *indices, uint32_t outer, uint32_t count,
                       uint32_t inner, int last);
 void vta_narrow(const int64_t *values, int32_t *narrowed, uint32_t count);
-/* Elements of `bytes` in the order of `rank` axes of the result, at most 8. */
+/* Copies elements of `bytes` bytes in the order of the `rank` axes of the result, at most 8. */
 void vta_transpose(const void *values, void *results, uint32_t bytes, const vta_axis *axes,
                    uint32_t rank);
 void vta_copy(const void *values, void *results, uint32_t bytes);
