@@ -22,6 +22,8 @@ from amaranth_vta.session.layers import launch_reports, layer_reports
 from amaranth_vta.session.session import Session
 from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
 from amaranth_vta.sim.devices import close_device, open_device
+from amaranth_vta.sim.energy.network_energy import network_energy
+from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import compile_network
 from amaranth_vta.sw.runtime.network.runner import Runner
@@ -56,7 +58,9 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one run of ``images``. ``host_macs`` counts the MACs on the host."""
+    """The cost of one run of ``images``. ``host_macs`` counts the MACs on the host; ``energy`` is
+    the typical energy in picojoules by technology.
+    """
 
     images: int
     cycles: int
@@ -64,6 +68,7 @@ class Cost:
     macs: int
     host_macs: int
     layers: tuple[LayerCost, ...]
+    energy: dict[str, float]
 
     @property
     def bytes_moved(self) -> int:
@@ -136,8 +141,9 @@ def _estimate(task: EvaluationTask, model: bytes) -> Cost:
     finally:
         close_device(device)
     placed = [layer for layer in layers if layer.placed_on == "machine"]
+    images = Batches(program).images_per_run or 1
     return Cost(
-        images=Batches(program).images_per_run or 1,
+        images=images,
         cycles=sum(layer.cycles or 0 for layer in placed),
         bound_cycles=sum(launch.bound_cycles for launch in launches),
         macs=sum(layer.macs for layer in placed),
@@ -151,6 +157,10 @@ def _estimate(task: EvaluationTask, model: bytes) -> Cost:
             )
             for layer in placed
         ),
+        energy={
+            name: network_energy(program, technology, images).total.typical
+            for name, technology in TECHNOLOGIES.items()
+        },
     )
 
 

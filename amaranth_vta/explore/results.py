@@ -28,7 +28,9 @@ _MADE = {
 
 @dataclass(frozen=True)
 class Run:
-    """The estimated cost of one run of ``images``: columns of results.csv."""
+    """The estimated cost of one run of ``images``: columns of results.csv. Energies are typical
+    ones, in picojoules.
+    """
 
     images: int
     cycles: int
@@ -36,11 +38,20 @@ class Run:
     macs: int
     host_macs: int
     bytes: int
+    energy_45nm: int
+    energy_7nm: int
 
     @classmethod
     def of(cls, cost: Cost) -> Run:
         return cls(
-            cost.images, cost.cycles, cost.bound_cycles, cost.macs, cost.host_macs, cost.bytes_moved
+            images=cost.images,
+            cycles=cost.cycles,
+            bound_cycles=cost.bound_cycles,
+            macs=cost.macs,
+            host_macs=cost.host_macs,
+            bytes=cost.bytes_moved,
+            energy_45nm=round(cost.energy["45nm"]),
+            energy_7nm=round(cost.energy["7nm"]),
         )
 
 
@@ -80,6 +91,8 @@ def metrics(spec: Spec, row: Row) -> dict[str, float]:
         "cycles": cycles,
         "seconds": cycles / (clock_mhz(spec) * 1e6),
         "bytes": run.bytes / run.images,
+        "energy_45nm": run.energy_45nm / run.images,
+        "energy_7nm": run.energy_7nm / run.images,
         "lut": area.lut,
         "ff": area.ff,
         "dsp": area.dsp,

@@ -21,6 +21,8 @@ METRICS = {
     "cycles": "cycles per image",
     "seconds": "seconds per image at the clock of the chip",
     "bytes": "bytes moved per image",
+    "energy_45nm": "pJ per image in 45 nm, estimated",
+    "energy_7nm": "pJ per image in 7 nm, estimated",
     "lut": "LUTs",
     "ff": "flip-flops",
     "dsp": "multipliers",

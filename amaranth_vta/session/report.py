@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING
 
 from amaranth_vta.report.chart import legend, stacked_bars
 from amaranth_vta.report.cycles_table import UNKNOWN
+from amaranth_vta.report.energy_table import (
+    ENERGY_HEADS,
+    INCLUDED,
+    energy_heading,
+    energy_rows,
+)
 from amaranth_vta.report.html import html_page, html_table
 from amaranth_vta.report.layer_report import LayerReport
 from amaranth_vta.report.layer_table import HEADS, OVERLAP, layer_row, overlap, per_run, whole
@@ -19,6 +25,7 @@ from amaranth_vta.report.text_table import counted
 from amaranth_vta.sw.runtime.counters import Spent, summed
 
 if TYPE_CHECKING:
+    from amaranth_vta.sim.energy.network_energy import NetworkEnergy
     from amaranth_vta.sim.trace.perfetto import Timeline
 
     from .session import Session
@@ -54,27 +61,35 @@ def report_files(
     provenance: Provenance,
     timeline: Timeline | None,
     trace: str | None,
+    technology: str | None = None,
 ) -> dict[str, bytes]:
     """The files of the report, by name; ``provenance`` has the command and the result of its
-    checks.
+    checks. With a ``technology``, it has energies, as in `Session.energy`.
 
     ``trace`` is the path of the ``timeline``, relative to the report, if it is written separately;
     if None, the timeline is one of the files.
     """
     links = {_FIGURES: "all numbers as JSON, counters included"}
-    files = {_FIGURES: (json.dumps(session.report(), indent=2, allow_nan=False) + "\n").encode()}
+    numbers = session.report(technology)
+    files = {_FIGURES: (json.dumps(numbers, indent=2, allow_nan=False) + "\n").encode()}
     if timeline is not None:
         links[trace or _TIMELINE] = "every instruction on a timeline: open it in ui.perfetto.dev"
         if trace is None:
             packed = io.BytesIO()
             timeline.write(packed, compressed=True)
             files[_TIMELINE] = packed.getvalue()
-    text = page(session, title, dram, provenance, links).encode(errors="replace")
+    energy = session.energy(technology) if technology else None
+    text = page(session, title, dram, provenance, links, energy).encode(errors="replace")
     return {PAGE: text, **files}
 
 
 def page(
-    session: Session, title: str, dram: str, provenance: Provenance, links: Mapping[str, str]
+    session: Session,
+    title: str,
+    dram: str,
+    provenance: Provenance,
+    links: Mapping[str, str],
+    energy: NetworkEnergy | None = None,
 ) -> str:
     """The page as HTML; ``links`` maps files in the same folder to descriptions."""
     numbers, spent = session.report(), session.spent
@@ -100,6 +115,7 @@ def page(
         "<h2>Layers</h2>",
         f"<p>{per}.{f' {OVERLAP}' if overlap(session.layers) else ''}</p>",
         _layers(session),
+        *([] if energy is None else _energy(energy)),
         "<h2>Configuration</h2>",
         html_table(
             ("parameter", "value"),
@@ -117,6 +133,21 @@ def page(
         "</ul>",
     ]
     return html_page(title, parts)
+
+
+def _energy(energy: NetworkEnergy) -> list[str]:
+    """Energies by layer and by part of the machine."""
+    layers = {layer.name: layer.total for layer in energy.layers}
+    total = {"all": energy.total}
+    source = f"{INCLUDED} Energies per event: {energy.technology.source}."
+    return [
+        "<h2>Energy</h2>",
+        f"<p>{escape(energy_heading(energy))}. {escape(source)}</p>",
+        *(
+            html_table((title, *ENERGY_HEADS[1:]), energy_rows(items | total))
+            for title, items in (("layer", layers), ("part", energy.parts))
+        ),
+    ]
 
 
 def _bars(session: Session, timed: Sequence[LayerReport], per: str) -> list[str]:

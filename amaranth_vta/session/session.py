@@ -19,6 +19,8 @@ from amaranth_vta.report.layer_report import LaunchReport, LayerReport
 from amaranth_vta.report.layer_table import layer_table, per_run
 from amaranth_vta.report.text_table import counted
 from amaranth_vta.sim.devices import RunKeywords, RunOptions
+from amaranth_vta.sim.energy.network_energy import NetworkEnergy, network_energy
+from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 from amaranth_vta.sw.runtime.counters import Spent
 from amaranth_vta.sw.runtime.device import Device, Fault, RunResult, total
 from amaranth_vta.sw.runtime.network.model_error import ModelError
@@ -406,12 +408,22 @@ class Session:
             if (result := launched.measured.result) is not None and result.cycles is not None
         ]
 
-    def report(self) -> dict[str, Any]:
-        """All numbers, for JSON; complete even after a fault."""
-        with self._lock:
-            return self._report()
+    def energy(self, technology: str) -> NetworkEnergy:
+        """The estimated energy of one run in a technology, one of `TECHNOLOGIES`; it does not
+        depend on the device. Raises `ValueError` for another technology.
+        """
+        if technology not in TECHNOLOGIES:
+            raise ValueError(f"technology is {' or '.join(TECHNOLOGIES)}, not {technology!r}")
+        return network_energy(self.program, TECHNOLOGIES[technology], self.images_per_run)
 
-    def _report(self) -> dict[str, Any]:
+    def report(self, technology: str | None = None) -> dict[str, Any]:
+        """All numbers, for JSON; complete even after a fault. With a ``technology``, the `energy`
+        of one run is included.
+        """
+        with self._lock:
+            return self._report(technology)
+
+    def _report(self, technology: str | None) -> dict[str, Any]:
         layers, launches = self.layers, self.launches
         cycles, seconds = self.cycles, self.device_seconds
         fault = self._fault
@@ -436,6 +448,7 @@ class Session:
             "counters": total(self._results).counters,
             "layers": [asdict(layer) for layer in layers],
             "launches": [asdict(launch) for launch in launches],
+            "energy": self.energy(technology).report() if technology else None,
         }
 
     def plan_table(self, width: int | None = 80, explain: bool = False) -> str:

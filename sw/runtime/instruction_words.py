@@ -14,6 +14,13 @@ from amaranth_vta.hw.config import Config
 Words = npt.NDArray[np.uint64]
 # int64 (instructions,).
 Counts = npt.NDArray[np.int64]
+# Fields in which any value is legal, except in a LOAD that sets a padding value.
+_ANY_VALUE = (
+    *("sram_base", "dram_base", "y_size", "x_size", "x_stride"),
+    *("uop_begin", "uop_end", "iter_out", "iter_in", "immediate"),
+    *("dst_factor_out", "dst_factor_in", "src_factor_out", "src_factor_in"),
+    *("wgt_factor_out", "wgt_factor_in"),
+)
 
 
 def instruction_words(instructions: Iterable[int]) -> Words:
@@ -56,3 +63,34 @@ def without_fields(words: Words, fields: Iterable[isa.Field]) -> Words:
         word, offset = divmod(field.offset, isa.WORD_WIDTH)
         kept[word] &= ~np.uint64((1 << field.width) - 1 << offset)
     return words & kept
+
+
+def uops_of(rows: Words, layout: isa.Layout) -> Counts:
+    """Number of micro-ops that each GEMM or ALU instruction executes, over all iterations."""
+    count = field_of(rows, layout["uop_end"]) - field_of(rows, layout["uop_begin"])
+    loops = field_of(rows, layout["iter_out"]) * field_of(rows, layout["iter_in"])
+    return np.maximum(count, 0) * loops
+
+
+def legal_words(instructions: isa.InstructionSet, words: Words) -> Words:
+    """The legal instructions of ``words``, in order.
+
+    Most instructions differ only in addresses and counts, which do not affect legality.
+    """
+    kinds = words.copy()
+    opcodes = field_of(words, instructions.layouts[isa.Opcode.FINISH]["opcode"])
+    for opcode, layout in instructions.layouts.items():
+        rows = opcodes == opcode
+        if "memory" in layout:
+            # A LOAD that sets a padding value must have zeros in these fields.
+            rows &= field_of(words, layout["memory"]) < min(isa.Padding)
+        ignored = [layout[name] for name in _ANY_VALUE if name in layout]
+        kinds[rows] = without_fields(words[rows], ignored)
+    legal: dict[tuple[int, int], bool] = {}
+    result = np.empty(len(words), np.bool_)
+    for index, (low, high) in enumerate(kinds.tolist()):
+        kind = low, high
+        if kind not in legal:
+            legal[kind] = instructions.problem(low | high << isa.WORD_WIDTH) is None
+        result[index] = legal[kind]
+    return words[result]

@@ -52,7 +52,7 @@ CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_FF": 50, "MULT18X18D": 28, "DP16KD":
 def cost(task: EvaluationTask, _: bytes) -> Cost:
     """More multipliers take fewer cycles, so all three machines are on the Pareto front."""
     columns = json.loads(task.config)["LOG_BLOCK_IN"]
-    return Cost(1, 1000 >> columns, 1, 64, 0, ())
+    return Cost(1, 1000 >> columns, 1, 64, 0, (), {"45nm": 0.0, "7nm": 0.0})
 
 
 @pytest.fixture

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from amaranth_vta.report.cycles_table import cycles_table
+from amaranth_vta.report.energy_table import energy_table
 from amaranth_vta.report.layer_table import OVERLAP, layer_table
 from amaranth_vta.report.text_table import counted, text_table
 from amaranth_vta.session import LaunchReport, LayerReport, Session
+from amaranth_vta.sim.energy.model import PARTS
+from amaranth_vta.sim.energy.network_energy import LayerEnergy, NetworkEnergy
+from amaranth_vta.sim.energy.technologies import TECHNOLOGIES, Energy
 from amaranth_vta.sw.runtime.counters import Spent
 
 DIGITS = Path(__file__).parents[2] / "examples/digits"
@@ -153,3 +157,17 @@ def test_a_machine_without_counters_says_that_they_are_missing() -> None:
     table = cycles_table([Spent("layer", {"cycles": 400})], "per run")
     assert "no counters (COUNTERS = 0)" in table
     assert "--device estimate" in table
+
+
+def test_an_energy_table_has_the_same_total_by_layer_and_by_part_and_says_what_it_is() -> None:
+    parts = {part: Energy(5e5, 1e6, 3e6) for part in PARTS}
+    layers = tuple(LayerEnergy(name, parts) for name in ("conv", "gemm"))
+    text = energy_table(NetworkEnergy(TECHNOLOGIES["7nm"], 2, layers))
+    assert text.startswith("Energy per run of 2 images in µJ, estimated for 7nm\n")
+    lines = [line.split() for line in text.splitlines()]
+    assert lines.count(["all", "16.000", "8.000", "48.000"]) == 2
+    assert ["gemm", "8.000", "4.000", "24.000"] in lines
+    assert ["DRAM", "2.000", "1.000", "6.000"] in lines
+    assert "excludes" in text
+    assert "TPUv4i" in text
+    assert max(map(len, text.splitlines())) <= 80

@@ -28,8 +28,10 @@ from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
+from amaranth_vta.report.energy_table import energy_table
 from amaranth_vta.report.host_summary import share_on_machine
 from amaranth_vta.sim.devices import RunOptions
+from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 
 from .comparison_text import comparison_lines
 from .explain import explanation
@@ -110,6 +112,12 @@ _ENOUGH = 0.9
     metavar="DIR",
     help="Write a page with tables, a chart of where the cycles went, and all numbers.",
 )
+@click.option(
+    "--energy",
+    type=click.Choice(list(TECHNOLOGIES)),
+    help="Print the estimated energy of each layer and of each part of the machine in this "
+    "technology, also in --json and --report.",
+)
 @json_option
 def run(
     model: str,
@@ -130,6 +138,7 @@ def run(
     allow_host: bool,
     waves: str | None,
     report_path: str | None,
+    energy: str | None,
     json_path: str | None,
 ) -> int:
     """Run the quantized network of MODEL or a compiled FILE.
@@ -169,13 +178,13 @@ def run(
                 if options.has_results and (labels is not None or float_path is not None):
                     session.accuracy(inputs, results, labels, float_path)
 
-            checked = _run(session, inputs, check, judge, outputs, trace, timeline)
+            checked = _run(session, inputs, check, judge, outputs, trace, timeline, energy)
         if report_path is not None:
-            _save_report(outputs, session, model, options, trace, report_path, checked)
+            _save_report(outputs, session, model, options, trace, report_path, checked, energy)
     if explain:
         for paragraph in explanation(session):
             outputs.say(f"{paragraph}\n")
-    _show(outputs, session, explain)
+    _show(outputs, session, explain, energy)
     if session.note:
         outputs.say(session.note)
     if not options.has_results:
@@ -303,6 +312,7 @@ def _run(
     outputs: Outputs,
     trace: str | None,
     timeline: Timeline | None,
+    energy: str | None,
 ) -> CheckReport | None:
     """Runs or checks the network, judges the results and saves the output files; after a fault only
     the waves, the timeline and the JSON.
@@ -319,14 +329,14 @@ def _run(
             results = session.run(inputs)
         judge(results)
     except RuntimeFault:
-        outputs.save_json("--json", session.report())
+        outputs.save_json("--json", session.report(energy))
         raise
     finally:
         session.close()  # completes the waves
         outputs.save("--waves")
         save_trace(outputs, trace, timeline)
     outputs.save("--outputs", lambda file: write_arrays(file, results))
-    outputs.save_json("--json", session.report())
+    outputs.save_json("--json", session.report(energy))
     return checked
 
 
@@ -338,6 +348,7 @@ def _save_report(
     trace: str | None,
     folder: str,
     checked: CheckReport | None,
+    energy: str | None,
 ) -> None:
     from datetime import UTC, datetime
 
@@ -354,15 +365,17 @@ def _save_report(
         comparison="" if checked is None else "; ".join(comparison_lines(checked, explain=False)),
         is_wrong=checked is not None and not checked.ok,
     )
-    files = report_files(session, title, options.dram, provenance, options.timeline, linked)
+    files = report_files(session, title, options.dram, provenance, options.timeline, linked, energy)
     outputs.save_folder("--report", files)
 
 
-def _show(outputs: Outputs, session: Session, explain: bool) -> None:
+def _show(outputs: Outputs, session: Session, explain: bool, energy: str | None) -> None:
     outputs.say(session.plan_table(outputs.text_width, explain))
     cycles = session.cycles_table(outputs.text_width)
     if cycles:
         outputs.say(f"\n{cycles}")
+    if energy is not None:
+        outputs.say(f"\n{energy_table(session.energy(energy), outputs.text_width)}")
 
 
 def asked_for(config: Config) -> Config | None:

@@ -351,3 +351,47 @@ def test_a_folder_with_other_things_is_left_alone(
     assert vta(model, "--report", model / "report") == 2
     assert vta(model, "--report", tmp_path / "report", "--inputs", tmp_path / "missing") == 2
     assert [path.name for path in tmp_path.iterdir()] == ["doubling.onnx"]
+
+
+def test_energy_is_printed_reported_and_equal_on_all_devices(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for number, options in enumerate(
+        ((), ("--device", "estimate"), ("--launch", "layer"), ("--device", "pysim"))
+    ):
+        path = tmp_path / f"{number}.json"
+        assert vta(model, "--energy", "45nm", "--json", path, *options) == 0
+        assert "Energy per image in µJ, estimated for 45nm" in capsys.readouterr().out
+        found.append(json.loads(path.read_text())["energy"])
+    assert found[1:] == found[:1] * 3
+    energy = found[0]
+    assert (energy["technology"], energy["estimated"]) == ("45nm", True)
+    (layer,) = energy["layers"]
+    assert layer["name"] == "double"
+    for end in ("low", "typical", "high"):
+        parts = sum(part[end] for part in layer["parts"].values())
+        assert layer["total"][end] == pytest.approx(parts)
+        assert energy["total"][end] == pytest.approx(parts)
+    # 64 pixels of 4 channels are stored, and at least as many bytes loaded.
+    assert energy["parts"]["DRAM"]["low"] >= 2 * 64 / 8 * 1300
+
+
+def test_a_report_has_a_section_on_energy(model: Path, tmp_path: Path) -> None:
+    assert vta(model, "--energy", "7nm", "--report", tmp_path / "report") == 0
+    page = (tmp_path / "report/report.html").read_text()
+    assert "<h2>Energy</h2>" in page
+    assert "estimated for 7nm" in page
+    numbers = json.loads((tmp_path / "report/report.json").read_text())
+    assert numbers["energy"]["technology"] == "7nm"
+    assert vta(model, "--report", tmp_path / "plain") == 0
+    assert "<h2>Energy</h2>" not in (tmp_path / "plain/report.html").read_text()
+
+
+def test_unknown_technologies_are_refused(model: Path) -> None:
+    assert vta(model, "--energy", "3nm") == 2
+    with (
+        session.Session(str(model), "tiny") as opened,
+        pytest.raises(ValueError, match="technology is 45nm or 7nm, not '3nm'"),
+    ):
+        opened.energy("3nm")

@@ -1,0 +1,48 @@
+"""A text table of estimated energies by layer and part of the machine: `energy_table`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+from .text_table import text_table
+
+if TYPE_CHECKING:
+    from amaranth_vta.sim.energy.network_energy import NetworkEnergy
+    from amaranth_vta.sim.energy.technologies import Energy
+
+ENERGY_HEADS = ("", "typical", "from", "to")
+INCLUDED = (
+    "An estimate: counts of events times published energies per event. It includes arithmetic, "
+    "scratchpads and DRAM, and excludes clock tree, registers, control, leakage and the host."
+)
+
+
+def energy_rows(energies: Mapping[str, Energy]) -> list[tuple[str, ...]]:
+    """Per item: name, typical energy and band, in microjoules."""
+    return [(name, *microjoules(energy)) for name, energy in energies.items()]
+
+
+def microjoules(energy: Energy) -> tuple[str, str, str]:
+    """The typical energy and the ends of the band."""
+    return tuple(f"{pj / 1e6:,.3f}" for pj in (energy.typical, energy.low, energy.high))  # type: ignore[return-value]
+
+
+def energy_heading(energy: NetworkEnergy) -> str:
+    """The unit, the technology and the number of images."""
+    images = "image" if energy.images == 1 else f"run of {energy.images} images"
+    return f"Energy per {images} in µJ, estimated for {energy.technology.name}"
+
+
+def energy_table(energy: NetworkEnergy, width: int | None = 80) -> str:
+    """The energy of each layer and of each part of the machine, with their totals."""
+    layers = {layer.name: layer.total for layer in energy.layers}
+    total = ("all", *microjoules(energy.total))
+    tables = [
+        text_table((title, *ENERGY_HEADS[1:]), energy_rows(items), total, width=width)
+        for title, items in (("layer", layers), ("part", energy.parts))
+    ]
+    source = f"Energies per event: {energy.technology.source}."
+    notes = [fill(note, width or 80) for note in (INCLUDED, source)]
+    return "\n".join([energy_heading(energy), tables[0], "", tables[1], *notes])

@@ -1,0 +1,77 @@
+"""The energy of a network's layers: `network_energy`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from amaranth_vta.sw.runtime.events import Events, events
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram, RunLayer
+
+from .model import PARTS, energy_by_part
+from .technologies import Energy, Technology, summed
+
+
+@dataclass(frozen=True)
+class LayerEnergy:
+    """The estimated energy of a layer in one run, by part of the machine; see `PARTS`."""
+
+    name: str
+    parts: dict[str, Energy]
+
+    @property
+    def total(self) -> Energy:
+        return summed(self.parts.values())
+
+
+@dataclass(frozen=True)
+class NetworkEnergy:
+    """The estimated energy of one run of ``images``. Layers are counted as launched separately; a
+    joint launch loads a few micro-ops less.
+    """
+
+    technology: Technology
+    images: int
+    layers: tuple[LayerEnergy, ...]
+
+    @property
+    def parts(self) -> dict[str, Energy]:
+        """The energy by part, over all layers."""
+        return {part: summed(layer.parts[part] for layer in self.layers) for part in PARTS}
+
+    @property
+    def total(self) -> Energy:
+        return summed(layer.total for layer in self.layers)
+
+    def report(self) -> dict[str, Any]:
+        """All numbers, for JSON, in picojoules per run."""
+        return {
+            "technology": self.technology.name,
+            "source": self.technology.source,
+            "estimated": True,
+            "total": asdict(self.total),
+            "parts": {part: asdict(energy) for part, energy in self.parts.items()},
+            "layers": [
+                {
+                    "name": layer.name,
+                    "total": asdict(layer.total),
+                    "parts": {part: asdict(energy) for part, energy in layer.parts.items()},
+                }
+                for layer in self.layers
+            ],
+        }
+
+
+def network_energy(network: NetworkProgram, technology: Technology, images: int) -> NetworkEnergy:
+    """The energy of a run of ``images`` of ``network``, without the operators on the host."""
+    config, streams = network.config, network.program.streams
+
+    def of(step: RunLayer) -> LayerEnergy:
+        counts: Events = Counter()
+        for index in step.streams:
+            counts += events(config, streams[index].words)
+        return LayerEnergy(step.name, energy_by_part(config, technology, counts))
+
+    layers = tuple(of(step) for step in network.steps if isinstance(step, RunLayer))
+    return NetworkEnergy(technology, images, layers)
