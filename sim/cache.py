@@ -30,7 +30,13 @@ _UNFINISHED = re.compile(r"^build-(\d+)-|\.(\d+)(?:\.seal)?$")
 # Packages that compute constants, or the part of a network that runs on the host.
 _COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
 KEPT_SECONDS = 30 * 24 * 3600
+# How much older than its last use the timestamp of a file may be.
+_STAMP_SECONDS = 24 * 3600
 _OTHERS_WRITE = 0o022
+# A file may change twice within one tick of the file system's clock, with equal timestamps.
+_TICK_NS = 100_000_000
+# Files that this process found sound, each with the state of it and its seal, which writes change.
+_sound: dict[Path, tuple[int, ...]] = {}
 
 
 class ToolchainError(VtaError, RuntimeError):
@@ -145,18 +151,27 @@ def _is_own(status: os.stat_result) -> bool:
 def _is_sound(path: Path) -> bool:
     """Whether the file is unchanged since `kept` wrote it; if so, its timestamp is updated."""
     seal = _seal(path)
+    now = time.time_ns()
     try:
-        for file in (path, seal):
-            status = file.lstat()
-            if not _is_own(status) or status.st_mode & _OTHERS_WRITE:
-                return False
-        if seal.read_text() != _digest(path.name, path):
+        states = [file.lstat() for file in (path, seal)]
+        if any(not _is_own(state) or state.st_mode & _OTHERS_WRITE for state in states):
             return False
+        seen = tuple(
+            number
+            for state in states
+            for number in (state.st_dev, state.st_ino, state.st_size, state.st_ctime_ns)
+        )
+        if _sound.get(path) != seen:
+            if seal.read_text() != _digest(path.name, path):
+                return False
+            if all(state.st_ctime_ns + _TICK_NS < now for state in states):
+                _sound[path] = seen
     except (OSError, UnicodeDecodeError):
         return False
-    for file in (path, seal):
-        with suppress(OSError):  # the cache may be read-only
-            file.touch()
+    for file, state in zip((path, seal), states, strict=True):
+        if state.st_mtime + _STAMP_SECONDS < now / 1e9:
+            with suppress(OSError):  # the cache may be read-only
+                file.touch()
     return True
 
 

