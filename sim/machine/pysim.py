@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 from amaranth.hdl import Cat, ClockDomain, Module, Signal, Value
@@ -23,6 +24,8 @@ from .host import SimulatedDevice
 _RESET_CYCLES = 4
 _REGISTER_CYCLES = 1000
 _CLOCK_SECONDS = 1e-8
+# Each compiled machine takes tens of megabytes.
+_MOST_IDLE = 4
 
 # A register access by the host: resumed each cycle with the sampled pins; returns the value read.
 _Access = Generator[None, dict[str, int], int]
@@ -31,7 +34,9 @@ _Access = Generator[None, dict[str, int], int]
 class PysimDevice(SimulatedDevice):
     """A cycle-accurate `Device`. ``dram`` names a memory model of `sim.machine.dram`.
 
-    ``waves`` is a VCD file with all signals of all runs; ``timeline`` records each run.
+    ``waves`` is a VCD file with all signals of all runs; ``timeline`` records each run. Compiling
+    the machine takes seconds; without ``waves``, a device takes over the machine of an equal one
+    that is closed or garbage-collected.
     """
 
     name = "pysim"
@@ -65,6 +70,7 @@ class InterpretedMachine:
         watched: bool = False,
         origin: int = 0,
     ) -> None:
+        self._stack = ExitStack()
         self._random = timing.seed is not None
         self._memory = AxiMemory(memory, config.bus_bytes, timing, origin)
         self._rose = 0
@@ -76,21 +82,18 @@ class InterpretedMachine:
         self._last: dict[str, int] = {}
         self._watched = watched
         self._moments: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
-        top = machine(config, watched)
-        inputs, outputs = pins(top)
-        wrapper = Module()
-        wrapper.domains.sync = ClockDomain(reset_less=True)
-        wrapper.submodules.vta = top
-        self._inputs = inputs
-        # All outputs concatenated, since sampling them one by one takes a seventh of the run time.
-        self._outputs = _Word(outputs)
-        wrapper.d.comb += self._outputs.signal.eq(Cat(*outputs.values()))
-        self._simulator = simulator(wrapper)
-        self._simulator.add_clock(_CLOCK_SECONDS)
-        self._simulator.add_process(self._bench)
-        self._stack = ExitStack()
-        if waves is not None:
-            self._stack.enter_context(self._simulator.write_vcd(str(waves)))
+        key = (config, watched)
+        self._simulation = _idle.pop(key, None) if waves is None else None
+        if self._simulation is None:
+            self._simulation = _Simulation(*key)
+        else:
+            self._simulation.simulator.reset()
+        # Weak, so that this object is garbage as soon as its device is.
+        self._simulation.respond = WeakMethod(self._respond)
+        if waves is None:
+            self._stack.callback(_give_back, key, self._simulation)
+        else:
+            self._stack.enter_context(self._simulation.simulator.write_vcd(str(waves)))
         self.reset()
 
     def write_register(self, address: int, value: int) -> None:
@@ -157,6 +160,9 @@ class InterpretedMachine:
         """End the simulation and complete its wave file."""
         self._stack.close()
 
+    def __del__(self) -> None:
+        self.close()
+
     def _perform(self, access: _Access) -> int:
         next(access)
         self._access = access
@@ -170,23 +176,20 @@ class InterpretedMachine:
         if self._problem is None:
             before = self.cycle
             while self.cycle == before and self._problem is None:
-                self._simulator.advance()
+                self._simulation.simulator.advance()
         if self._problem is not None:
             raise self._problem
 
-    async def _bench(self, context: Any) -> None:
-        context.set(self._inputs["rst"], 1)
-        while True:
-            _, _, seen = await context.tick().sample(self._outputs.signal)
-            try:
-                drive = self._react(self._outputs.parts(seen))
-            except ProtocolError as error:
-                self._problem = error
-                continue
-            for name, value in drive.items():
-                if self._last.get(name) != value:
-                    context.set(self._inputs[name], value)
-            self._last.update(drive)
+    def _respond(self, seen: dict[str, int]) -> dict[str, int]:
+        """Inputs of the machine that change for the next cycle, as `_react`."""
+        try:
+            drive = self._react(seen)
+        except ProtocolError as error:
+            self._problem = error
+            return {}
+        changed = {name: value for name, value in drive.items() if self._last.get(name) != value}
+        self._last.update(drive)
+        return changed
 
     def _react(self, seen: dict[str, int]) -> dict[str, int]:
         """Inputs of the machine in the next cycle, given its outputs ``seen`` in this one."""
@@ -262,6 +265,48 @@ class InterpretedMachine:
 
     def _delay(self) -> int:
         return self._memory.dice.draw(4) if self._random else 0
+
+
+class _Simulation:
+    """A compiled machine, for one `InterpretedMachine` after the other, whose method ``respond``
+    returns the inputs that change after each cycle, given the outputs in it.
+    """
+
+    respond: WeakMethod[Callable[[dict[str, int]], dict[str, int]]]
+
+    def __init__(self, config: Config, watched: bool) -> None:
+        top = machine(config, watched)
+        self._inputs, outputs = pins(top)
+        wrapper = Module()
+        wrapper.domains.sync = ClockDomain(reset_less=True)
+        wrapper.submodules.vta = top
+        # All outputs concatenated, since sampling them one by one takes a seventh of the run time.
+        self._outputs = _Word(outputs)
+        wrapper.d.comb += self._outputs.signal.eq(Cat(*outputs.values()))
+        self.simulator = simulator(wrapper)
+        self.simulator.add_clock(_CLOCK_SECONDS)
+        self.simulator.add_process(self._bench)
+
+    async def _bench(self, context: Any) -> None:
+        context.set(self._inputs["rst"], 1)
+        while True:
+            _, _, seen = await context.tick().sample(self._outputs.signal)
+            for name, value in self._changes(self._outputs.parts(seen)).items():
+                context.set(self._inputs[name], value)
+
+    def _changes(self, seen: dict[str, int]) -> dict[str, int]:
+        respond = self.respond()
+        assert respond is not None
+        return respond(seen)
+
+
+_idle: dict[tuple[Config, bool], _Simulation] = {}
+
+
+def _give_back(key: tuple[Config, bool], simulation: _Simulation) -> None:
+    _idle.setdefault(key, simulation)
+    if len(_idle) > _MOST_IDLE:
+        del _idle[next(iter(_idle))]
 
 
 class _Word:

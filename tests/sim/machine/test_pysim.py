@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amaranth_vta.hw import isa
+from amaranth_vta.hw import isa, registers
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sim.machine.pysim import PysimDevice
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
@@ -92,6 +92,27 @@ def test_a_fault_is_reported_and_the_next_program_runs() -> None:
     device.write(0, encode(isa.Finish(pop_prev=1)).to_bytes(16, "little"))
     assert device.run(0, 1).fault == Fault("compute", 0, "deadlock")
     _run(device, [isa.Finish()])
+
+
+def test_a_device_takes_over_the_machine_of_one_that_is_gone_in_its_initial_state() -> None:
+    program = _load_and_store(TINY)
+    device = PysimDevice(TINY, 4096)
+    simulation = device.machine._simulation
+    cycles = _run(device, program)
+    encode = isa.instruction_set(TINY).encode
+    # Leaves a token, a fault and a limit.
+    left = [isa.Load(memory=isa.Memory.INP, push_next=1), isa.Finish(pop_next=1)]
+    device.write(0, b"".join(encode(item).to_bytes(16, "little") for item in left))
+    device.set_limits({isa.Memory.INP: 1})
+    assert device.run(0, 2).fault is not None
+    beside = PysimDevice(TINY, 4096)
+    assert beside.machine._simulation is not simulation
+    del device
+    taken = PysimDevice(TINY, 4096)
+    assert taken.machine._simulation is simulation
+    words = registers.COUNTERS_END // registers.WORD_BYTES
+    assert taken.read_words(0, words) == beside.read_words(0, words)
+    assert _run(taken, program) == cycles
 
 
 def test_waves_are_written(tmp_path: Path) -> None:
