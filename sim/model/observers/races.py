@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -138,11 +139,11 @@ class Accesses:
         }
         self._sizes["DRAM"] = memory_bytes
         # Indices are stored plus 1, so that zero pages of unaccessed memory are never allocated.
-        self._last: dict[tuple[str, isa.Module, bool], Elements] = {}
+        self._last: dict[tuple[str, isa.Module, bool], npt.NDArray[np.int32]] = {}
 
     def conflicts(
         self, module: isa.Module, memory: str, elements: Elements, writes: bool
-    ) -> Iterator[tuple[isa.Module, Elements]]:
+    ) -> Iterator[tuple[isa.Module, npt.NDArray[np.int32]]]:
         """For each other module, its last instruction that conflicts with an access of ``module``,
         per element of ``elements``; -1 for none.
         """
@@ -155,5 +156,5 @@ class Accesses:
     ) -> None:
         key = (memory, module, writes)
         if key not in self._last:
-            self._last[key] = np.zeros(self._sizes[memory], np.int64)
+            self._last[key] = np.zeros(self._sizes[memory], np.int32)
         self._last[key][elements] = index + 1
