@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ from .ir import (
     Stmt,
     Token,
     WaitForAlu,
+    walk,
 )
 from .scopes import scope_dtype, scratchpad, tile_scalars
 
@@ -92,6 +94,8 @@ class _Interpreter:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.vars: dict[Var, int] = {}
+        # Per loop variable, the most iterations of its loops.
+        self.extents: dict[Var, int] = {}
         # Per buffer, the list that holds its scalars (None where never written) and its first index
         # there.
         self.places: dict[NestBuffer, _Place] = {}
@@ -104,6 +108,11 @@ class _Interpreter:
     def run(self, nest: LoopNest, arrays: Sequence[npt.NDArray[Any]]) -> None:
         for buffer, array in zip(nest.args, arrays, strict=True):
             self.places[buffer] = (array.reshape(-1).tolist(), 0)
+        for part in walk(nest.body):
+            loops = part.unrolled if isinstance(part, Kernel) else (part,)
+            for loop in loops:
+                if isinstance(loop, For):
+                    self.extents[loop.var] = max(loop.extent, self.extents.get(loop.var, 0))
         self.stmt(nest.body)
         for buffer, array in zip(nest.args, arrays, strict=True):
             array[...] = np.array(self.places[buffer][0], array.dtype).reshape(array.shape)
@@ -183,7 +192,7 @@ class _Interpreter:
                 return lambda: true() if condition() else false()
             case Requantize():
                 operands = [self.function(part) for part in (value.value, *value.parameters)]
-                return lambda: int(requantized(*(np.array(part(), np.int32) for part in operands)))
+                return lambda: _requantized(*[part() for part in operands])
             case Lookup():
                 index, table = self.function(value.value), self.table(value)
                 return lambda: int(looked_up(np.array(index()), table()))
@@ -205,6 +214,15 @@ class _Interpreter:
 
     def affine(self, const: int, terms: list[tuple[Var, int]]) -> Callable[[], int]:
         variables = self.vars
+        match terms:  # almost all indices have at most two
+            case []:
+                return lambda: const
+            case [(var, 1)] if not const:
+                return lambda: variables[var]
+            case [(var, factor)]:
+                return lambda: const + factor * variables[var]
+            case [(var, factor), (other, times)]:
+                return lambda: const + factor * variables[var] + times * variables[other]
 
         def total() -> int:
             result = const
@@ -227,11 +245,20 @@ class _Interpreter:
 
     def element(self, buffer: NestBuffer, indices: Sequence[Expr]) -> Callable[[], _Place]:
         """A callable that returns the scalars of ``buffer`` and the place at ``indices``."""
+        places = self.places
+        flat = self.flat_index(buffer, indices)
+        if flat is not None:
+
+            def within() -> _Place:
+                scalars, begin = places[buffer]
+                return scalars, begin + flat()
+
+            return within
         functions = map(self.function, indices)
         dimensions = list(zip(functions, buffer.strides, buffer.shape, strict=True))
 
         def place() -> _Place:
-            scalars, index = self.places[buffer]
+            scalars, index = places[buffer]
             for function, stride, extent in dimensions:
                 at = function()
                 if not 0 <= at < extent:
@@ -240,6 +267,23 @@ class _Interpreter:
             return scalars, index
 
         return place
+
+    def flat_index(self, buffer: NestBuffer, indices: Sequence[Expr]) -> Callable[[], int] | None:
+        """A callable that returns the row-major position of ``indices``, which is faster than to
+        check each index; None unless all are in bounds in every iteration.
+        """
+        total = Affine({})
+        for index, stride, extent in zip(indices, buffer.strides, buffer.shape, strict=True):
+            form = Affine.of(index)
+            if form is None:
+                return None
+            last = [factor * (self.extents[var] - 1) for var, factor in form.terms.items()]
+            low = form.const + sum(min(0, part) for part in last)
+            high = form.const + sum(max(0, part) for part in last)
+            if low < 0 or high >= extent:
+                return None
+            total = total.plus(form, stride)
+        return self.affine(total.const, list(total.terms.items()))
 
     def table(self, value: Lookup) -> Callable[[], npt.NDArray[Any]]:
         """A callable that returns the scalars of the table tiles of ``value``."""
@@ -366,3 +410,9 @@ class _Interpreter:
         if None in scalars[here]:
             raise InterpretError(f"{operand.buffer.name} is read but was never written")
         return scalars[here]
+
+
+# The same scalars recur after each pass.
+@lru_cache(1 << 16)
+def _requantized(*operands: int) -> int:
+    return int(requantized(*(np.array(operand, np.int32) for operand in operands)))
