@@ -83,17 +83,18 @@ class InterpretedMachine:
         self._watched = watched
         self._moments: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
         key = (config, watched)
-        self._simulation = _idle.pop(key, None) if waves is None else None
-        if self._simulation is None:
-            self._simulation = _Simulation(*key)
+        simulation = _idle.pop(key, None) if waves is None else None
+        if simulation is None:
+            simulation = _Simulation(*key)
         else:
-            self._simulation.simulator.reset()
+            simulation.simulator.reset()
         # Weak, so that this object is garbage as soon as its device is.
-        self._simulation.respond = WeakMethod(self._respond)
+        simulation.respond = WeakMethod(self._respond)
+        self._simulation = simulation
         if waves is None:
-            self._stack.callback(_give_back, key, self._simulation)
+            self._stack.callback(_give_back, key, simulation)
         else:
-            self._stack.enter_context(self._simulation.simulator.write_vcd(str(waves)))
+            self._stack.enter_context(simulation.simulator.write_vcd(str(waves)))
         self.reset()
 
     def write_register(self, address: int, value: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +21,7 @@ class Origin:
     line: int
 
     def __str__(self) -> str:
-        return f"{_cell(self.file) or Path(self.file).name}:{self.line}"
+        return f"{_cell(self.file) or os.path.basename(self.file)}:{self.line}"
 
 
 def _cell(file: str) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 
 from amaranth_vta.hw import isa, registers
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.sim.machine.pysim import PysimDevice
+from amaranth_vta.sim.machine.pysim import InterpretedMachine, PysimDevice
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Device, Fault
@@ -94,10 +94,15 @@ def test_a_fault_is_reported_and_the_next_program_runs() -> None:
     _run(device, [isa.Finish()])
 
 
+def simulation_of(device: PysimDevice) -> object:
+    assert isinstance(device.machine, InterpretedMachine)
+    return device.machine._simulation
+
+
 def test_a_device_takes_over_the_machine_of_one_that_is_gone_in_its_initial_state() -> None:
     program = _load_and_store(TINY)
     device = PysimDevice(TINY, 4096)
-    simulation = device.machine._simulation
+    simulation = simulation_of(device)
     cycles = _run(device, program)
     encode = isa.instruction_set(TINY).encode
     # Leaves a token, a fault and a limit.
@@ -106,10 +111,10 @@ def test_a_device_takes_over_the_machine_of_one_that_is_gone_in_its_initial_stat
     device.set_limits({isa.Memory.INP: 1})
     assert device.run(0, 2).fault is not None
     beside = PysimDevice(TINY, 4096)
-    assert beside.machine._simulation is not simulation
+    assert simulation_of(beside) is not simulation
     del device
     taken = PysimDevice(TINY, 4096)
-    assert taken.machine._simulation is simulation
+    assert simulation_of(taken) is simulation
     words = registers.COUNTERS_END // registers.WORD_BYTES
     assert taken.read_words(0, words) == beside.read_words(0, words)
     assert _run(taken, program) == cycles
