@@ -42,7 +42,8 @@ The rules in this folder rewrite that form and others:
 - Reshape → Transpose → Reshape becomes a Gather if it shuffles channels, and DepthToSpace or
   SpaceToDepth if it exchanges channels and blocks of pixels,
 - SpaceToDepth is folded into the kernel of the QLinearConv that reads it,
-- successive Transpose are merged, reductions are hoisted over a Transpose, averages over the rows
+- keys with zero points of 0 are transposed to heads, and then as matrices; other successive
+  Transpose are merged, reductions are hoisted over a Transpose, averages over the rows
   of matrices become averages over the columns of their transpose, and a Transpose to channels last
   sinks below element-wise operators,
 - DequantizeLinear → QuantizeLinear with equal parameters, no-ops, and duplicate QuantizeLinear,
@@ -122,6 +123,7 @@ from .transpositions import (
     reduce_before_transpose,
     reduce_columns,
     sink_transpose,
+    split_keys,
 )
 
 
@@ -196,6 +198,7 @@ _RULES: tuple[Rule, ...] = (
     smaller_windows,
     merge_reshapes,
     merge_transposes,
+    split_keys,
     gather_of_shuffle,
     block_of_reshapes,
     transpose_first,

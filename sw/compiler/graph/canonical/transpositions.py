@@ -10,6 +10,7 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.second_factor import is_symmetric_factor, swaps_matrices
 
 from .quantization import BYTE_TYPES, parameters_of, quantized_after
 from .simpler_forms import reduced_axes
@@ -19,6 +20,9 @@ _LAST, _FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 _WITH_CHANNELS = frozenset({"BatchNormalization", "BiasGelu"})
 # Size limit of the tensors that are searched for channel shuffles.
 _MOST_ELEMENTS = 1 << 24
+# Keys whose sizes are multiples of this fill the tiles of the default machine. Others stay one
+# Transpose on the host.
+_TILE = 16
 _REDUCTIONS = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
 
 
@@ -29,10 +33,43 @@ def merge_transposes(network: Network, node: Node) -> bool:
     before = _order(network, maker)
     if after is None or maker is None or before is None:
         return False
+    if _is_of_keys(network, node, before):
+        return False
     perm = [before[axis] for axis in after]
     merged = replace(node, inputs=maker.inputs, attributes={"perm": perm})
     network.nodes.replace(node, [merged])
     return True
+
+
+def split_keys(network: Network, node: Node) -> bool:
+    """Split a Transpose of keys to transposed heads into one to heads and one of matrices: layers
+    store heads as rows, and the machine brings these into weight tiles."""
+    order = _order(network, node)
+    if order is None or len(order) < 3:
+        return False
+    heads = [*order[:-2], order[-1], order[-2]]
+    swap = [*range(len(order) - 2), len(order) - 1, len(order) - 2]
+    is_identity = heads == sorted(heads)
+    name = network.unused_name(f"{node.name}_heads")
+    after = replace(node, inputs=(name,), attributes={"perm": swap})
+    if is_identity or not _is_of_keys(network, after, heads):
+        return False
+    given = network.types[node.inputs[0]]
+    shape = given.shape and tuple(given.shape[axis] for axis in heads)
+    network.types[name] = replace(given, shape=shape)
+    before = replace(node, name=name, outputs=(name,), attributes={"perm": heads})
+    network.nodes.replace(node, [before, after])
+    return True
+
+
+def _is_of_keys(network: Network, node: Node, before: list[int]) -> bool:
+    """Whether ``node`` transposes matrices, rows of which a Transpose by ``before`` leaves whole,
+    for a product whose second factor a layer may store."""
+    shape = network.types[node.outputs[0]].shape
+    kept = before[-1] == len(before) - 1 and shape is not None
+    if not kept or any(size % _TILE for size in (shape or ())[-2:]):
+        return False
+    return swaps_matrices(node) and is_symmetric_factor(network, node.outputs[0])
 
 
 def gather_of_shuffle(network: Network, node: Node) -> bool:

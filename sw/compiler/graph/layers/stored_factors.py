@@ -12,9 +12,15 @@ from math import prod
 
 import numpy as np
 
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
+from amaranth_vta.sw.compiler.graph.second_factor import (
+    SECOND_FACTOR,
+    is_symmetric_factor,
+    swaps_matrices,
+)
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.operators.transpose_tiles import TransposeTiles, transpose_tiles
@@ -33,9 +39,27 @@ def is_second_factor(network: Network, name: str) -> bool:
         place, _ = SECOND_FACTOR.get((reader.domain, reader.operator), (None, None))
         if place is not None and reader.inputs[place] == name:
             return True
-        if _transposes_matrices(reader) and is_second_factor(network, reader.outputs[0]):
+        if swaps_matrices(reader) and is_second_factor(network, reader.outputs[0]):
             return True
     return False
+
+
+def may_be_stored(network: Network, name: str, config: Config) -> bool:
+    """Whether products read a tensor, or its transpose, only as second factor, so that
+    `stored_factor` brings it into weight tiles if a layer stores it."""
+    readers = network.nodes.readers(name)
+    if readers and all(map(swaps_matrices, readers)):
+        return all(may_be_stored(network, reader.outputs[0], config) for reader in readers)
+    shape = network.types[name].shape
+    whole = shape is not None and all(size % config.block_out == 0 for size in shape[-2:])
+    return whole and _fits(Environment(config)) and is_symmetric_factor(network, name)
+
+
+def _fits(env: Environment) -> bool:
+    """Whether rows as layers store them are weight tiles."""
+    config = env.config
+    same = reads_what_it_stores(env) and config.wgt_width == config.out_width
+    return config.batch == 1 and same
 
 
 def stored_factor(
@@ -46,11 +70,10 @@ def stored_factor(
     tiles."""
     config, network, (groups, inputs, outputs, _) = tensors.config, tensors.network, matrices
     tile = config.block_out
-    fits = config.batch == 1 and reads_what_it_stores(tensors.env)
-    if not fits or config.wgt_width != config.out_width or inputs % tile or outputs % tile:
+    if not _fits(tensors.env) or inputs % tile or outputs % tile:
         return None
     maker = network.maker(second)
-    is_transposed = maker is not None and _transposes_matrices(maker)
+    is_transposed = maker is not None and swaps_matrices(maker)
     root = tensors.root(maker.inputs[0] if maker is not None and is_transposed else second)
     rows, columns = (outputs, inputs) if is_transposed else (inputs, outputs)
     image = (groups * rows, columns, 1, 1)
@@ -81,10 +104,3 @@ def stored_factor(
         constants = {"identity": identity, "bias": pack(zeros, tensors.env.acc_dtype)}
         held = transposed("transposed", transpose_tiles, workload, constants)
     return held, tuple(layers)
-
-
-def _transposes_matrices(node: Node) -> bool:
-    """Whether ``node`` exchanges the last two dimensions."""
-    order = list(node.attributes.get("perm", ()))
-    swapped = [*range(len(order) - 2), len(order) - 1, len(order) - 2]
-    return node.operator == "Transpose" and not node.domain and order == swapped and len(order) > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.canonical.integer_averages import AVERAGES
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
@@ -15,6 +16,7 @@ from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 
+from .stored_factors import may_be_stored
 from .support.layer import Layer, Unsupported
 from .support.tensors import Tensors
 
@@ -38,7 +40,7 @@ def transposition(node: Node, tensors: Tensors) -> Layer:
         raise Unsupported(f"tiles hold {config.batch} images or rows, whose order it changes")
     order = node.attributes.get("perm", list(range(len(shape)))[::-1])
     nodes, out = _result(node, tensors, list(order).index(channels), result)
-    if not _is_for_machine(network, nodes[-1].outputs[0]):
+    if not _is_for_machine(network, nodes[-1].outputs[0], config):
         raise Unsupported("only the host reads its result")
     sizes = [*shape]
     sizes[channels] = tiles(shape[channels], config.block_out)
@@ -131,15 +133,17 @@ def _without_ones(sizes: list[int], order: list[int]) -> Permute:
     )
 
 
-def _is_for_machine(network: Network, name: str) -> bool:
+def _is_for_machine(network: Network, name: str, config: Config) -> bool:
     """Whether an operator that the machine may run reads integers from ``name``. Second factors of
-    products do not count, as they pass through the host anyway."""
+    products count if they do not pass through the host."""
+    if may_be_stored(network, name, config):
+        return True
     for reader in network.nodes.readers(name):
         if reader.domain == MICROSOFT or reader.operator in _READERS:
             return True
         if (reader.domain, reader.operator) in SECOND_FACTOR and reader.inputs[0] == name:
             return True
-        if reader.operator == "Reshape" and _is_for_machine(network, reader.outputs[0]):
+        if reader.operator == "Reshape" and _is_for_machine(network, reader.outputs[0], config):
             return True
         if reader.operator == "DequantizeLinear" and any(
             is_elementwise(item) or item.operator in (*AVERAGES, "QuantizeLinear")

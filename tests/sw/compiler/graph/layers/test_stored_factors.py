@@ -67,6 +67,50 @@ def read_by_host(model: onnx.ModelProto) -> set[str]:
         return {step.tensor for step in session.program.steps if isinstance(step, ToHost)}
 
 
+def projected(rows: int, transposed: bool, zero: int = 0) -> onnx.ModelProto:
+    """A product of ``a`` by two heads of 16 columns, which a product computes from ``b``."""
+    rng = np.random.default_rng(rows)
+    constants: dict[str, Any] = {
+        "scale": np.array(0.002, np.float32),
+        "one": np.array(1, np.float32),
+        "zero": np.array(0, np.int8),
+        "a_zero": np.array(zero, np.int8),
+        "w": rng.integers(-99, 99, (32, 32)).astype(np.int8),
+        "heads": np.array([1, rows, 2, 16]),
+    }
+    perm = [0, 2, 3, 1] if transposed else [0, 2, 1, 3]
+    projection = ("b", "scale", "zero", "w", "one", "zero", "one", "zero")
+    product = ("a", "scale", "a_zero", "t", "one", "zero", "one", "zero")
+    nodes = [
+        helper.make_node("QLinearMatMul", projection, ["p"]),
+        helper.make_node("Reshape", ["p", "heads"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["t"], perm=perm),
+        helper.make_node("QLinearMatMul", product, ["y"], name="product"),
+    ]
+    kind = onnx.TensorProto.INT8
+    inner, outer = (16, rows) if transposed else (rows, 16)
+    shapes = {"a": (1, 2, 5, inner), "b": (1, rows, 32)}
+    graph = helper.make_graph(
+        nodes,
+        "projected",
+        [helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()],
+        [helper.make_tensor_value_info("y", kind, (1, 2, 5, outer))],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_heads_of_a_projection_do_not_pass_the_host(transposed: bool) -> None:
+    assert read_by_host(projected(32, transposed)) == {"y"}
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize(("rows", "zero"), [(32, 3), (24, 0)])
+def test_other_heads_pass_the_host(rows: int, zero: int, transposed: bool) -> None:
+    assert read_by_host(projected(rows, transposed, zero)) > {"y"}
+
+
 @pytest.mark.parametrize("transposed", [True, False])
 @pytest.mark.parametrize(
     ("groups", "rows", "columns"), [(1, 16, 16), (3, 32, 16), (2, 16, 48), (5, 80, 32)]
