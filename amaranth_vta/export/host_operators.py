@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN, QUANTIZE, SOFTMAX, expanded
+from amaranth_vta.sw.compiler.graph.integer_operators import (
+    DOMAIN,
+    QUANTIZE,
+    SOFTMAX,
+    expanded,
+)
+from amaranth_vta.sw.compiler.graph.integer_operators import REPLACED as _REPLACED
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.network_program import OnHost, RunHost
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
@@ -22,8 +28,6 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from .export_error import ExportError
 
 Array = npt.NDArray[Any]
-# Part of the names of nodes and constants that the compiler writes in place of an operator.
-_REPLACED = "/rounding/"
 # Differences of 8-bit integers: the size of the tables of an integer Softmax.
 _DIFFERENCES = 256
 

@@ -25,12 +25,14 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.calibrate import TensorsData, save_tensors_data
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
+from amaranth_vta.sw.compiler.graph.integer_rows import SHARE, SYMMETRIC_SHARE
 from amaranth_vta.sw.compiler.graph.load.opsets import CONVERTED_FROM, opset_of, with_known_opset
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .calibration import calibrate
 from .float_parts import PRODUCTS, kept_in_float
+from .integer_rows import INTEGER_OPSET, rows_in_float, with_integer_rows
 from .preprocessing import UniqueNames, sort_nodes
 from .product_biases import remove_quantization_before_biases
 from .tensor_ranges import Range, tensor_ranges
@@ -54,7 +56,8 @@ class Options:
     ``symmetric_weights``, activations unless ``symmetric_activations``. Operators named in
     ``in_float``, by their own name or by a result, are not quantized; with ``only``, neither are
     those of other types. With ``int4_weights`` the weights of matrix products and convolutions are
-    int4, without zero points; the result then has opset 21 or later.
+    int4, without zero points; the result then has opset 21 or later. With ``integer_only``
+    functions of rows are graphs of integer operators; the result then has opset 18 or later.
     """
 
     per_channel: bool = True
@@ -68,6 +71,7 @@ class Options:
     in_float: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     int4_weights: bool = False
+    integer_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,12 @@ def quantize(
     ``progress`` is called with the number of samples done. Raises `ModelError` if the quantizer
     fails.
     """
-    if options.int4_weights:
+    needed = max(
+        _INT4_OPSET if options.int4_weights else 0, INTEGER_OPSET if options.integer_only else 0
+    )
+    if needed:
         version = opset_of("the model", model)
-        model = with_known_opset("the model", model, version, max(version, _INT4_OPSET))
+        model = with_known_opset("the model", model, version, max(version, needed))
     prepared = prepare(model)
     names = UniqueNames(prepared)
     unique = names.model
@@ -108,9 +115,12 @@ def quantize(
         *kept_in_float(unique.graph, distributions),
         *_reductions_of_features(unique.graph),
         *_chosen(names, options.in_float),
+        *(rows_in_float(unique) if options.integer_only else ()),
     }
     ranges = tensor_ranges(unique.graph, distributions, options.percentile)
     overrides = _int4_weights(unique.graph, in_float, options) if options.int4_weights else {}
+    if options.integer_only:
+        overrides |= _shares(unique.graph, options)
     try:
         result = _quantized(unique, ranges, in_float, options, overrides)
         if options.power_of_two:
@@ -124,6 +134,10 @@ def quantize(
     pairs = _pairs(unique, result)
     quantized_names = {name for node in result.graph.node for name in node.output}
     restored = names.restore(result)
+    if options.integer_only:
+        result = with_integer_rows(result)
+        known = {name for node in result.graph.node for name in node.output}
+        pairs = {name: other for name, other in pairs.items() if restored[other] in known}
     # The note about a conversion describes the given model, not the result.
     notes = [item for item in result.metadata_props if item.key != CONVERTED_FROM]
     del result.metadata_props[:]
@@ -155,6 +169,18 @@ def _int4_weights(
             chosen["axis"] = _channel_axis(node, len(weight.dims))
         overrides[weight.name] = [chosen]
     return overrides
+
+
+def _shares(graph: onnx.GraphProto, options: Options) -> dict[str, Any]:
+    """Quantization parameters of the results of each Softmax of `with_integer_rows`."""
+    dtype = np.uint8 if options.unsigned_activations else np.int8
+    symmetric = options.symmetric_activations and dtype == np.int8
+    zero = 0 if symmetric else np.iinfo(dtype).min
+    chosen = {
+        "scale": np.array(SYMMETRIC_SHARE if symmetric else SHARE, np.float32),
+        "zero_point": np.array(zero, dtype),
+    }
+    return {node.output[0]: [dict(chosen)] for node in graph.node if node.op_type == "Softmax"}
 
 
 def _channel_axis(node: onnx.NodeProto, rank: int) -> int:

@@ -61,6 +61,12 @@ _MAX_LAYERS = 10
     "REQUANTIZE.",
 )
 @click.option(
+    "--integer-only",
+    is_flag=True,
+    help="Write Softmax and normalizations as graphs of integer operators, which the machine "
+    "runs, and activations without zero points.",
+)
+@click.option(
     "--percentile",
     type=click.FloatRange(50, 100),
     metavar="P",
@@ -85,6 +91,7 @@ def quantize(
     per_tensor: bool,
     weights: str,
     power_of_two: bool,
+    integer_only: bool,
     percentile: float | None,
     in_float: tuple[str, ...],
     force: bool,
@@ -108,8 +115,16 @@ def quantize(
     as_int4 = weights == "int4"
     if as_int4 and power_of_two:
         raise click.UsageError("--weights int4 and --power-of-two exclude each other")
+    if integer_only and power_of_two:
+        raise click.UsageError("--integer-only and --power-of-two exclude each other")
     options = Options(
-        not per_tensor, power_of_two, percentile, in_float=in_float, int4_weights=as_int4
+        not per_tensor,
+        power_of_two,
+        percentile,
+        in_float=in_float,
+        int4_weights=as_int4,
+        symmetric_activations=integer_only,
+        integer_only=integer_only,
     )
     with Outputs() as outputs:
         outputs.reserve("--output", output)

@@ -20,6 +20,10 @@ Operators of `DOMAIN`:
 - ``Softmax`` (x) over the last axis, of 8-bit integers at ``scale``, in fixed point.
 - ``ResizeBilinear`` (x) of images, with weights of `BILINEAR_BITS`.
 - ``Quantize`` (x, scale, zero_point), which rounds half away from zero.
+- ``RowSoftmax`` (x, table, mask) over the last axis, of `integer_rows`; the mask may be absent.
+  With the attribute ``symmetric`` the zero point of the result is 0.
+- ``RowLayerNorm`` and ``RowRMSNorm`` (x, `NORMALIZATION_OPERANDS`) over the last axis, of
+  `integer_rows`.
 - ``Requantize`` (sums, zero_point) with a rounding ``twice`` or ``once``, and channels along
   ``axis``.
 
@@ -38,8 +42,11 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
+from amaranth_vta.sw.compiler.operators.normalization import Arithmetic
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
+from .integer_rows import NORMALIZATION_CONSTANTS, IntegerSteps, append_normalization
+from .integer_rows import append_softmax as append_softmax_of_rows
 from .integer_softmax import append_softmax, exponentials
 from .nodes import Node
 
@@ -52,9 +59,18 @@ _ROUNDING_ATTRIBUTES = (*MULTIPLIER_ATTRIBUTES, "count", "lowest", "begins")
 # Domain of the operators that ONNX does not have.
 DOMAIN = "amaranth_vta"
 LOOKUP, LOOKUP_PAIR, SOFTMAX = "Lookup", "LookupPair", "Softmax"
+# Part of the names of nodes and constants that replace an operator.
+REPLACED = "/rounding/"
 # Fraction bits of the weights of a ResizeBilinear.
 BILINEAR_BITS = 10
 RESIZE_BILINEAR, QUANTIZE, REQUANTIZE = "ResizeBilinear", "Quantize", "Requantize"
+ROW_SOFTMAX, LAYER_NORMALIZATION, RMS_NORMALIZATION = "RowSoftmax", "RowLayerNorm", "RowRMSNorm"
+SYMMETRIC = "symmetric"
+# The operands behind x of both normalizations.
+NORMALIZATION_OPERANDS = {
+    LAYER_NORMALIZATION: NORMALIZATION_CONSTANTS,
+    RMS_NORMALIZATION: (*NORMALIZATION_CONSTANTS, "lift", "zero"),
+}
 
 
 @dataclass
@@ -65,13 +81,13 @@ class _Builder:
     constants: dict[str, Array] = field(default_factory=dict)
 
     def constant(self, node: Node, value: Any, dtype: type = np.int64) -> str:
-        name = f"{node.name}/rounding/{len(self.constants)}"
+        name = f"{node.name}{REPLACED}{len(self.constants)}"
         self.constants[name] = np.asarray(value, dtype)
         return name
 
     def apply(self, node: Node, operator: str, *inputs: str, result: str = "", **given: Any) -> str:
         """Append an ``operator`` and return the name of its result."""
-        name = f"{node.name}/rounding/{operator}{len(self.nodes)}"
+        name = f"{node.name}{REPLACED}{operator}{len(self.nodes)}"
         result = result or name
         self.nodes.append(Node(operator, name, inputs, (result,), given))
         return result
@@ -133,6 +149,10 @@ class _Builder:
         bounds = (self.constant(node, value) for value in (limits.min, limits.max))
         clipped = self.apply(node, "Clip", total, *bounds)
         self.cast(node, clipped, dtype, node.outputs[0])
+
+    def steps_of(self, node: Node) -> IntegerSteps:
+        """Appends operators on int32."""
+        return IntegerSteps(partial(self.apply, node), partial(self.constant, node))
 
     def index(self, node: Node, name: str, types: Mapping[str, TensorType]) -> str:
         """int64: the numbers of 8-bit values, from the least one."""
@@ -277,6 +297,24 @@ def _softmax(made: _Builder, node: Node, types: Mapping[str, TensorType]) -> Non
     made.saturated(node, steps, made.constant(node, np.iinfo(dtype).min), dtype)
 
 
+def _row_softmax(made: _Builder, node: Node, types: Mapping[str, TensorType]) -> None:
+    result = node.outputs[0]
+    operands = node.input(0), node.input(1), node.input(2)
+    symmetric = bool(node.attributes[SYMMETRIC])
+    append_softmax_of_rows(made.steps_of(node), operands, symmetric, (result, types[result].dtype))
+
+
+def _row_normalization(made: _Builder, node: Node, types: Mapping[str, TensorType]) -> None:
+    x, *others = node.inputs
+    result = node.outputs[0]
+    mean = None
+    if node.operator == LAYER_NORMALIZATION:
+        mean = Arithmetic.of_mean((types[x].shape or (0,))[-1])
+    operands = dict(zip(NORMALIZATION_OPERANDS[node.operator], others, strict=True))
+    ends = ((name, types[name].dtype) for name in (x, result))
+    append_normalization(made.steps_of(node), next(ends), mean, operands, next(ends))
+
+
 def multipliers_of(node: Node) -> tuple[Array, Array]:
     """``multipliers`` and ``shifts`` of a node, int64."""
     return (
@@ -291,6 +329,9 @@ _EXPANSIONS = {
     LOOKUP: _lookup,
     LOOKUP_PAIR: _lookup_pair,
     SOFTMAX: _softmax,
+    ROW_SOFTMAX: _row_softmax,
+    LAYER_NORMALIZATION: _row_normalization,
+    RMS_NORMALIZATION: _row_normalization,
     RESIZE_BILINEAR: _resize_bilinear,
     QUANTIZE: _quantize,
     REQUANTIZE: _requantize,

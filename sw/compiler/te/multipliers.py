@@ -163,12 +163,14 @@ def parameters_as_tflite(
 
 
 def parameters_of_scale(
-    bias: int, scale: int, second_shift: int, bounds: tuple[int, int, int]
+    bias: npt.ArrayLike, scale: npt.ArrayLike, second_shift: int, bounds: tuple[int, int, int]
 ) -> Array:
-    """Parameters int32 (1, 4) of a REQUANTIZE by ``scale``, in units of 2^-43, with a second
-    rounding unless ``second_shift`` is 0."""
-    flags = np.array([1 << ROUND_TWICE_BIT | second_shift << SECOND_SHIFT_BIT])
-    return packed_parameters(np.array([bias]), np.array([scale]), bounds, flags)
+    """Parameters int32 (channels, 4) of a REQUANTIZE by ``scale``, in units of 2^-43, with a second
+    rounding unless ``second_shift`` is 0. ``bias`` and ``scale`` are integers, or one per
+    channel."""
+    biases, scales = (np.atleast_1d(np.asarray(item, np.int64)) for item in (bias, scale))
+    flags = np.full(biases.shape, 1 << ROUND_TWICE_BIT | second_shift << SECOND_SHIFT_BIT)
+    return packed_parameters(biases, scales, bounds, flags)
 
 
 def requantizes_as_tflite(

@@ -32,7 +32,13 @@ def scales(path: Path) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     "options",
-    [[], ["--per-tensor"], ["--percentile", "99.9"], ["--weights", "int4", "--force"]],
+    [
+        [],
+        ["--per-tensor"],
+        ["--percentile", "99.9"],
+        ["--weights", "int4", "--force"],
+        ["--integer-only"],
+    ],
 )
 def test_what_is_quantized_runs_on_the_machine(
     options: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -49,13 +55,14 @@ def test_what_is_quantized_runs_on_the_machine(
     assert one_each == (options == ["--per-tensor"])
 
 
-def test_powers_of_two_exclude_weights_of_4_bits(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("other", ["--weights int4", "--integer-only"])
+def test_powers_of_two_exclude_other_options(
+    other: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = tmp_path / "int4.onnx"
-    options = ["--weights", "int4", "--power-of-two"]
+    result = tmp_path / "int8.onnx"
+    options = [*other.split(), "--power-of-two"]
     assert cli.invoke(["quantize", str(model), "-o", str(result), *options]) == 2
-    assert "--weights int4 and --power-of-two exclude each other" in capsys.readouterr().err
+    assert f"{other} and --power-of-two exclude each other" in capsys.readouterr().err
     assert not result.exists()
 
 

@@ -46,6 +46,7 @@ The rules in this folder rewrite that form and others:
   Transpose are merged, reductions are hoisted over a Transpose, averages over the rows
   of matrices become averages over the columns of their transpose, and a Transpose to channels last
   sinks below element-wise operators,
+- graphs of integer operators that compute a Softmax become one operator,
 - DequantizeLinear → QuantizeLinear with equal parameters, no-ops, and duplicate QuantizeLinear,
   views and quantizations of blocks are removed.
 
@@ -68,6 +69,7 @@ from .depth_and_space import block_of_reshapes, fold_space_to_depth, hoist_over_
 from .einsum import matmul_of_einsum
 from .float16 import compute_in_float, drop_casts, float_scale
 from .integer_averages import fuse_average
+from .integer_graphs import recognize_integer_graphs
 from .integer_products import fuse_product, match_factors, match_weights, quantize_as_data
 from .matrix_forms import (
     constant_first,
@@ -134,6 +136,7 @@ def canonical(network: Network, allow_rounding: bool = False) -> Network:
     unless ``allow_rounding``. `Network.rounding` has the bounds.
     """
     work = replace(network.copied(), rounding=Rounding(allow_rounding))
+    recognize_integer_graphs(work)
     quantize_states(work)
     rewrite(work, _RULES)
     # Fallback for products that no other rule turned into an integer operator.

@@ -18,11 +18,14 @@ from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float, why_in
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.integer_operators import (
     DOMAIN,
+    LAYER_NORMALIZATION,
     LOOKUP,
     LOOKUP_PAIR,
     QUANTIZE,
     REQUANTIZE,
     RESIZE_BILINEAR,
+    RMS_NORMALIZATION,
+    ROW_SOFTMAX,
     SOFTMAX,
 )
 from amaranth_vta.sw.compiler.graph.layers import microsoft_operators as microsoft
@@ -41,6 +44,7 @@ from amaranth_vta.sw.compiler.graph.layers.multiplication import multiplication
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rearrangement import rearrangement
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
+from amaranth_vta.sw.compiler.graph.layers.rows import row_normalization, row_softmax
 from amaranth_vta.sw.compiler.graph.layers.support.layer import (
     HostNode,
     Layer,
@@ -97,6 +101,9 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Transpose"): transposing,
     (DOMAIN, LOOKUP): integer_function,
     (DOMAIN, LOOKUP_PAIR): lookup_pair,
+    (DOMAIN, LAYER_NORMALIZATION): row_normalization,
+    (DOMAIN, RMS_NORMALIZATION): row_normalization,
+    (DOMAIN, ROW_SOFTMAX): row_softmax,
     (MICROSOFT, "QGemm"): microsoft.gemm,
     (MICROSOFT, "QLinearAdd"): microsoft.element_wise,
     (MICROSOFT, "QLinearAveragePool"): microsoft.average_of_integers,

@@ -1,0 +1,231 @@
+"""Replaces functions of rows between quantizations by integer graphs: `with_integer_rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from amaranth_vta.sw.compiler.graph.canonical.quantization import (
+    BYTE_TYPES,
+    QuantizationParameters,
+    parameters_of,
+)
+from amaranth_vta.sw.compiler.graph.integer_operators import (
+    DOMAIN,
+    LAYER_NORMALIZATION,
+    NORMALIZATION_OPERANDS,
+    RMS_NORMALIZATION,
+    ROW_SOFTMAX,
+    SYMMETRIC,
+)
+from amaranth_vta.sw.compiler.graph.integer_rows import (
+    SHARE,
+    SYMMETRIC_SHARE,
+    exponentials,
+    line_constants,
+)
+from amaranth_vta.sw.compiler.graph.network import Array, Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.normalization import (
+    GREATEST_BIAS,
+    GREATEST_EPSILON,
+    Arithmetic,
+    RowLine,
+)
+from amaranth_vta.sw.compiler.operators.softmax import MOST_ELEMENTS
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+
+from .row_patterns import RowNormalization, Scores, normalizations, scores_of
+
+# The first opset in which ReduceMax takes its axes as an input.
+INTEGER_OPSET = 18
+# Operators that only move elements of their first operand.
+_MOVERS = frozenset({"Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+# Bits of the greatest factor of a normalization.
+_FACTOR_BITS = 26
+
+
+def rows_in_float(model: onnx.ModelProto) -> Iterator[str]:
+    """Yield the names of the nodes that the quantizer leaves to `with_integer_rows`."""
+    for found in normalizations(_closed(model)):
+        for node in found.nodes:
+            yield node.name
+
+
+def with_integer_rows(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a QDQ ``model`` in which functions of rows with quantized inputs and results are
+    graphs of integer operators: Softmax with a result of scale `SHARE` or `SYMMETRIC_SHARE`, and
+    normalizations.
+    """
+    network = _closed(model)
+    for node in list(network.nodes):
+        if not node.domain and node.operator == "Softmax":
+            _replace_softmax(network, node)
+    for found in list(normalizations(network)):
+        _replace_normalization(network, found)
+    network.drop_unused()
+    result = network.to_onnx()
+    result.metadata_props.extend(model.metadata_props)
+    # With their open dimensions.
+    for own, given in (
+        (result.graph.input, model.graph.input),
+        (result.graph.output, model.graph.output),
+    ):
+        del own[:]
+        own.extend(given)
+    return result
+
+
+def _closed(model: onnx.ModelProto) -> Network:
+    """The network of ``model`` with open dimensions of its inputs set to 1."""
+    closed = onnx.ModelProto()
+    closed.CopyFrom(model)
+    for item in closed.graph.input:
+        for size in item.type.tensor_type.shape.dim:
+            if not size.HasField("dim_value"):
+                size.dim_value = 1
+    for item in closed.graph.output:
+        item.type.tensor_type.ClearField("shape")
+    del closed.graph.value_info[:]
+    return Network.from_onnx(onnx.shape_inference.infer_shapes(closed))
+
+
+def _ends(
+    network: Network, x: str, result: str
+) -> tuple[str, QuantizationParameters, Node, QuantizationParameters] | None:
+    """The integers of ``x``, the node that quantizes ``result``, and the parameters of both; None
+    unless both have 8 bits and one scale, and rows that the operators support.
+    """
+    dequantize, quantize = network.maker(x), network.only_reader(result)
+    while quantize is not None and quantize.operator in _MOVERS and quantize.inputs[0] == result:
+        result = quantize.outputs[0]
+        quantize = network.only_reader(result)
+    given = parameters_of(network, dequantize, "DequantizeLinear")
+    made = parameters_of(network, quantize, "QuantizeLinear")
+    if dequantize is None or quantize is None or given is None or made is None:
+        return None
+    kinds = {given.zero.dtype, made.zero.dtype}
+    shape = network.types[x].shape
+    if not (given.per_tensor and made.per_tensor and kinds <= {*BYTE_TYPES}):
+        return None
+    if not shape or not 2 <= shape[-1] <= MOST_ELEMENTS:
+        return None
+    return dequantize.inputs[0], given, quantize, made
+
+
+def _replace(
+    network: Network,
+    end: Node,
+    quantize: Node,
+    operator: str,
+    x: str,
+    operands: dict[str, Array],
+    attributes: dict[str, int],
+    mask: tuple[str, ...] = (),
+) -> None:
+    """Replace ``end``, a function of the integers ``x``, and the node that quantizes its result, by
+    an ``operator`` of x, the constant ``operands``, and a ``mask`` if there is one.
+    """
+    names = [
+        network.add_constant(f"{end.name}/{name}", np.asarray(value))
+        for name, value in operands.items()
+    ]
+    names += mask
+    integers, moved = f"{end.outputs[0]}/integers", end.outputs[0]
+    dtype = network.types[quantize.outputs[0]].dtype
+    # Operators between the function and the quantization move integers.
+    chain = [end]
+    while (reader := network.only_reader(moved)) is not quantize and reader is not None:
+        chain.append(reader)
+        moved = reader.outputs[0]
+    network.nodes.remove(quantize)
+    for number, node in enumerate(chain):
+        last = number == len(chain) - 1
+        result = quantize.outputs[0] if last else network.unused_name(f"{integers}{number}")
+        network.types[result] = TensorType(dtype, network.types[node.outputs[0]].shape)
+        made = replace(node, outputs=(result,), inputs=(x, *node.inputs[1:]))
+        if node is end:
+            made = Node(operator, end.name, (x, *names), (result,), attributes, DOMAIN)
+        network.nodes.replace(node, [made])
+        x = result
+
+
+def _as_bytes(network: Network, mask: str) -> str:
+    """``mask`` as int8; every Softmax reads the same tensor."""
+    for reader in network.nodes.readers(mask):
+        if reader.operator == "Cast" and reader.attributes.get("to") == onnx.TensorProto.INT8:
+            return reader.outputs[0]
+    name = network.unused_name(f"{mask}/bytes")
+    shape = network.types[mask].shape
+    network.types[name] = TensorType(np.dtype(np.int8), shape)
+    cast = Node("Cast", name, (mask,), (name,), {"to": onnx.TensorProto.INT8})
+    first = network.nodes.readers(mask)[0]
+    network.nodes.replace(first, [cast, first])
+    return name
+
+
+def _replace_softmax(network: Network, node: Node) -> None:
+    scores = scores_of(network, node)
+    ends = _ends(network, scores.x, node.outputs[0])
+    if ends is None:
+        scores = Scores(node.inputs[0])
+        ends = _ends(network, scores.x, node.outputs[0])
+    if ends is None:
+        return
+    x, given, quantize, made = ends
+    rank = len(network.types[x].shape or ())
+    is_last = node.attributes.get("axis", -1) % rank == rank - 1
+    share, zero = float(made.scale.item()), int(made.zero.item())
+    symmetric = (share, zero) == (SYMMETRIC_SHARE, 0) and made.zero.dtype == np.int8
+    if is_last and (symmetric or (share, zero) == (SHARE, np.iinfo(made.zero.dtype).min)):
+        table = {"table": exponentials(float(given.scale.item()) * scores.factor)}
+        attributes = {SYMMETRIC: int(symmetric)}
+        mask = (_as_bytes(network, scores.mask),) if scores.mask else ()
+        _replace(network, node, quantize, ROW_SOFTMAX, x, table, attributes, mask)
+
+
+def _replace_normalization(network: Network, found: RowNormalization) -> None:
+    ends = _ends(network, found.x, found.nodes[-1].outputs[0])
+    if ends is None:
+        return
+    x, given, quantize, made = ends
+    elements = len(found.scale)
+    zero = int(given.zero.item()) + (128 if given.zero.dtype == np.int8 else 0)
+    arithmetic = (
+        Arithmetic.of_mean(elements) if found.centred else Arithmetic.of_zero_point(elements, zero)
+    )
+    steps = found.epsilon / float(given.scale.item()) ** 2
+    epsilon = round(steps * elements * arithmetic.lift)
+    line = _line(found, arithmetic, made)
+    if line is None or epsilon > GREATEST_EPSILON:
+        return
+    operands: dict[str, Array] = {
+        "epsilon": np.array(epsilon, np.int32),
+        **line_constants(line, made.zero.dtype),
+    }
+    operator = LAYER_NORMALIZATION if found.centred else RMS_NORMALIZATION
+    if not found.centred:
+        operands["lift"] = np.array(arithmetic.lift, np.int32)
+        operands["zero"] = np.array(zero, np.int32)
+    ordered = {name: operands[name] for name in NORMALIZATION_OPERANDS[operator]}
+    _replace(network, found.nodes[-1], quantize, operator, x, ordered, {})
+
+
+def _line(
+    found: RowNormalization, arithmetic: Arithmetic, made: QuantizationParameters
+) -> RowLine | None:
+    """The last step; None if a scale is too small for its bias."""
+    scale = found.scale / (float(made.scale.item()) * arithmetic.unit)
+    if not np.isfinite(scale).all() or not (scale != 0).all():
+        return None
+    shift = _FACTOR_BITS - int(np.floor(np.log2(np.abs(scale).max()))) - 1
+    # Odd factors: no result is a half, which operators could round differently.
+    factor = np.rint(np.ldexp(scale, shift)).astype(np.int64) | 1
+    bias = np.rint(found.bias * arithmetic.unit / found.scale)
+    if np.abs(bias).max() > GREATEST_BIAS or not _FACTOR_BITS <= shift <= 43:
+        return None
+    zero = int(made.zero.item()) - (128 if made.zero.dtype == np.uint8 else 0)
+    return RowLine(bias.astype(np.int64), factor, shift, zero)

@@ -1,0 +1,68 @@
+"""How often integer graphs of rows differ from ONNX Runtime's float operators.
+
+    python benchmarks/integer_rows.py [--rows 100000] [--sizes 64 192 768]
+
+Quantizes random int8 rows of different means and deviations by Softmax, LayerNormalization and RMS
+normalization, in float without optimizations and as `vta quantize --integer-only` writes them.
+Prints the share of elements that differ and the largest difference in steps of the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
+from tests.support.integer_rows import integer_rows, qdq_rows, random_rows
+
+# Scale and zero point of the results, by function.
+_RESULTS = {
+    "Softmax": (2**-8, -128),
+    "LayerNormalization": (0.04, 5),
+    "rms": (0.04, 0),
+}
+_INPUT_SCALE = 0.05
+# Rows per run.
+_ROWS = 2000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 192, 768])
+    arguments = parser.parse_args()
+    print("function                size  elements that differ  largest difference")
+    for function, (scale, zero) in _RESULTS.items():
+        for size in arguments.sizes:
+            shape = (_ROWS, size)
+            given = (function, shape, (_INPUT_SCALE, scale), np.int8, (0, zero))
+            sessions = [session(make(*given)) for make in (qdq_rows, integer_rows)]
+            different, largest, count = 0, 0, -(-arguments.rows // _ROWS)
+            for seed in range(count):
+                inputs = {"x": random_rows(shape, np.int8, seed)}
+                results = [
+                    run_session(item, ["y"], inputs)["y"].astype(np.int64) for item in sessions
+                ]
+                distance = np.abs(results[0] - results[1])
+                different += int((distance > 0).sum())
+                largest = max(largest, int(distance.max()))
+            share = different / (count * _ROWS * size)
+            print(f"{function:22} {size:5}  {share:20.4%}  {largest:18}", flush=True)
+
+
+def session(model: onnx.ModelProto) -> Any:
+    """A session of ONNX Runtime without optimizations."""
+    return exact_session(model.SerializeToString())
+
+
+if __name__ == "__main__":
+    main()

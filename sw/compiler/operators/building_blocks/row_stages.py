@@ -1,0 +1,284 @@
+"""Stages of operators on rows whose elements are lanes of accumulators: `RowStages`.
+
+The ALU computes each lane by itself. To combine the lanes of a vector, its low bytes are forwarded
+to the input scratchpad, where GEMM multiplies them by a matrix: by ones for their sum, and by
+rotations for their maximum. Each lane of the result then has the sum or the maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+
+from .identity import reads_what_it_stores
+from .steps import shared_constants
+
+Array = npt.NDArray[Any]
+# Positions in `lane_matrices`: identity, ones, and the first of the rotations.
+_IDENTITY, _ONES, _ROTATIONS = 0, 1, 2
+
+
+def lane_matrices(env: Environment) -> Array:
+    """int8 (matrices, BLOCK_OUT, BLOCK_IN): the identity, ones, and rotations by each power of two
+    less than BLOCK_OUT.
+    """
+    lanes = env.BLOCK_OUT
+    one = np.eye(lanes, dtype=np.int8)
+    turns = [np.roll(one, 1 << bit, axis=1) for bit in range(lanes.bit_length() - 1)]
+    return np.stack([one, np.ones((lanes, lanes), np.int8), *turns])
+
+
+def constant_tiles(values: npt.ArrayLike, config: Config) -> Array:
+    """int64 (values, BATCH, BLOCK_OUT): tiles that have one of ``values`` in each lane."""
+    return np.broadcast_to(
+        np.asarray(values, np.int64)[:, None, None],
+        (len(np.asarray(values)), config.batch, config.block_out),
+    )
+
+
+def missing_for_rows(config: Config) -> str | None:
+    """What a machine lacks for `RowStages` with tables; None if it lacks nothing."""
+    if not reads_what_it_stores(Environment(config)):
+        return "input tiles and output tiles of one form"
+    needed = ("forward", "lookup", "requantize", "overwrite")
+    missing = [name.upper() for name in needed if not getattr(config, name)]
+    return missing[0] if missing else None
+
+
+class RowStages:
+    """Builds the stages of an operator on ``rows`` of ``vectors`` tiles, and schedules them.
+
+    Operands are (rows, vectors, BATCH, BLOCK_OUT) out_dtype. A tensor of rows is (rows, BATCH,
+    BLOCK_OUT), one vector per row. The arguments of the operator are the operands, `lane_matrices`,
+    ``parameters`` tiles of acc_dtype, and the output.
+    """
+
+    def __init__(self, rows: int, vectors: int, parameters: int, env: Environment) -> None:
+        self.env = env
+        self.tail = (env.BATCH, env.BLOCK_OUT)
+        self.shape = (rows, vectors, *self.tail)
+        count = len(lane_matrices(env))
+        self._matrices = te.placeholder(
+            (count, env.BLOCK_OUT, env.BLOCK_IN), "matrices", env.wgt_dtype
+        )
+        matrices = self._matrices
+        self._matrices_buf = te.compute(matrices.shape, lambda *i: matrices(*i), "matrices_buf")
+        self._parameters, self._parameters_buf = shared_constants(parameters, "parameters", env)
+        self._operands: list[Tensor] = []
+        # Tensors by the unit that produces them, in order.
+        self._loaded: list[Tensor] = []
+        self._products: list[Tensor] = []
+        self._arithmetic: list[Tensor] = []
+        self._forwarded: list[Tensor] = []
+        # The axis over vectors of tensors whose outermost loop it is.
+        self._vectors_first: dict[Tensor, IterVar] = {}
+
+    def operand(self, name: str, shape: Sequence[int] = ()) -> Tensor:
+        """A new operand of ``shape`` in tiles, by default the shape of the result, in the input
+        scratchpad.
+        """
+        whole = (*shape, *self.tail) if shape else self.shape
+        x = te.placeholder(whole, name, self.env.inp_dtype)
+        buffer = te.compute(x.shape, lambda *i: x(*i), f"{name}_inp")
+        self._operands.append(x)
+        self._loaded.append(buffer)
+        return buffer
+
+    def copied(self, source: Tensor, name: str) -> Tensor:
+        """Accumulators with the contents of ``source``, a tensor in the input scratchpad."""
+        return self._product(source, _IDENTITY, name)
+
+    def stage(self, name: str, shape: Sequence[int], value: Callable[..., Expr]) -> Tensor:
+        """A stage of ``shape``, computed by the ALU."""
+        made = te.compute(tuple(shape), value, name)
+        self._arithmetic.append(made)
+        return made
+
+    def row(self, name: str, value: Callable[..., Expr]) -> Tensor:
+        """A stage with one vector per row."""
+        return self.stage(name, (self.shape[0], *self.tail), value)
+
+    def whole(self, name: str, value: Callable[..., Expr]) -> Tensor:
+        """A stage with the shape of the result."""
+        return self.stage(name, self.shape, value)
+
+    def parameter(self, number: int | Expr, *i: Expr) -> Expr:
+        """Tile ``number`` of the parameters, at the lane that the index ``i`` ends with."""
+        return self._parameters_buf(number, *i[-2:])
+
+    def looked_up(self, name: str, value: Tensor, table: int) -> Tensor:
+        """The entries of the table whose first tile is the parameter ``table``."""
+        tiles = range(table, table + self.env.config.table_elements)
+        return self.stage(
+            name,
+            value.shape,
+            lambda *i: te.lookup(value(*i), *(self.parameter(number, *i) for number in tiles)),
+        )
+
+    def requantized(self, name: str, value: Tensor, first: int, per_vector: int = 0) -> Tensor:
+        """``value`` requantized by the parameters from the tile ``first`` on; the parameters of
+        vector v begin ``per_vector`` · v tiles later.
+        """
+
+        def result(*i: Expr) -> Expr:
+            places = (first + number + i[1] * per_vector for number in range(4))
+            return te.requantize(value(*i), *(self.parameter(place, *i) for place in places))
+
+        return self.of_vectors(name, result)
+
+    def of_vectors(self, name: str, value: Callable[..., Expr]) -> Tensor:
+        """A stage with the shape of the result, computed vector by vector for all rows: rows share
+        the parameters of a vector.
+        """
+        made = self.whole(name, value)
+        self._vectors_first[made] = made.op.axis[1]
+        return made
+
+    def normalized(
+        self, total: Tensor, table: int, dropped: int, times: int
+    ) -> tuple[Tensor, Tensor]:
+        """``total`` shifted to the left, each of ``times`` times by the entry of the ``table`` for
+        the total without its lower bits, and the sum of the shifts, which are negative.
+        """
+        name, shifts = total.name, []
+        for number in range(times):
+            upper = self.row(f"{name}_upper{number}", lambda *i, a=total: a(*i) >> dropped)
+            shifts.append(self.looked_up(f"{name}_shift{number}", upper, table))
+            total = self.row(
+                f"{name}_normal{number}", lambda *i, a=total, b=shifts[-1]: a(*i) >> b(*i)
+            )
+        whole = shifts[0]
+        for number, shift in enumerate(shifts[1:]):
+            whole = self.row(f"{name}_shifts{number}", lambda *i, a=whole, b=shift: a(*i) + b(*i))
+        return total, whole
+
+    def sum_of_elements(self, name: str, source: Tensor) -> Tensor:
+        """The sum of the elements of each row of ``source``, a tensor in the input scratchpad, in
+        every lane.
+        """
+        acc = self.env.acc_dtype
+        v, k = te.reduce_axis((0, self.shape[1]), "v"), te.reduce_axis((0, self.env.BLOCK_IN), "k")
+        made = te.compute(
+            (self.shape[0], *self.tail),
+            lambda n, b, o: te.sum(
+                source(n, v, b, k).astype(acc) * self._matrices_buf[_ONES, o, k].astype(acc),
+                axis=[v, k],
+            ),
+            name,
+        )
+        self._products.append(made)
+        self._vectors_first[made] = v
+        return made
+
+    def sum_of_vectors(self, name: str, value: Tensor) -> Tensor:
+        """The sum of the vectors of each row, per lane."""
+        v = te.reduce_axis((0, self.shape[1]), "v")
+        made = self.row(name, lambda n, b, k: te.sum(value(n, v, b, k), axis=v))
+        self._vectors_first[made] = v
+        return made
+
+    def greatest_vector(self, name: str, value: Tensor) -> Tensor:
+        """The maximum of the vectors of each row, per lane."""
+        v = te.reduce_axis((0, self.shape[1]), "v")
+        made = self.row(name, lambda n, b, k: te.max(value(n, v, b, k), axis=v))
+        self._vectors_first[made] = v
+        return made
+
+    def greatest_lane(self, value: Tensor) -> Tensor:
+        """The maximum of the lanes of each row, all int8, in every lane."""
+        for number in range(len(lane_matrices(self.env)) - _ROTATIONS):
+            turned = self._product(
+                self._forward(value), _ROTATIONS + number, f"{value.name}_turned"
+            )
+            value = self.row(
+                f"{value.name}_{number}", lambda *i, a=value, b=turned: te.max(a(*i), b(*i))
+            )
+        return value
+
+    def sum_of_lanes(self, value: Tensor, size: int) -> Tensor:
+        """The sum of the lanes of each row, in every lane; ``size`` bytes hold any value. The
+        bytes, all signed, are summed one by one.
+        """
+        parts, name = [value], value.name
+        for number in range(1, size):
+            moved = self.row(f"{name}_moved{number}", lambda *i, a=parts[-1]: a(*i) + 128)
+            parts.append(self.row(f"{name}_byte{number}", lambda *i, a=moved: a(*i) >> 8))
+        total: Tensor | None = None
+        for part in reversed(parts):
+            lanes = self._product(self._forward(part), _ONES, f"{part.name}_lanes")
+            if total is None:
+                total = lanes
+                continue
+            high = self.row(f"{total.name}_high", lambda *i, a=total: a(*i) << 8)
+            total = self.row(f"{part.name}_sum", lambda *i, a=high, b=lanes: a(*i) + b(*i))
+        assert total is not None
+        return total
+
+    def _forward(self, value: Tensor) -> Tensor:
+        made = te.compute(
+            value.shape, lambda *i: value(*i).astype(self.env.inp_dtype), f"{value.name}_forwarded"
+        )
+        self._forwarded.append(made)
+        return made
+
+    def _product(self, source: Tensor, matrix: int, name: str) -> Tensor:
+        acc = self.env.acc_dtype
+        k = te.reduce_axis((0, self.env.BLOCK_IN), "k")
+        made = te.compute(
+            source.shape,
+            lambda *i: te.sum(
+                source(*i[:-1], k).astype(acc) * self._matrices_buf[matrix, i[-1], k].astype(acc),
+                axis=k,
+            ),
+            name,
+        )
+        self._products.append(made)
+        return made
+
+    def scheduled(self, result: Tensor, rows: int) -> tuple[te.Schedule, list[Tensor]]:
+        """The schedule that computes ``rows`` rows of the ``result`` at a time, and the arguments
+        of the function.
+        """
+        env = self.env
+        y = te.compute(result.shape, lambda *i: result(*i).astype(env.out_dtype), "y")
+        s = te.create_schedule(y.op)
+        outer, inner = s[y].split(y.op.axis[0], rows)
+        s[y].pragma(inner, env.dma_copy)
+        for tensor in (*self._loaded, *self._forwarded):
+            s[tensor].set_scope(env.inp_scope)
+            s[tensor].compute_at(s[y], outer)
+            s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
+        for tensor in self._loaded:
+            s[tensor].double_buffer()
+        for tensor in (*self._products, *self._arithmetic):
+            s[tensor].set_scope(env.acc_scope)
+            s[tensor].compute_at(s[y], outer)
+        for tensor in self._products:
+            n, b, k = tensor.op.axis[0], *tensor.op.axis[-2:]
+            if tensor in self._vectors_first:
+                first, inner = tensor.op.reduce_axis
+                s[tensor].reorder(first, n, b, k, inner)
+            s[tensor].tensorize(b, env.gemm)
+        for tensor in self._arithmetic:
+            axes = list(tensor.op.axis)
+            if tensor in self._vectors_first:
+                first = self._vectors_first[tensor]
+                axes = [first, *(axis for axis in axes if axis is not first)]
+                s[tensor].reorder(*axes)
+            s[tensor].pragma(axes[0], env.alu)
+        for buffer, scope in (
+            (self._matrices_buf, env.wgt_scope),
+            (self._parameters_buf, env.acc_scope),
+        ):
+            s[buffer].set_scope(scope)
+            s[buffer].pragma(s[buffer].op.axis[0], env.dma_copy)
+        return s, [*self._operands, self._matrices, self._parameters, y]

@@ -1,0 +1,132 @@
+"""With ``integer_only`` functions of rows are graphs of integers, which the machine runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, shape_inference
+
+from amaranth_vta.networks.attention import bert_tiny
+from amaranth_vta.networks.decoders import llama_tiny
+from amaranth_vta.networks.float_network import FloatNetwork
+from amaranth_vta.quantize.accuracy import accuracy
+from amaranth_vta.quantize.quantizer import Options, QuantizedModel, quantize
+from amaranth_vta.quantize.row_patterns import normalizations
+from amaranth_vta.session import Session
+from amaranth_vta.sw.compiler.graph.network import Network
+
+OPTIONS = Options(symmetric_activations=True, integer_only=True)
+ROWS = {"RowSoftmax", "RowLayerNorm", "RowRMSNorm"}
+
+
+def inputs(model: onnx.ModelProto, seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    found: dict[str, Any] = {}
+    for item in model.graph.input:
+        shape = tuple(size.dim_value for size in item.type.tensor_type.shape.dim)
+        if item.type.tensor_type.elem_type == TensorProto.INT64:
+            found[item.name] = rng.integers(0, 2, shape)
+        else:
+            found[item.name] = rng.normal(0, 1, shape).astype(np.float32)
+    return found
+
+
+def quantized(grow: Callable[..., Any], size: int, width: float) -> tuple[QuantizedModel, Any]:
+    net = FloatNetwork("test", 1, width=width)
+    model = net.model(*grow(net, size))
+    samples = [inputs(model, seed) for seed in range(2)]
+    made = quantize(model, samples, OPTIONS)
+    onnx.checker.check_model(made.model)
+    return made, samples
+
+
+def test_an_encoder_leaves_embeddings_and_conversions_to_the_host() -> None:
+    made, samples = quantized(bert_tiny, 32, 0.25)
+    operators = {node.op_type for node in made.model.graph.node}
+    assert not operators & {"Softmax", "LayerNormalization"}
+    assert all(item.decibels > 10 for item in accuracy(made, samples) if item.is_output)
+    with Session(made.model, "pynq-extended") as session:
+        assert session.check(samples[0]).mismatches == 0
+        on_host = {layer.operator for layer in session.layers if layer.reason}
+        on_machine = {layer.operator for layer in session.layers if not layer.reason}
+    assert on_host == {"Gather", "DequantizeLinear"}
+    assert on_machine >= {"RowSoftmax", "RowLayerNorm"}
+
+
+def test_a_decoder_masks_scores_on_the_machine() -> None:
+    made, samples = quantized(llama_tiny, 16, 0.5)
+    with Session(made.model, "pynq-extended") as session:
+        assert session.check(samples[0]).mismatches == 0
+        on_host = {layer.operator for layer in session.layers if layer.reason}
+        on_machine = {layer.operator for layer in session.layers if not layer.reason}
+    assert not on_host & {"Softmax", "ReduceMean", "Sqrt", "Div"}
+    assert on_machine >= {"RowSoftmax", "RowRMSNorm"}
+
+
+def composed(*forms: tuple[str, list[str], str, dict[str, Any]]) -> Network:
+    """A network of (operator, operands, result, attributes)."""
+    constants = {
+        "two": np.array(2, np.float32),
+        "one": np.array(1, np.float32),
+        "epsilon": np.array(1e-6, np.float32),
+        "scale": np.linspace(1, 2, 8, dtype=np.float32),
+    }
+    nodes = [helper.make_node(name, given, [out], **more) for name, given, out, more in forms]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 8))],
+        [helper.make_tensor_value_info(forms[-1][2], TensorProto.FLOAT, (2, 8))],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    return Network.from_onnx(shape_inference.infer_shapes(model))
+
+
+def rms(square: Any, *ends: Any, axes: tuple[int, ...] = (-1,), keepdims: int = 1) -> Network:
+    return composed(
+        square,
+        ("ReduceMean", ["s"], "m", {"axes": axes, "keepdims": keepdims}),
+        ("Add", ["m", "epsilon"], "a", {}),
+        ("Sqrt", ["a"], "r", {}),
+        *ends,
+    )
+
+
+MUL: Any = ("Mul", ["x", "x"], "s", {})
+POW: Any = ("Pow", ["x", "two"], "s", {})
+QUOTIENT: Any = ("Div", ["x", "r"], "n", {}), ("Mul", ["n", "scale"], "y", {})
+RECIPROCAL: Any = (
+    *(("Reciprocal", ["r"], "i", {}), ("Mul", ["x", "i"], "n", {})),
+    ("Mul", ["scale", "n"], "y", {}),
+)
+INVERSE: Any = (
+    *(("Div", ["one", "r"], "i", {}), ("Mul", ["i", "x"], "n", {})),
+    ("Mul", ["n", "scale"], "y", {}),
+)
+
+
+@pytest.mark.parametrize("square", [MUL, POW])
+@pytest.mark.parametrize("ends", [QUOTIENT, RECIPROCAL, INVERSE])
+def test_composed_normalizations_are_found(square: Any, ends: Any) -> None:
+    (found,) = normalizations(rms(square, *ends))
+    assert (found.x, found.centred, len(found.nodes)) == ("x", False, len(ends) + 4)
+    assert found.epsilon == pytest.approx(1e-6)
+    np.testing.assert_allclose(found.scale, np.linspace(1, 2, 8), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        rms(MUL, *QUOTIENT, axes=(0,)),
+        rms(("Mul", ["x", "two"], "s", {}), *QUOTIENT),
+        rms(("Pow", ["x", "one"], "s", {}), *QUOTIENT),
+        rms(MUL, ("Div", ["two", "r"], "i", {}), *INVERSE[1:]),
+    ],
+)
+def test_other_compositions_are_not(network: Network) -> None:
+    assert not list(normalizations(network))
