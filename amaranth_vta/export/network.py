@@ -131,8 +131,7 @@ vta_result {name}_run(const vta_port *port, {self._arguments()});
         network = self._network
         segments = list(self._memory.segments())
         data = "".join(
-            f"static const uint8_t segment_{number}[] = {{\n{_bytes(values)}}};\n"
-            for number, (_, values) in enumerate(segments)
+            _array(f"segment_{number}", values) for number, (_, values) in enumerate(segments)
         )
         rows = "".join(
             f"    {{{at}, {values.size}, segment_{number}}},\n"
@@ -191,7 +190,7 @@ vta_result {self._name}_run(const vta_port *port, {self._arguments()})
             values = "NULL"
             if item.initial.any():
                 values = f"variable_{number}"
-                data += f"static const uint8_t {values}[] = {{\n{_bytes(item.initial)}}};\n"
+                data += _array(values, item.initial)
             rows += f"    {{{item.offset}, {item.initial.size}, {values}}}, /* {c_name(name)} */\n"
         return f"""\
 {data}static const vta_segment variables[] = {{
@@ -295,9 +294,11 @@ def _expected(network: NetworkProgram) -> Iterator[tuple[str, int]]:
         yield item.name.upper(), int(getattr(network.config, item.name))
 
 
-def _bytes(values: npt.NDArray[np.uint8]) -> str:
+def _array(name: str, values: npt.NDArray[np.uint8]) -> str:
+    """The definition of data that `vta_load` or `vta_store` copies."""
     numbers = values.tolist()
-    return "".join(
+    lines = "".join(
         "    " + ", ".join(map(str, numbers[at : at + _BYTES_PER_LINE])) + ",\n"
         for at in range(0, len(numbers), _BYTES_PER_LINE)
     )
+    return f"VTA_ALIGNED static const uint8_t {name}[] = {{\n{lines}}};\n"

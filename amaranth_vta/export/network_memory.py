@@ -14,6 +14,7 @@ Bytes = npt.NDArray[np.uint8]
 _ALIGNMENT = 64
 # Runs of more zeros than this are omitted: `vta_load` clears the memory.
 _ZEROS = 256
+_UNIT = 4
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,16 @@ class NetworkMemory:
         return _at(self.variables[name].offset)
 
     def segments(self) -> Iterator[tuple[int, Bytes]]:
-        """The non-zero parts of the program, each with its address."""
+        """The non-zero parts of the program, each with its address; both ends are multiples of
+        `_UNIT`, so that exported C copies words.
+        """
         (used,) = np.nonzero(self._image)
         if not used.size:
             return
         gaps = np.flatnonzero(np.diff(used) > _ZEROS)
         for first, last in zip((0, *(gaps + 1)), (*gaps, used.size - 1), strict=True):
-            yield int(used[first]), self._image[used[first] : used[last] + 1]
+            start = int(used[first]) // _UNIT * _UNIT
+            yield start, self._image[start : -(-int(used[last] + 1) // _UNIT) * _UNIT]
 
 
 def _at(offset: int) -> str:

@@ -24,11 +24,30 @@ vta_result vta_check(const vta_port *port, const vta_expectation *expected, uint
     return VTA_DONE;
 }
 
-/* Volatile, or compilers replace the loop by a call of memset. */
-static void clear(volatile uint8_t *memory, uint32_t bytes)
+/* The unit of copies: a word that may be part of any object, where the compiler has such a type. */
+#ifdef __GNUC__
+typedef uint32_t __attribute__((may_alias)) unit;
+#else
+typedef uint8_t unit;
+#endif
+
+/* The number of bytes up to `bytes` that can be copied in units from an address in `addresses`, the
+ * bits of all addresses. */
+static uint32_t in_units(uintptr_t addresses, uint32_t bytes)
 {
-    for (uint32_t i = 0; i < bytes; i++)
-        memory[i] = 0;
+    return addresses % sizeof(unit) ? 0 : bytes - bytes % (uint32_t)sizeof(unit);
+}
+
+/* Volatile, or compilers replace the loops by calls of memset and memcpy. */
+static void clear(uint8_t *memory, uint32_t bytes)
+{
+    const uint32_t whole = in_units((uintptr_t)memory, bytes);
+    volatile unit *words = (unit *)(void *)memory;
+    volatile uint8_t *rest = memory + whole;
+    for (uint32_t i = 0; i < whole / sizeof(unit); i++)
+        words[i] = 0;
+    for (uint32_t i = 0; i < bytes - whole; i++)
+        rest[i] = 0;
 }
 
 void vta_load(const vta_port *port, uint32_t bytes, const vta_segment *segments, uint32_t count)
@@ -319,8 +338,13 @@ void vta_transpose(const void *values, void *results, uint32_t bytes, const vta_
 
 void vta_copy(const void *values, void *results, uint32_t bytes)
 {
-    const uint8_t *from = (const uint8_t *)values;
-    uint8_t *to = (uint8_t *)results;
-    for (uint32_t i = 0; i < bytes; i++)
+    const uint32_t whole = in_units((uintptr_t)values | (uintptr_t)results, bytes);
+    const unit *words = (const unit *)values;
+    volatile unit *copies = (unit *)results;
+    const uint8_t *from = (const uint8_t *)values + whole;
+    volatile uint8_t *to = (uint8_t *)results + whole;
+    for (uint32_t i = 0; i < whole / sizeof(unit); i++)
+        copies[i] = words[i];
+    for (uint32_t i = 0; i < bytes - whole; i++)
         to[i] = from[i];
 }

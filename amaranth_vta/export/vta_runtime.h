@@ -11,6 +11,13 @@
 extern "C" {
 #endif
 
+/* Aligns data that vta_load copies, so that it copies words. */
+#ifdef __GNUC__
+#define VTA_ALIGNED __attribute__((aligned(4)))
+#else
+#define VTA_ALIGNED
+#endif
+
 /* Access to the machine and to a network's part of DRAM: `memory` is its address for the processor,
  * `address`, a multiple of 4096, the same for the machine. Functions that are NULL are not called. */
 typedef struct {
