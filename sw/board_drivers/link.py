@@ -184,7 +184,7 @@ class Link:
         try:
             self._line.write(frame)
         except OSError as error:
-            raise self._gone(error) from None
+            raise disconnected(self._line, error) from None
 
     def _settle(self, tries: int) -> None:
         """Drop replies in flight by waiting for silence, longer with each try; meanwhile the board
@@ -213,7 +213,7 @@ class Link:
         try:
             received = self._line.read(max(1, self._line.in_waiting))
         except OSError as error:
-            raise self._gone(error) from None
+            raise disconnected(self._line, error) from None
         self._received += received
         return bool(received)
 
@@ -240,8 +240,10 @@ class Link:
             del received[: end + protocol.CHECKSUM_BYTES]
             yield reply
 
-    def _gone(self, error: OSError) -> LinkError:
-        return LinkError(f"the serial port {self._line.port} was disconnected: {error}")
+
+def disconnected(line: Line, error: OSError) -> LinkError:
+    """The error to raise after an ``error`` of ``line``."""
+    return LinkError(f"the serial port {line.port} was disconnected: {error}")
 
 
 def _fits(sent: deque[_Sent], request: LinkRequest) -> bool:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.sim.progress import building
 
 from .input_files import read_inputs
+
+if TYPE_CHECKING:
+    from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 
 
 @click.command()
@@ -27,7 +34,7 @@ def classify(file: str, inputs_path: str, images: int | None) -> None:
     The board is at $VTA_PORT, with a bitstream of `vta build --network` for the same machine; with
     VTA_PORT=simulated:BOARD it is simulated from reset. Its processor gets firmware with the
     network, receives each image over the serial line, and answers with label and scores. Prints the
-    label of each image, and the cycles from its last byte to the answer.
+    label of the first image of each batch, and the cycles from the last byte to the answer.
     """
     from amaranth_vta.firmware.connection import open_classifier
     from amaranth_vta.sw.runtime.network.network_file import load_network
@@ -35,24 +42,40 @@ def classify(file: str, inputs_path: str, images: int | None) -> None:
     with explain_missing_extras():
         network = load_network(file)
         given = read_inputs(inputs_path)
-        missing = [name for name in network.inputs if name not in given]
-        if missing:
-            raise click.ClickException(f"--inputs {inputs_path} has no array {missing[0]}")
-        batches = {name: (info.shape or (1,))[0] for name, info in network.inputs.items()}
-        count = min(len(given[name]) // batch for name, batch in batches.items())
-        if images is not None:
-            count = min(count, images)
+        runs, batches = _runs(network, given, inputs_path, images)
         with (
             building("the simulated board", None) as told,
             open_classifier(network, told) as classifier,
         ):
-            for at in range(count):
+            for run in range(runs):
                 inputs = {
-                    name: given[name][at * batch : (at + 1) * batch]
+                    name: given[name][run * batch : (run + 1) * batch]
                     for name, batch in batches.items()
                 }
                 answer = classifier.run(inputs)
                 click.echo(
-                    f"{at}: label {answer.label}, {answer.cycles:,} cycles, "
-                    f"{answer.machine_cycles:,} of them on the machine"
+                    f"{run * max(batches.values())}: label {answer.label}, "
+                    f"{answer.cycles:,} cycles, {answer.machine_cycles:,} of them on the machine"
                 )
+
+
+def _runs(
+    network: NetworkProgram, given: Mapping[str, Any], path: str, images: int | None
+) -> tuple[int, dict[str, int]]:
+    """The number of runs for the first ``images`` of the arrays ``given`` by the file ``path``, and
+    the images of each input per run. The last run may exceed ``images`` to complete its batch.
+    """
+    batches = {}
+    for name, info in network.inputs.items():
+        if name not in given:
+            raise click.ClickException(f"--inputs {path} has no array {name}")
+        if not given[name].ndim or not info.shape:
+            raise click.ClickException(f"--inputs {path}: {name} is a number, not images")
+        batches[name] = info.shape[0]
+        if len(given[name]) < batches[name]:
+            raise click.ClickException(
+                f"--inputs {path}: {name} has {len(given[name])} images, and a run takes "
+                f"{batches[name]}"
+            )
+    runs = min(len(given[name]) // batch for name, batch in batches.items())
+    return min(runs, -(-(images or sys.maxsize) // max(batches.values()))), batches
