@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
 
 from amaranth_vta.errors import VtaError
 from amaranth_vta.export.host_tensors import c_type, size_in_bytes
@@ -25,10 +26,15 @@ from amaranth_vta.sim.toolchain import Command, run_tool
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
-from .elf import loaded_image
+from .elf import loaded_images
+
+if TYPE_CHECKING:
+    from amaranth_vta.serving.mlperf_tiny.tasks import TinyNetwork
 
 _SOURCE = Path(__file__).with_name("source")
 _LINKER_SCRIPT = "firmware.ld"
+# The files with `main`.
+_RAW, _MLPERF_TINY = "raw.c", "mlperf_tiny.c"
 # Of the firmware's memory, at least.
 _STACK_BYTES = 1024
 _OPTIONS = (
@@ -43,29 +49,47 @@ _OPTIONS = (
     "-Werror",
     "-fno-sanitize=undefined",  # Zig enables UBSan by default
     "-ffunction-sections",
+    "-fdata-sections",  # `_LINKER_SCRIPT` places the network's data by the names of their sections
     "-Wl,--gc-sections",
 )
-_OVERFLOW = re.compile(r"overflowed by (\d+) bytes")
+_OVERFLOW = re.compile(r"region '(\w+)': overflowed by (\d+) bytes")
+# Boundary for the network's data in the shared memory.
+_PAGE_BYTES = 4096
 
 
 class FirmwareError(VtaError, ValueError):
     """Firmware cannot be made for a network and a board; the message says why."""
 
 
+class _Overflow(Exception):
+    """The ``memory`` of this name in the linker script is too small by ``count`` bytes."""
+
+    def __init__(self, count: int, memory: str) -> None:
+        super().__init__()
+        self.count, self.memory = count, memory
+
+
 @dataclass(frozen=True)
 class Firmware:
     """Contents of the firmware's memory, in whole words, and the tensors that it receives and
     sends, in this order.
+
+    ``data`` are the weights and instructions of the network if they do not fit into the firmware's
+    memory. The firmware loads them from the flash memory, or, on a board without one, the host
+    writes them to ``data_address`` before the firmware starts.
     """
 
     image: bytes
     inputs: Mapping[str, TensorType]
     outputs: Mapping[str, TensorType]
+    data: bytes = b""
+    data_address: int = 0
 
 
 class Target(Protocol):
     """What firmware depends on: the sizes of the memory that is shared with the machine and of the
-    processor's own, in bytes, and the clock. A `Board` is one; ``title`` is for messages.
+    processor's own, in bytes, the clock, and the address of data in the flash memory, or 0 if the
+    processor has none. A `Board` is one; ``title`` is for messages.
     """
 
     @property
@@ -76,10 +100,16 @@ class Target(Protocol):
     def firmware_bytes(self) -> int: ...
     @property
     def clock_hz(self) -> int: ...
+    @property
+    def flash_offset(self) -> int: ...
 
 
-def firmware(network: NetworkProgram, board: Target) -> Firmware:
-    """Firmware that runs ``network`` on ``board`` for each input from the serial line.
+def firmware(network: NetworkProgram, board: Target, task: TinyNetwork | None = None) -> Firmware:
+    """Firmware that runs ``network`` on ``board`` for each input from the serial line; with
+    ``task``, it answers the runner of MLPerf Tiny.
+
+    Data of a network that does not fit into the firmware's memory are in the shared memory, after
+    the part that the network uses.
 
     Raises `FirmwareError` if the board has no room for a processor or the network no room on the
     board, `ExportError` for a network that cannot be exported, and `MissingExtra` without the
@@ -94,22 +124,80 @@ def firmware(network: NetworkProgram, board: Target) -> Firmware:
             f"the network needs {needed:,} bytes of the machine's memory, and {board.title} has "
             f"{board.memory_bytes:,}"
         )
+    own = range(protocol.FIRMWARE_BASE, protocol.FIRMWARE_BASE + board.firmware_bytes)
+    try:
+        (image,) = _linked(network, board, task, {"firmware": own})
+        return Firmware(image, network.inputs, network.outputs)
+    except _Overflow:
+        pass
+    outside = range(-(-needed // _PAGE_BYTES) * _PAGE_BYTES, board.memory_bytes)
+    memories = {"firmware": own, "data": outside}
+    try:
+        _, data = _linked(network, board, task, memories)
+        # The checksum does not change the data.
+        image, data = _linked(network, board, task, memories, crc32(data))
+    except _Overflow as error:
+        what, takes, size, purpose = (
+            ("firmware", "takes", board.firmware_bytes, "for it")
+            if error.memory == "firmware"
+            else ("data", "take", len(outside), "beside the memory of its layers")
+        )
+        raise FirmwareError(
+            f"the {what} of this network {takes} {error.count:,} bytes more than the {size:,} "
+            f"bytes that {board.title} has {purpose}"
+        ) from None
+    return Firmware(image, network.inputs, network.outputs, data, outside.start)
+
+
+def standalone_firmware(
+    network: NetworkProgram, board: Target, task: TinyNetwork | None = None
+) -> Firmware:
+    """`firmware` for a board that gets nothing from a host.
+
+    Also raises `FirmwareError` if the network needs a flash memory and the board has none.
+    """
+    made = firmware(network, board, task)
+    if made.data and not board.flash_offset:
+        able = ", ".join(name for name, other in BOARDS.items() if other.flash_offset)
+        raise FirmwareError(
+            f"the network's {len(made.data):,} bytes of data do not fit into the firmware's memory "
+            f"of {board.title}, whose processor has no flash memory; boards with one are {able}"
+        )
+    return made
+
+
+def _linked(
+    network: NetworkProgram,
+    board: Target,
+    task: TinyNetwork | None,
+    memories: Mapping[str, range],
+    checksum: int = 0,
+) -> list[bytes]:
+    """The contents of ``memories``: of ``firmware``, and of ``data`` for the network's data if they
+    are outside it. Their CRC-32 should be ``checksum``. Raises `_Overflow`.
+    """
     generated = {
         **export(network),
-        "addresses.h": _addresses(board).encode(),
-        _LINKER_SCRIPT: _linker_script(board).encode(),
+        "addresses.h": _addresses(board, "data" in memories, checksum).encode(),
+        _LINKER_SCRIPT: _linker_script(memories).encode(),
         "network_tensors.h": _tensors(network).encode(),
     }
+    main = _RAW
+    if task is not None:
+        from .task import task_header
+
+        main, generated["task.h"] = _MLPERF_TINY, task_header(task, network).encode()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, content in generated.items():
             (folder / file).write_bytes(content)
-        image = loaded_image(_compiled(folder, board), protocol.FIRMWARE_BASE)
-    return Firmware(image, network.inputs, network.outputs)
+        return loaded_images(_compiled(folder, main), [*memories.values()])
 
 
-def _compiled(folder: Path, board: Target) -> bytes:
-    """The executable, as ELF, of the fixed sources and the generated ones in ``folder``."""
+def _compiled(folder: Path, main: str) -> bytes:
+    """The executable, as ELF, of the fixed sources, with the function ``main`` of one of them, and
+    the generated ones in ``folder``.
+    """
     with explain_missing_extras():
         import ziglang
     zig = Path(str(ziglang.__file__)).with_name("zig")
@@ -119,22 +207,22 @@ def _compiled(folder: Path, board: Target) -> bytes:
         *("-I", folder, "-I", _SOURCE),
         f"-Wl,-T,{folder / _LINKER_SCRIPT}",
         *("-o", target),
-        *sorted([*_SOURCE.glob("*.S"), *_SOURCE.glob("*.c"), *folder.glob("*.c")]),
+        *(_SOURCE / name for name in ("start.S", "board.c", main)),
+        *sorted(folder.glob("*.c")),
     )
     try:
         run_tool(command, "the firmware cannot be compiled")
     except ToolchainError as error:
-        if (overflow := _OVERFLOW.search(str(error))) is None:
-            raise
-        raise FirmwareError(
-            f"the firmware with this network takes {overflow[1]} bytes more than the "
-            f"{board.firmware_bytes:,} bytes that {board.title} has for it"
-        ) from None
+        if overflows := _OVERFLOW.findall(str(error)):
+            raise _Overflow(max(int(count) for _, count in overflows), overflows[0][0]) from None
+        raise
     return target.read_bytes()
 
 
-def _addresses(board: Target) -> str:
-    """The header with the address map of ``board``."""
+def _addresses(board: Target, has_data: bool, checksum: int) -> str:
+    """The header with the address map of ``board``, and whether the firmware ``has_data`` outside
+    its memory, with their ``checksum``.
+    """
     values = {
         **{
             f"PERIPHERAL_{register.name}": parameters.PERIPHERAL_BASE + WORD_BYTES * register
@@ -146,15 +234,25 @@ def _addresses(board: Target) -> str:
         "BOARD_MEMORY_LIMIT": BoardRegister.MEMORY_LIMIT.address,
         "BOARD_MEMORY_BYTES": board.memory_bytes,
         "CLOCK_HZ": board.clock_hz,
+        "FLASH": parameters.FLASH_BASE,
+        "FLASH_OFFSET": board.flash_offset,
+        "HAS_DATA": has_data,
+        "DATA_CHECKSUM": checksum,
     }
     return "".join(f"#define {name} {value:#x}u\n" for name, value in values.items())
 
 
-def _linker_script(board: Target) -> str:
-    """The linker script, whose first lines depend on ``board``."""
-    region = f"ORIGIN = {protocol.FIRMWARE_BASE:#x}, LENGTH = {board.firmware_bytes:#x}"
+def _linker_script(memories: Mapping[str, range]) -> str:
+    """The linker script, whose first lines depend on ``memories``."""
+    regions = "".join(
+        f"    {name} (rwx) : ORIGIN = {memory.start:#x}, LENGTH = {len(memory):#x}\n"
+        for name, memory in memories.items()
+    )
     fixed = (_SOURCE / _LINKER_SCRIPT).read_text(encoding="utf-8")
-    return f"MEMORY {{ firmware (rwx) : {region} }}\nstack_bytes = {_STACK_BYTES};\n{fixed}"
+    return (
+        f"MEMORY\n{{\n{regions}}}\n"
+        f'REGION_ALIAS("network", {[*memories][-1]})\nstack_bytes = {_STACK_BYTES};\n{fixed}'
+    )
 
 
 def _tensors(network: NetworkProgram) -> str:

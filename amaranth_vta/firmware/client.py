@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from amaranth_vta.errors import VtaError
 from amaranth_vta.export.host_tensors import size_in_bytes
-from amaranth_vta.sw.board_drivers.link import Line
+from amaranth_vta.sw.board_drivers.link import Line, disconnected
 
 from .build import Firmware
 
@@ -20,6 +20,7 @@ from .build import Firmware
 _ANSWER = struct.Struct("<4I")
 _GREETING = b"amaranth-vta: "
 _READY = b"ready"
+_NO_NETWORK = b"no network"
 _RESULTS = ("done", "wrong machine", "fault", "timeout")
 
 
@@ -46,7 +47,10 @@ class Classification:
 
 
 class Classifier:
-    """A board with ``firmware`` whose serial line is ``line``."""
+    """A board with ``firmware`` whose serial line is ``line``.
+
+    Methods also raise `LinkError` if the line is disconnected.
+    """
 
     def __init__(self, line: Line, firmware: Firmware) -> None:
         self._line = line
@@ -58,6 +62,8 @@ class Classifier:
         while not text.endswith(b"\r\n"):
             text += self._read(1)
         message = text.strip().rpartition(_GREETING)[2]
+        if message == _NO_NETWORK:
+            raise ClassifierError("the data of the network are not in the board's memory")
         if message != _READY:
             raise ClassifierError(f"the machine differs in {message.decode(errors='replace')}")
 
@@ -76,7 +82,10 @@ class Classifier:
             if info.dtype.kind != "f" and (values != given).any():
                 raise ClassifierInputError(f"{name} has values that {info.dtype} does not hold")
             sent += values.tobytes()
-        self._line.write(sent)
+        try:
+            self._line.write(sent)
+        except OSError as error:
+            raise disconnected(self._line, error) from None
         result, label, cycles, machine_cycles = _ANSWER.unpack(self._read(_ANSWER.size))
         outputs = {}
         for name, info in self._firmware.outputs.items():
@@ -88,7 +97,10 @@ class Classifier:
         return Classification(label, outputs, cycles, machine_cycles)
 
     def _read(self, size: int) -> bytes:
-        data = self._line.read(size)
+        try:
+            data = self._line.read(size)
+        except OSError as error:
+            raise disconnected(self._line, error) from None
         if len(data) != size:
             raise ClassifierError(f"the board sent {len(data)} of {size} bytes in time")
         return data

@@ -12,7 +12,7 @@ from amaranth_vta.sim.machine.rtl.build import Progress
 from amaranth_vta.sw.board_drivers.transport import SerialTransport, open_line
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 
-from .build import firmware
+from .build import firmware, standalone_firmware
 from .client import Classifier
 
 # Longest time without a byte from the board.
@@ -20,13 +20,15 @@ _SECONDS, _SIMULATED_SECONDS = 10.0, 600.0
 
 
 class ConnectedBoard:
-    """A `Target` at a serial port, as its registers describe it."""
+    """A `Target` at a serial port, as its registers describe it. The host loads it, not the flash
+    memory."""
 
     def __init__(self, port: str, transport: SerialTransport) -> None:
         self.title = f"the board at {port}"
         self.memory_bytes = transport.memory_bytes
         self.firmware_bytes = transport.firmware_bytes
         self.clock_hz = transport.clock_hz
+        self.flash_offset = 0
 
 
 @contextmanager
@@ -44,8 +46,8 @@ def open_classifier(network: NetworkProgram, progress: Progress) -> Iterator[Cla
         if kind == SIMULATED:
             name = name or DEFAULT_BOARD
             check_board(name)
-            made = firmware(network, BOARDS[name])
-            board = SimulatedBoard(network.config, progress, name, made.image)
+            made = standalone_firmware(network, BOARDS[name])
+            board = SimulatedBoard(network.config, progress, name, made.image, made.data)
             stack.callback(board.close)
             line = open_line(board.port)
             stack.callback(line.close)
@@ -55,6 +57,8 @@ def open_classifier(network: NetworkProgram, progress: Progress) -> Iterator[Cla
             stack.callback(line.close)
             transport = SerialTransport(line)
             made = firmware(network, ConnectedBoard(port, transport))
+            if made.data:
+                transport.write(made.data_address, made.data)
             transport.start_processor(made.image)
             line.timeout = _SECONDS
         classifier = Classifier(line, made)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.boards.boards import Board, BoardDesign
@@ -36,12 +36,17 @@ _FREQUENCY = re.compile(r"^(\s*FREQUENCY .* )(\S+)( HZ;)$", re.MULTILINE)
 _SEED = 1
 _NAME = "vta"
 _REPORT = "report.json"
+# Data for the flash memory.
+NETWORK_FILE = "network.bin"
 _PLACED = f"{_NAME}.pnr.json"
 # Packages of the processor's core and of the compiler of its firmware.
 _OF_PROCESSORS = ("pythondata-cpu-vexriscv", "ziglang")
 # Removed from the source lines named in the log, so that it does not depend on the path of the
 # checkout.
 _ROOT = f"{Path(__file__).parents[2]}/".encode()
+
+if TYPE_CHECKING:
+    from amaranth_vta.firmware.build import Firmware
 
 Progress = Callable[[str], None]
 
@@ -59,10 +64,11 @@ def build(
     config: Config,
     config_name: str,
     progress: Progress,
-    firmware: bytes | None = None,
+    firmware: Firmware | None = None,
 ) -> Bitstream:
     """Builds the bitstream of ``board`` with the machine of ``config``, and with a processor that
-    runs ``firmware``, if given.
+    runs ``firmware``, if given. Data of its network outside the firmware are a file for the flash
+    memory.
 
     ``progress`` is called at the start of each step. Raises `FitError` if the design does not fit
     the chip or misses its clock, `MissingExtra` without the tools, and `ToolchainError` if one of
@@ -77,7 +83,8 @@ def build(
     with explain_missing_extras():
         platform = board.platform()
     progress("elaborating the design")
-    design = BoardDesign(board, config, board.clock_hz, firmware)
+    image = None if firmware is None else firmware.image
+    design = BoardDesign(board, config, board.clock_hz, image)
     if board.vendor:
         project = platform.prepare(design, _NAME).files
         return _project(board, config, config_name, project, started)
@@ -112,7 +119,10 @@ def build(
     }
     tools = sorted({version_of(call.tool) for call in calls})
     if firmware is not None:
-        summary["firmware_sha256"] = hashlib.sha256(firmware).hexdigest()
+        summary["firmware_sha256"] = hashlib.sha256(firmware.image).hexdigest()
+        if firmware.data:
+            summary |= {"network": NETWORK_FILE, "flash_offset": board.flash_offset}
+            summary["network_sha256"] = hashlib.sha256(firmware.data).hexdigest()
         tools += [f"{package} {metadata.version(package)}" for package in _OF_PROCESSORS]
     title = f"Floor plan of {config_name} on the {board.chip} of {board.title}"
     files = {
@@ -121,6 +131,8 @@ def build(
         "timing.log": log.replace(_ROOT, b""),
         "floorplan.svg": drawn(floor, title).encode(),
     }
+    if firmware is not None and firmware.data:
+        files[NETWORK_FILE] = firmware.data
     return Bitstream(files, summary)
 
 

@@ -14,6 +14,7 @@ from amaranth_vta.hw.config import Config
 
 from . import protocol
 from .clock import drive_sync
+from .processor.flash import Ecp5FlashPins
 from .processor.parameters import SoftProcessor
 from .registers import Surroundings
 from .sdram.chip import SdramChip
@@ -43,8 +44,9 @@ class Board:
     ``memory_bytes`` is the size of the memory, which is on the FPGA unless ``sdram`` describes a
     chip; ``loader`` is the board's name in openFPGALoader, ``config`` the default preset, and
     ``capacity`` the number of cells by kind. ``firmware_bytes`` is the size of the block RAM for a
-    processor's firmware, or 0 if there is no room for a processor. With ``vendor``, only a project
-    for that vendor's tool can be written.
+    processor's firmware, or 0 if there is no room for a processor; ``flash_offset`` is the address
+    of a network's data in the flash memory after the bitstream, or 0 if the processor cannot read
+    it. With ``vendor``, only a project for that vendor's tool can be written.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Board:
     config: str
     capacity: Mapping[str, int]
     firmware_bytes: int = 0
+    flash_offset: int = 0
     vendor: str = ""
     sdram: SdramChip | None = None
 
@@ -95,6 +98,10 @@ class BoardDesign(wiring.Component):
             ports = platform.request("sdram", 0, dir="-")
             m.submodules.sdram = sdram = SdramPins(board.sdram, ports)
             connect(m, system.sdram, sdram.bus)
+        if self._firmware is not None and board.flash_offset:
+            ports = platform.request("spi_flash", 0, dir="-")
+            m.submodules.flash = flash = Ecp5FlashPins(ports)
+            connect(m, system.flash, flash.bus)
         m.submodules.rx_pin = rx_pin = io.Buffer("i", uart.rx)
         m.submodules.tx_pin = tx_pin = io.Buffer("o", uart.tx)
         m.d.comb += [system.rst.eq(unstable), system.rx.eq(rx_pin.i), tx_pin.o.eq(system.tx)]
@@ -104,7 +111,9 @@ class BoardDesign(wiring.Component):
 def surroundings(board: Board, clock_hz: int, firmware: bytes | None = None) -> Surroundings:
     """Surroundings of the machine on ``board``, with a processor if there is ``firmware``."""
     divisor = round(clock_hz / protocol.BAUD)
-    processor = None if firmware is None else SoftProcessor(board.firmware_bytes, firmware)
+    processor = None
+    if firmware is not None:
+        processor = SoftProcessor(board.firmware_bytes, firmware, bool(board.flash_offset))
     return Surroundings(
         board.memory_bytes, clock_hz, divisor, sdram=board.sdram, processor=processor
     )
@@ -250,6 +259,8 @@ _ULX3S = Board(
     config="tiny",
     capacity=_ECP5_85F,
     firmware_bytes=64 * _KIB,
+    # A bitstream of the LFE5U-85F has up to 1.9 MiB, and the smallest flash memory 4 MiB.
+    flash_offset=2048 * _KIB,
 )
 
 BOARDS: dict[str, Board] = {

@@ -37,6 +37,11 @@ class Surroundings:
     sdram: SdramChip | None = None
     processor: SoftProcessor | None = None
 
+    @property
+    def has_flash(self) -> bool:
+        """Whether the processor reads a flash memory."""
+        return self.processor is not None and self.processor.has_flash
+
 
 class RegisterAccess(wiring.Component):
     """Host accesses to the machine's registers, through its AXI4-Lite port.

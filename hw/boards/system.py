@@ -14,6 +14,7 @@ from . import protocol
 from .link import Link
 from .memory import OnChipMemory
 from .processor.arbiter import AccessArbiter
+from .processor.flash import FlashSignature
 from .processor.processor import ProcessorSystem
 from .registers import BoardRegisters, RegisterAccess, Surroundings, route
 from .sdram.memory import SdramMemory
@@ -39,6 +40,7 @@ class BoardSystem(wiring.Component):
     rx, tx : the serial line
     rst : holds the machine in reset, for instance until the clock is stable
     sdram : pins of the memory chip, if ``around`` has one
+    flash : pins of the flash memory, if ``around`` has one
     """
 
     def __init__(self, config: Config, around: Surroundings) -> None:
@@ -47,6 +49,8 @@ class BoardSystem(wiring.Component):
         ports = {"rst": In(1), "rx": In(1, init=1), "tx": Out(1, init=1)}
         if around.sdram is not None:
             ports["sdram"] = Out(SdramSignature(around.sdram))
+        if around.has_flash:
+            ports["flash"] = Out(FlashSignature())
         super().__init__(ports)
 
     def elaborate(self, platform: Any) -> Module:
@@ -84,6 +88,8 @@ class BoardSystem(wiring.Component):
             return m
         m.submodules.processor = processor = ProcessorSystem(around.processor)
         connect(m, receiver.o, processor.i)
+        if around.has_flash:
+            connect(m, processor.flash, flipped(self.flash))
         targets[protocol.FIRMWARE_BASE >> 30] = processor.host
         m.submodules.arbiter = arbiter = AccessArbiter()
         connect(m, link.access, arbiter.first)

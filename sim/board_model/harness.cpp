@@ -74,10 +74,10 @@ class Receiver {
 
 class Board {
   public:
-    // `argument` is handed to the design; it may be null.
-    Board(unsigned divisor, const char* argument) : to_board(divisor), from_board(divisor) {
-        const char* arguments[] = {"board", argument};
-        context.commandArgs(argument ? 2 : 1, arguments);
+    // The `count` `arguments` are handed to the design.
+    Board(unsigned divisor, int count, const char** arguments)
+        : to_board(divisor), from_board(divisor) {
+        context.commandArgsAdd(count, arguments);
         context.randReset(2);  // memories are undefined after power-up
         top = std::make_unique<Vtop>(&context);
         top->rst = 0;
@@ -146,8 +146,8 @@ class Board {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT Board* board_open(unsigned divisor, const char* argument) {
-    return new Board(divisor, argument);
+EXPORT Board* board_open(unsigned divisor, int count, const char** arguments) {
+    return new Board(divisor, count, arguments);
 }
 EXPORT void board_close(Board* board) { delete board; }
 EXPORT void board_serve(Board* board, int line, const volatile int* stop) { board->serve(line, stop); }

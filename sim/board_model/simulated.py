@@ -10,7 +10,7 @@ import os
 import threading
 import tty
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -38,7 +38,8 @@ GAP_BITS = 2_000
 class SimulatedBoard:
     """A powered-up board with the machine of ``config`` and its memory, without clock and pins.
     ``board`` is one of the names accepted by `vta build`, of a board with its own memory. With
-    ``firmware``, in whole words, the board has a processor, which starts to run it.
+    ``firmware``, in whole words, the board has a processor, which starts to run it; its flash
+    memory contains ``flash`` from the address `Board.flash_offset` on.
 
     Attributes
     ----------
@@ -53,17 +54,24 @@ class SimulatedBoard:
         progress: Progress | None = None,
         board: str = DEFAULT_BOARD,
         firmware: bytes | None = None,
+        flash: bytes = b"",
     ) -> None:
         self._board = None
         processor = firmware is not None
         self._library = _load(board_library(config, progress, board, processor))
         self._stop = ctypes.c_int(0)
-        with NamedTemporaryFile("w", suffix=".hex") as file:
-            words = np.frombuffer(firmware or b"", "<u4")
-            file.write("".join(f"{word:08x}\n" for word in words))
-            file.flush()
-            argument = f"+firmware={file.name}".encode() if processor else None
-            self._board = self._library.board_open(_divisor(processor), argument)
+        with TemporaryDirectory() as folder:
+            contents = {"firmware": np.frombuffer(firmware or b"", "<u4")}
+            if flash:
+                contents["flash"] = np.frombuffer(flash, np.uint8)
+            arguments = (ctypes.c_char_p * len(contents))()
+            for at, (memory, values) in enumerate(contents.items()):
+                file = Path(folder, memory)
+                file.write_text("".join(f"{value:0{2 * values.itemsize}x}\n" for value in values))
+                arguments[at] = f"+{memory}={file}".encode()
+            self._board = self._library.board_open(
+                _divisor(processor), len(arguments) if processor else 0, arguments
+            )
         self._line, self._host_end = os.openpty()
         tty.setraw(self._host_end)
         os.set_blocking(self._line, False)
@@ -136,7 +144,7 @@ def _load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     board = ctypes.c_void_p
     for name, result, arguments in (
-        ("open", board, [ctypes.c_uint, ctypes.c_char_p]),
+        ("open", board, [ctypes.c_uint, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]),
         ("close", None, [board]),
         ("serve", None, [board, ctypes.c_int, ctypes.POINTER(ctypes.c_int)]),
         ("cycle", ctypes.c_uint64, [board]),

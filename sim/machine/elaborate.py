@@ -15,7 +15,7 @@ from amaranth.lib import wiring
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.boards.boards import BOARDS, surroundings
 from amaranth_vta.hw.boards.processor.riscv_core import core_verilog
-from amaranth_vta.hw.boards.sdram.simulated import SimulatedSystem
+from amaranth_vta.hw.boards.simulated import SimulatedSystem
 from amaranth_vta.hw.bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
@@ -108,8 +108,9 @@ def board_verilog(
     tx.
 
     ``divisor`` and ``gap_bits`` are those of `Surroundings`. An SDRAM chip is included as a
-    simulation model. A ``processor`` loads its firmware when simulation starts, as hexadecimal
-    words from the file of the argument ``+firmware=FILE``.
+    simulation model. With a ``processor``, memories are loaded when simulation starts: its firmware
+    as hexadecimal words from the file of the argument ``+firmware=FILE``, and the data in its flash
+    memory, if the board has one, as hexadecimal bytes from that of ``+flash=FILE``.
     """
     chosen = BOARDS[board]
     around = surroundings(chosen, chosen.clock_hz, b"" if processor else None)
@@ -117,9 +118,14 @@ def board_verilog(
     text = component_verilog(SimulatedSystem(config, around), "vta")
     if not processor:
         return text
-    loaded, count = _FIRMWARE.subn(rf"\g<0>{_LOADED}", text)
-    assert count == 1
-    return loaded + core_verilog()
+    offsets = {"firmware": 0}
+    if around.has_flash:
+        offsets["flash"] = chosen.flash_offset
+    for memory, offset in offsets.items():
+        loaded = _LOADED.format(memory=memory, offset=offset)
+        text, count = re.subn(_MEMORY.format(memory), rf"\g<0>{loaded}", text, flags=re.MULTILINE)
+        assert count == 1
+    return text + core_verilog()
 
 
 def simulated_boards() -> list[str]:
@@ -179,12 +185,12 @@ def _netlist(component: wiring.Component, name: str, prefix: str = "") -> str:
         return rtlil_of(component, name, ports, reset_less="rst" in inputs, prefix=prefix)
 
 
-# Declaration of the memory of a processor's firmware, and the block that loads it.
-_FIRMWARE = re.compile(r"^  reg \[31:0\] firmware \[\d+:0\];\n", re.MULTILINE)
+# Declaration of a memory that is loaded, and the block that loads it.
+_MEMORY = r"^  reg \[\d+:0\] {} \[\d+:0\];\n"
 _LOADED = """\
-  initial begin: load_firmware
+  initial begin: load_{memory}
     string path;
-    if ($value$plusargs("firmware=%s", path)) $readmemh(path, firmware, 0);
+    if ($value$plusargs("{memory}=%s", path)) $readmemh(path, {memory}, {offset});
   end
 """
 _HEAD = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from onnx import TensorProto, helper
 
 from amaranth_vta.cli import invoke
 from amaranth_vta.export.network_memory import NetworkMemory
-from amaranth_vta.firmware.build import FirmwareError, firmware
+from amaranth_vta.firmware.build import FirmwareError, firmware, standalone_firmware
 from amaranth_vta.hw.boards.boards import BOARDS
 from amaranth_vta.session.compilation import compile as compile_network
 from amaranth_vta.sw.runtime.network.network_file import load_network
@@ -67,11 +68,46 @@ def test_the_first_output_may_be_a_class() -> None:
     assert firmware(network, ULX3S).outputs["class"].shape == (1, 1)
 
 
-def test_firmware_that_needs_more_memory_is_refused(network: NetworkProgram) -> None:
-    small = replace(ULX3S, firmware_bytes=32 * 1024)
-    message = r"takes \d+ bytes more than the 32,768 bytes that ULX3S has for it"
+def test_data_that_do_not_fit_are_outside_the_firmware(network: NetworkProgram) -> None:
+    """In the shared memory, after the part that the network uses."""
+    whole = firmware(network, ULX3S)
+    assert not whole.data
+    made = firmware(network, replace(ULX3S, firmware_bytes=32 * 1024))
+    weights = network.program.contents[max(network.program.contents, key=_size(network))]
+    assert weights.tobytes() in made.data
+    assert weights.tobytes() not in made.image
+    assert made.data_address >= NetworkMemory(network).size
+    assert 0 <= len(made.image) + len(made.data) - len(whole.image) < 1024
+
+
+def _size(network: NetworkProgram) -> Callable[[str], int]:
+    return lambda buffer: network.program.contents[buffer].size
+
+
+def test_data_need_a_flash_memory_without_a_host(network: NetworkProgram) -> None:
+    small = replace(BOARDS["ecpix5"], firmware_bytes=32 * 1024)
+    assert firmware(network, small).data
+    message = "of ECPIX-5, whose processor has no flash memory; boards with one are ulx3s, ulx3s-s"
     with pytest.raises(FirmwareError, match=message):
-        firmware(network, small)
+        standalone_firmware(network, small)
+    assert standalone_firmware(network, replace(small, flash_offset=4096)).data
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"firmware_bytes": 2048}, "the firmware of .* more than the 2,048 bytes that ULX3S has"),
+        (
+            {"firmware_bytes": 32 * 1024, "memory_bytes": 128 * 1024},
+            r"the data of this network take [\d,]+ bytes more than the 24,576 bytes that ULX3S has",
+        ),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused(
+    change: dict[str, int], message: str, network: NetworkProgram
+) -> None:
+    with pytest.raises(FirmwareError, match=message):
+        firmware(network, replace(ULX3S, **change))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from amaranth_vta.firmware.build import Firmware
 from amaranth_vta.firmware.client import Classifier, ClassifierError, ClassifierInputError
+from amaranth_vta.sw.board_drivers.link import LinkError
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 FIRMWARE = Firmware(
@@ -57,6 +58,7 @@ def test_an_answer_has_label_scores_and_cycles() -> None:
     ("greeting", "message"),
     [
         (b"\x5a\x00amaranth-vta: LOG_BLOCK_IN\r\n", "the machine differs in LOG_BLOCK_IN"),
+        (b"amaranth-vta: no network\r\n", "the data of the network are not in the board's memory"),
         (b"amaranth", "the board sent 0 of 1 bytes in time"),
     ],
 )
@@ -73,6 +75,28 @@ def test_a_run_that_fails_is_reported() -> None:
     line = Line(struct.pack("<4I2f", 2, 0, 0, 0, 0, 0))
     with pytest.raises(ClassifierError, match="the network did not run: fault"):
         Classifier(line, FIRMWARE).run(INPUTS)
+
+
+class UnpluggedLine(Line):
+    """A line whose adapter is removed after ``answers``, or before anything is sent."""
+
+    def read(self, size: int = 1) -> bytes:
+        if not self.answers:
+            raise OSError("device reports readiness to read but returned no data")
+        return super().read(size)
+
+    def write(self, data: bytes) -> int:
+        if not self.answers:
+            raise OSError("write failed: [Errno 5] Input/output error")
+        return super().write(data)
+
+
+@pytest.mark.parametrize("answers", [b"", bytes(16)])
+def test_an_unplugged_line_is_reported(answers: bytes) -> None:
+    with pytest.raises(LinkError, match="the serial port nowhere was disconnected: "):
+        Classifier(UnpluggedLine(answers), FIRMWARE).run(INPUTS)
+    with pytest.raises(LinkError, match="the serial port nowhere was disconnected: "):
+        Classifier(UnpluggedLine(answers), FIRMWARE).wait_until_ready()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from amaranth_vta.firmware.elf import loaded_image
+from amaranth_vta.firmware.elf import loaded_images
 from tests.support.exported_c import RISCV, ZIG
 
 BASE = 0x4000_0000
+MEMORY = range(BASE, BASE + 0x1000)
 SOURCE = """
 int zeros[5];
 const char text[] = "seven b";
@@ -45,12 +46,20 @@ def test_the_image_is_that_of_objcopy(executable: Path) -> None:
     objcopy = [*ZIG[:-1], "objcopy", "-O", "binary"]
     subprocess.run([*objcopy, executable, binary], check=True)
     expected = binary.read_bytes()
-    found = loaded_image(executable.read_bytes(), BASE)
+    (found,) = loaded_images(executable.read_bytes(), [MEMORY])
     assert len(found) % 4 == 0
     assert found[: len(expected)] == expected
     assert len(found) - len(expected) < 4
 
 
-def test_bytes_below_the_memory_are_refused(executable: Path) -> None:
-    with pytest.raises(ValueError, match="a segment at 0x40000000 is below 0x40000100"):
-        loaded_image(executable.read_bytes(), BASE + 0x100)
+def test_each_memory_has_its_own_bytes(executable: Path) -> None:
+    elf, end = executable.read_bytes(), BASE + 0x100
+    (whole,) = loaded_images(elf, [MEMORY])
+    code, data = loaded_images(elf, [range(BASE, end), range(end, end + 0x1000)])
+    assert code.ljust(0x100, b"\0") + data == whole
+
+
+@pytest.mark.parametrize("memory", [range(BASE + 0x100, BASE + 0x1000), range(BASE, BASE + 2)])
+def test_bytes_outside_all_memories_are_refused(memory: range, executable: Path) -> None:
+    with pytest.raises(ValueError, match="a segment of .* bytes at 0x40000000 is in no memory"):
+        loaded_images(executable.read_bytes(), [memory])

@@ -18,10 +18,13 @@ from amaranth.hdl import Module
 from amaranth.lib import io, wiring
 
 from amaranth_vta.cli import invoke
+from amaranth_vta.firmware.build import Firmware
 from amaranth_vta.fpga import build as flow
 from amaranth_vta.fpga import zynq_project
 from amaranth_vta.fpga.tools import Call
+from amaranth_vta.hw.boards.boards import BOARDS
 from amaranth_vta.hw.boards.zynq import ZYNQ_BOARDS
+from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sw.board_drivers import mapped
 
@@ -377,3 +380,41 @@ def test_a_bitstream_is_not_loaded_into_another_board(
     capsys.readouterr()
     assert invoke(["program", "ecpix5", str(tmp_path / "out" / "ulx3s.bit")]) == 2
     assert "was built for ulx3s and not for ecpix5" in capsys.readouterr().err
+
+
+def test_a_network_in_flash_is_programmed_before_the_bitstream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of a build, with a firmware that has data, and openFPGALoader's calls."""
+    board, out = BOARDS["ulx3s-sdram"], tmp_path / "out"
+    made = Firmware(bytes(8), {}, {}, b"weights", 0x1000)
+    monkeypatch.setattr(
+        "amaranth_vta.cli.machine.build._firmware", lambda *_: (PRESETS[board.config], made)
+    )
+    assert invoke(["build", board.name, "--network", "net.vta", "-o", str(out)]) == 0
+    assert (out / "network.bin").read_bytes() == b"weights"
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["network_sha256"] == hashlib.sha256(b"weights").hexdigest()
+    calls: list[list[str]] = []
+    monkeypatch.setattr("amaranth_vta.fpga.tools.path_of", lambda tool: tool.command)
+
+    def succeed(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        calls.append(command[3:])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("amaranth_vta.cli.machine.program.subprocess.run", succeed)
+    bitstream = str(out / f"{board.name}.bit")
+    network = ["--write-flash", "--offset", "0x200000", str(out / "network.bin")]
+    for option, last in (([], [bitstream]), (["--flash"], ["--write-flash", bitstream])):
+        calls.clear()
+        assert invoke(["program", board.name, bitstream, *option]) == 0
+        assert calls == [network, last]
+
+
+def test_the_task_of_a_board_needs_its_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model.tflite"
+    model.write_bytes(b"")
+    assert invoke(["build", "ulx3s", "--mlperf-tiny", str(model)]) == 2
+    assert "--mlperf-tiny is an option of --network" in capsys.readouterr().err

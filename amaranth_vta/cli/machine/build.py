@@ -13,6 +13,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.progress import building
 
 if TYPE_CHECKING:
+    from amaranth_vta.firmware.build import Firmware
     from amaranth_vta.hw.boards.boards import Board
     from amaranth_vta.hw.boards.zynq import ZynqBoard
 
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
     "serial line, on the machine that it was compiled for.",
 )
 @click.option(
+    "--mlperf-tiny",
+    "task_path",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="MODEL.tflite",
+    help="With --network: answer the runner of MLPerf Tiny on the serial line. MODEL.tflite is the "
+    "file that FILE was compiled from; the scales of its input and output are used.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(),
@@ -46,6 +55,7 @@ def build(
     board: str,
     config: str | None,
     network_path: str | None,
+    task_path: str | None,
     output: str | None,
     json_path: str | None,
 ) -> None:
@@ -53,35 +63,38 @@ def build(
 
     BOARD is ulx3s, ulx3s-sdram, ecpix5, colorlight-i5, tang-primer-20k or icebreaker. DIR gets the
     bitstream, manifest.json with what it was made of, its floor plan, and the log of place and
-    route. Takes some minutes; all tools come from PyPI.
+    route; and network.bin for the flash memory if --network is too large for block RAM. Takes some
+    minutes; all tools come from PyPI.
 
     For pynq-z1, pynq-z2 and de10-nano the project of the vendor's tool is written, and not built;
     and for pynq-z1-ps, pynq-z2-ps, ultra96 and zcu104 one with the machine beside the processor of
     the chip, in whose memory it works.
     """
     chosen = find_board(board)
-    image = None
+    made = None
     if network_path is None:
+        if task_path is not None:
+            raise click.UsageError("--mlperf-tiny is an option of --network")
         name = config or chosen.config
         loaded = Config.load(name)
     else:
         if config is not None:
             raise click.UsageError("leave --config out: --network FILE has its own")
         name = network_path
-        loaded, image = _firmware(chosen, network_path)
+        loaded, made = _firmware(chosen, network_path, task_path)
     if output is None:
         output = f"build/{board}-{Path(name).name.removesuffix('.json').removesuffix('.vta')}"
-    from amaranth_vta.fpga.build import build as make
+    from amaranth_vta.fpga.build import build as build_bitstream
 
     with Outputs() as outputs:
         outputs.reserve("--json", json_path)
         outputs.reserve_folder("-o", output, "manifest.json")
         with building(f"the bitstream of {chosen.title}", None) as told:
-            made = make(chosen, loaded, name, told, image)
-        summary = made.summary
+            built = build_bitstream(chosen, loaded, name, told, made)
+        summary = built.summary
         if summary["bitstream"] is not None:
             summary["bitstream"] = f"{output}/{summary['bitstream']}"
-        outputs.save_folder("-o", made.files)
+        outputs.save_folder("-o", built.files)
         outputs.save_json("--json", summary)
         if chosen.vendor:
             outputs.say(
@@ -97,10 +110,14 @@ def build(
         )
 
 
-def _firmware(board: Board | ZynqBoard, path: str) -> tuple[Config, bytes]:
-    """The configuration of the network at ``path``, and its firmware for ``board``."""
+def _firmware(
+    board: Board | ZynqBoard, path: str, task_path: str | None
+) -> tuple[Config, Firmware]:
+    """The configuration of the network at ``path``, and its firmware for ``board``; for MLPerf Tiny
+    with the TensorFlow Lite file at ``task_path``.
+    """
     from amaranth_vta.extras import explain_missing_extras
-    from amaranth_vta.firmware.build import FirmwareError, firmware
+    from amaranth_vta.firmware.build import FirmwareError, standalone_firmware
     from amaranth_vta.hw.boards.zynq import ZynqBoard
     from amaranth_vta.sw.runtime.network.network_file import load_network
 
@@ -109,8 +126,12 @@ def _firmware(board: Board | ZynqBoard, path: str) -> tuple[Config, bytes]:
             f"{board.title} is built by {board.vendor}; --network is for boards that are built here"
         )
     with explain_missing_extras():
-        network = load_network(path)
-        return network.config, firmware(network, board).image
+        network, task = load_network(path), None
+        if task_path is not None:
+            from amaranth_vta.serving.mlperf_tiny.tasks import TinyNetwork
+
+            task = TinyNetwork.of(Path(task_path).read_bytes(), task_path)
+        return network.config, standalone_firmware(network, board, task)
 
 
 def find_board(name: str) -> Board | ZynqBoard:

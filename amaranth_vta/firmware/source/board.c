@@ -97,6 +97,39 @@ const vta_port *machine_port(void)
 
 uint64_t machine_cycles(void) { return spent; }
 
+extern uint32_t network_start[], network_end[];
+
+/* The remainders of all bytes for CRC-32, as of Ethernet. */
+static uint32_t remainders[256];
+
+static void compute_remainders(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t rest = byte;
+        for (int bit = 0; bit < 8; bit++)
+            rest = rest >> 1 ^ (rest & 1 ? 0xEDB88320 : 0);
+        remainders[byte] = rest;
+    }
+}
+
+int load_data(void)
+{
+    uint32_t crc = UINT32_MAX;
+    if (!HAS_DATA)
+        return 1;
+    compute_remainders();
+    if (FLASH_OFFSET)
+        WORD(FLASH) = FLASH_OFFSET;
+    for (uint32_t *next = network_start; next < network_end; next++) {
+        if (FLASH_OFFSET)
+            *next = WORD(FLASH);
+        crc ^= *next;
+        for (int byte = 0; byte < 4; byte++)
+            crc = crc >> 8 ^ remainders[crc & 0xFF];
+    }
+    return ~crc == DATA_CHECKSUM;
+}
+
 static void send_hexadecimal(uint32_t value)
 {
     for (int shift = 28; shift >= 0; shift -= 4)

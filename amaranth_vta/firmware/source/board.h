@@ -24,6 +24,10 @@ void send_text(const char *text);
  * resets the machine and unlimits its memory. */
 const vta_port *machine_port(void);
 
+/* Loads the network's data from the flash memory, if the firmware's memory does not hold them; without
+ * a flash memory, the host has loaded them. Returns whether they have their checksum. */
+int load_data(void);
+
 /* Cycles of the machine, summed over its runs since power-up or a restart. */
 uint64_t machine_cycles(void);
 

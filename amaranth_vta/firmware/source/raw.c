@@ -43,10 +43,11 @@ static uint32_t label(void)
 int main(void)
 {
     const vta_port *port = machine_port();
-    const char *wrong = "";
-    const vta_result ready = network_init(port, &wrong);
+    const char *text = "ready";
+    const int has_data = load_data();
+    const vta_result ready = has_data ? network_init(port, &text) : VTA_FAULT;
     send_text("amaranth-vta: ");
-    send_text(ready == VTA_DONE ? "ready" : wrong);
+    send_text(has_data ? text : "no network");
     send_text("\r\n");
     for (;;) {
         receive_inputs();

@@ -15,21 +15,21 @@ TERMINATOR = ord("%")
 # Length limit of a command, without its terminator.
 MAX_COMMAND = 80
 # The protocol's name and version, which runners look for.
-_PROTOCOL = "ULPMark for tinyML Firmware V0.0.1"
-_MAX_INFERENCES = 1_000_000
-_WARMUPS = 10
-_BYTES_PER_LINE = 8
+PROTOCOL = "ULPMark for tinyML Firmware V0.0.1"
+MAX_INFERENCES = 1_000_000
+WARMUPS = 10
+BYTES_PER_LINE = 8
 # A runner gives up on a device that is silent for 5 s.
 _SILENT_SECONDS = 2.0
-_HELP = f"""\
-{_PROTOCOL}
+HELP = f"""\
+{PROTOCOL}
 name: the device
 profile: the protocol and the task
 timestamp: the time in microseconds
 db load N: begin an input of N bytes
 db HEX: append bytes to the input, two digits each
 db print: the input
-infer [N=1 [W={_WARMUPS}]]: run W inferences to warm up, then N timed ones
+infer [N=1 [W={WARMUPS}]]: run W inferences to warm up, then N timed ones
 results: the results of the last inference
 help: this list"""
 
@@ -67,10 +67,10 @@ class Responder:
             case ["name", *_]:
                 yield "m-name-dut-[amaranth-vta]"
             case ["profile", *_]:
-                yield f"m-profile-[{_PROTOCOL}]"
+                yield f"m-profile-[{PROTOCOL}]"
                 yield f"m-model-[{self._benchmark.network.task.name}]"
             case ["help", *_]:
-                yield from _HELP.splitlines()
+                yield from HELP.splitlines()
             case ["timestamp", *_]:
                 yield self._lap()
             case ["db", *rest]:
@@ -89,8 +89,8 @@ class Responder:
                 self._input.clear()
                 yield f"m-[Expecting {self._size} bytes]"
             case ["print", *_]:
-                for start in range(0, len(self._input), _BYTES_PER_LINE):
-                    yield f"m-buffer-{self._input[start : start + _BYTES_PER_LINE].hex('-')}"
+                for start in range(0, len(self._input), BYTES_PER_LINE):
+                    yield f"m-buffer-{self._input[start : start + BYTES_PER_LINE].hex('-')}"
             case [] | ["load"]:
                 raise RunnerCommandError("db needs a subcommand, and db load a number of bytes")
             case [digits, *_]:
@@ -111,10 +111,10 @@ class Responder:
         self._input += added[: self._size - len(self._input)]
 
     def _infer(self, words: list[str]) -> Iterator[str]:
-        count = _number(words[0], 1, _MAX_INFERENCES, "number of inferences") if words else 1
-        warmups = _WARMUPS
+        count = _number(words[0], 1, MAX_INFERENCES, "number of inferences") if words else 1
+        warmups = WARMUPS
         if len(words) > 1:
-            warmups = _number(words[1], 0, _MAX_INFERENCES, "number of warm-ups")
+            warmups = _number(words[1], 0, MAX_INFERENCES, "number of warm-ups")
         task, needed = self._benchmark.network.task, self._benchmark.network.input_bytes
         if len(self._input) != needed:
             raise RunnerCommandError(

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from amaranth_vta.hw.boards.protocol import FIRMWARE_BASE
-
-# Registers that only the processor can access.
+# Registers that only the processor can access: its peripherals, and the reader of the flash memory.
 PERIPHERAL_BASE = 0x6000_0000
-# The address bit that distinguishes them from the memory of the firmware.
-PERIPHERAL_BIT = (PERIPHERAL_BASE ^ FIRMWARE_BASE).bit_length() - 1
+FLASH_BASE = 0x7000_0000
+# The address bits that distinguish them, and the memory of the firmware, from each other.
+OWN_BITS = slice(28, 30)
 # Bytes from the host that wait for the processor.
 RECEIVED_BYTES = 64
 
@@ -46,8 +45,10 @@ class Interrupt(IntEnum):
 @dataclass(frozen=True)
 class SoftProcessor:
     """A processor on the FPGA, with ``memory_bytes`` of block RAM for its firmware. The memory
-    contains ``firmware`` after power-up; a simulated board loads its firmware instead.
+    contains ``firmware`` after power-up; a simulated board loads its firmware instead. With
+    ``has_flash`` it reads the flash memory that configures the FPGA.
     """
 
     memory_bytes: int
     firmware: bytes = b""
+    has_flash: bool = False

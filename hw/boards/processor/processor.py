@@ -11,14 +11,16 @@ from amaranth_vta.hw.boards.link import HostAccessSignature
 from amaranth_vta.hw.boards.registers import route
 
 from .arbiter import AccessArbiter
+from .flash import FlashReader, FlashSignature
 from .memory import FirmwareMemory
-from .parameters import PERIPHERAL_BIT, Interrupt, SoftProcessor
+from .parameters import FLASH_BASE, OWN_BITS, PERIPHERAL_BASE, Interrupt, SoftProcessor
 from .peripherals import Peripherals
 from .riscv_core import RiscvCore
 
 
 class ProcessorSystem(wiring.Component):
-    """The core, the memory of its firmware, and its peripherals.
+    """The core, the memory of its firmware, its peripherals, and a reader of the flash memory if
+    the board has one.
 
     Instructions are fetched from the memory of the firmware only: a fetch address outside it wraps
     into it.
@@ -34,18 +36,23 @@ class ProcessorSystem(wiring.Component):
     access : accesses to the rest of the board
     host : the host's accesses to the memory of the firmware
     i, o : bytes from and to the serial line
+    flash : pins of the flash memory, if there is one
     """
-
-    rst: In(1)
-    irq: In(1)
-    access: Out(HostAccessSignature())
-    host: In(HostAccessSignature())
-    i: In(stream.Signature(8, always_ready=True))
-    o: Out(stream.Signature(8))
 
     def __init__(self, parameters: SoftProcessor) -> None:
         self._memory = FirmwareMemory(parameters)
-        super().__init__()
+        self._has_flash = parameters.has_flash
+        ports = {
+            "rst": In(1),
+            "irq": In(1),
+            "access": Out(HostAccessSignature()),
+            "host": In(HostAccessSignature()),
+            "i": In(stream.Signature(8, always_ready=True)),
+            "o": Out(stream.Signature(8)),
+        }
+        if parameters.has_flash:
+            ports["flash"] = Out(FlashSignature())
+        super().__init__(ports)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -70,6 +77,16 @@ class ProcessorSystem(wiring.Component):
         own_number = protocol.FIRMWARE_BASE >> 30
         others = {number: self.access for number in range(4) if number != own_number}
         route(m, core.data, {own_number: own, **others})
-        targets = {0: data_arbiter.second, 1: peripherals.access}
-        route(m, own, targets, slice(PERIPHERAL_BIT, PERIPHERAL_BIT + 1))
+        targets = {0: data_arbiter.second, _own(PERIPHERAL_BASE): peripherals.access}
+        if self._has_flash:
+            m.submodules.flash = flash = FlashReader()
+            m.d.comb += flash.rst.eq(self.rst)
+            connect(m, flash.pins, flipped(self.flash))
+            targets[_own(FLASH_BASE)] = flash.access
+        route(m, own, targets, OWN_BITS)
         return m
+
+
+def _own(base: int) -> int:
+    """The value of `OWN_BITS` from the address ``base`` on."""
+    return base >> OWN_BITS.start & (1 << OWN_BITS.stop - OWN_BITS.start) - 1

@@ -5,11 +5,7 @@ from typing import Any
 from amaranth.hdl import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import In, Out, connect
-
-from amaranth_vta.hw.boards.registers import Surroundings
-from amaranth_vta.hw.boards.system import BoardSystem
-from amaranth_vta.hw.config import Config
+from amaranth.lib.wiring import In, Out
 
 from .chip import ALL_BANKS, FIRST_REFRESHES, WORD_BITS, WORD_BYTES, SdramChip, SdramCommand
 from .pins import SdramSignature
@@ -194,33 +190,3 @@ class SimulatedSdram(wiring.Component):
             self._word_written & ~self._driven,
             self._driven & (shows | showed),
         ]
-
-
-class SimulatedSystem(wiring.Component):
-    """A `BoardSystem` with its SDRAM chip, if it has one.
-
-    Timing: that of `BoardSystem`.
-
-    Ports
-    -----
-    rst, rx, tx : those of `BoardSystem`
-    """
-
-    rst: In(1)
-    rx: In(1, init=1)
-    tx: Out(1, init=1)
-
-    def __init__(self, config: Config, around: Surroundings) -> None:
-        self._config = config
-        self._around = around
-        super().__init__()
-
-    def elaborate(self, platform: Any) -> Module:
-        m = Module()
-        around = self._around
-        m.submodules.system = system = BoardSystem(self._config, around)
-        m.d.comb += [system.rst.eq(self.rst), system.rx.eq(self.rx), self.tx.eq(system.tx)]
-        if around.sdram is not None:
-            m.submodules.sdram = sdram = SimulatedSdram(around.sdram, around.clock_hz)
-            connect(m, system.sdram, sdram.bus)
-        return m
