@@ -112,7 +112,7 @@ vta_result vta_run(const vta_port *port, const vta_limits *limits, const vta_str
     return result;
 }
 
-/* Divides only per tile of channels: small processors have slow dividers. */
+/* Multiplies and divides only per tile of channels: small processors are slow at both. */
 void vta_pack(const vta_tensor *t, const uint8_t *values, uint8_t *tiles)
 {
     const uint32_t taps = t->kernel[0] * t->kernel[1], channels = t->c * taps;
@@ -120,38 +120,66 @@ void vta_pack(const vta_tensor *t, const uint8_t *values, uint8_t *tiles)
     const uint32_t reach_x = (t->kernel[1] - 1) * t->dilations[1] + 1;
     const uint32_t h = (t->h + t->pads[0] + t->pads[2] - reach_y) / t->strides[0] + 1;
     const uint32_t w = (t->w + t->pads[1] + t->pads[3] - reach_x) / t->strides[1] + 1;
+    /* Copies of members: a write to the tiles may change `t` as far as the compiler knows. */
+    const uint32_t block = t->block, rows = t->h, columns = t->w;
+    const uint32_t taps_y = t->kernel[0], taps_x = t->kernel[1];
+    const uint32_t dilation_y = t->dilations[0], dilation_x = t->dilations[1];
+    const uint32_t span_y = taps_y * dilation_y, span_x = taps_x * dilation_x;
+    const uint8_t pad = (uint8_t)t->pad, flip = t->flip;
+    /* Distances in the source: from tap to tap along x, from the end of a row of taps to the next
+     * row, from the last tap to the next channel, and from pixel to pixel of the result. */
+    const uint32_t tap = dilation_x * t->distances[3];
+    const uint32_t next_row = dilation_y * t->distances[2] - taps_x * tap;
+    const uint32_t next_channel = t->distances[1] - span_y * t->distances[2];
+    const uint32_t right = t->strides[1] * t->distances[3];
+    const uint32_t down = t->strides[0] * t->distances[2] - w * right;
     for (uint32_t n = 0; n < t->n; n += t->batch)
         for (uint32_t c = 0; c < channels; c += t->block) {
             const uint32_t first = c / taps, first_y = c % taps / t->kernel[1];
             const uint32_t first_x = c % t->kernel[1];
-            for (uint32_t pixel = 0, y = 0, x = 0; pixel < h * w; pixel++) {
+            /* Of the first tap: before the image, row, column and place wrap around. */
+            uint32_t top = first_y * t->dilations[0] - t->pads[0];
+            uint32_t left = first_x * t->dilations[1] - t->pads[1];
+            uint32_t place = n * t->distances[0] + first * t->distances[1] +
+                             top * t->distances[2] + left * t->distances[3];
+            for (uint32_t pixel = 0, x = 0; pixel < h * w; pixel++) {
+                uint32_t of_image = place;
                 for (uint32_t image = n; image < n + t->batch; image++) {
-                    uint32_t channel = first, tap_y = first_y, tap_x = first_x;
-                    const uint8_t *from = values + image * t->distances[0] + channel * t->distances[1];
-                    for (uint32_t k = 0; k < t->block; k++) {
-                        /* Before the image, row and column wrap around, beyond it too. */
-                        const uint32_t row = y * t->strides[0] + tap_y * t->dilations[0] - t->pads[0];
-                        const uint32_t column = x * t->strides[1] + tap_x * t->dilations[1] - t->pads[1];
-                        const int is_padding = row >= t->h || column >= t->w;
-                        if (image >= t->n || channel >= t->c)
+                    uint32_t tap_y = first_y, tap_x = first_x, from = of_image;
+                    uint32_t row = top, column = left;
+                    /* Of this tile, of which the rest is zero. */
+                    uint32_t channels_left = image < t->n ? t->c - first : 0;
+                    for (uint32_t k = 0; k < block; k++) {
+                        if (!channels_left)
                             *tiles++ = 0;
-                        else if (is_padding)
-                            *tiles++ = (uint8_t)t->pad;
+                        else if (row >= rows || column >= columns)
+                            *tiles++ = pad;
                         else
-                            *tiles++ = from[row * t->distances[2] + column * t->distances[3]] ^ t->flip;
-                        if (++tap_x == t->kernel[1]) {
+                            *tiles++ = values[from] ^ flip;
+                        from += tap;
+                        column += dilation_x;
+                        if (++tap_x == taps_x) {
                             tap_x = 0;
-                            if (++tap_y == t->kernel[0]) {
+                            from += next_row;
+                            column -= span_x;
+                            row += dilation_y;
+                            if (++tap_y == taps_y) {
                                 tap_y = 0;
-                                channel++;
-                                from += t->distances[1];
+                                from += next_channel;
+                                row -= span_y;
+                                channels_left -= channels_left != 0;
                             }
                         }
                     }
+                    of_image += t->distances[0];
                 }
+                place += right;
+                left += t->strides[1];
                 if (++x == w) {
                     x = 0;
-                    y++;
+                    place += down;
+                    left -= w * t->strides[1];
+                    top += t->strides[0];
                 }
             }
         }

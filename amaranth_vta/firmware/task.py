@@ -13,7 +13,7 @@ from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 
 
 class TaskError(VtaError, ValueError):
-    """A network is not the one of a task's TensorFlow Lite file."""
+    """A network was not compiled from a task's TensorFlow Lite file."""
 
 
 def task_header(task: TinyNetwork, network: NetworkProgram) -> str:

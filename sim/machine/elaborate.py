@@ -110,7 +110,7 @@ def board_verilog(
     ``divisor`` and ``gap_bits`` are those of `Surroundings`. An SDRAM chip is included as a
     simulation model. With a ``processor``, memories are loaded when simulation starts: its firmware
     as hexadecimal words from the file of the argument ``+firmware=FILE``, and the data in its flash
-    memory, if the board has one, as hexadecimal bytes from that of ``+flash=FILE``.
+    memory, if the board has one, as hexadecimal bytes from the file of ``+flash=FILE``.
     """
     chosen = BOARDS[board]
     around = surroundings(chosen, chosen.clock_hz, b"" if processor else None)

@@ -1,4 +1,4 @@
-"""The firmware's answers to the runner of MLPerf Tiny are those of `vta serve --mlperf-tiny`.
+"""The firmware answers the runner of MLPerf Tiny exactly as `vta serve --mlperf-tiny` does.
 
 The C is compiled for this processor, with a function of the input in place of the network.
 """
@@ -154,7 +154,7 @@ def test_results_are_those_of_the_server(name: str, tmp_path: Path) -> None:
     commands = [b"name", b"profile", b"help", b"timestamp", b"results"]
     for inferences in (b"infer 3 2", b"infer"):
         commands += [*loads(inputs_of(network, chance)), b"db print", inferences, b"results"]
-    # Results stay those of the last inference.
+    # A new input leaves the results of the last inference in place.
     commands += [*loads(inputs_of(network, chance)), b"results", b"infer 1 0"]
     found = answers(network, tmp_path, b"%".join([*commands, b""]))
     assert untimed(found) == untimed(wanted(network, commands))

@@ -94,7 +94,7 @@ class FlashReader(wiring.Component):
 class Ecp5FlashPins(wiring.Component):
     """Pins of the flash memory that configures an ECP5; a primitive drives the pin of its clock.
 
-    Timing: the pins are those of the bus, without a register.
+    Timing: no registers between bus and pins.
 
     Parameters
     ----------
