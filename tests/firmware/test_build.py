@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -104,7 +105,7 @@ def test_data_need_a_flash_memory_without_a_host(network: NetworkProgram) -> Non
     ],
 )
 def test_a_network_that_does_not_fit_is_refused(
-    change: dict[str, int], message: str, network: NetworkProgram
+    change: dict[str, Any], message: str, network: NetworkProgram
 ) -> None:
     with pytest.raises(FirmwareError, match=message):
         firmware(network, replace(ULX3S, **change))
