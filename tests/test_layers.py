@@ -16,6 +16,7 @@ SHARED = (
     "amaranth_vta.hw.memory_timing",
     "amaranth_vta.hw.microarchitecture",
     "amaranth_vta.hw.registers",
+    "amaranth_vta.hw.system.parameters",
     "amaranth_vta.hw.tiles",
     "amaranth_vta.hw.timing",
     "amaranth_vta.hw.boards.protocol",

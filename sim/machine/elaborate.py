@@ -19,6 +19,8 @@ from amaranth_vta.hw.boards.simulated import SimulatedSystem
 from amaranth_vta.hw.bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
+from amaranth_vta.hw.system.parameters import SystemConfig
+from amaranth_vta.hw.system.system import System
 from amaranth_vta.hw.top import Top
 from amaranth_vta.sim.amaranth_internals.netlist import rtlil_of
 from amaranth_vta.sim.amaranth_internals.yosys import modules_of, readable, run_yosys
@@ -78,6 +80,27 @@ def verilog(
     if grouped:
         return text + LoopedDotProducts.LOOPS.read_text(encoding="utf-8")
     return text if watched else with_interfaces(text, prefix)
+
+
+def system_verilog(
+    system: SystemConfig,
+    attributes: BusAttributes = DEFAULT_ATTRIBUTES,
+    passes: tuple[str, ...] = AS_IT_IS,
+    prefix: str = "",
+) -> str:
+    """Verilog of the machines of ``system`` and their arbiter; the arguments are those of
+    `verilog`. A system of one machine is that machine, without an arbiter.
+    """
+    if system.is_single:
+        return verilog(system.config, attributes=attributes, passes=passes, prefix=prefix)
+    parameters = json.dumps(system.config.to_dict())
+    head = (
+        f"// amaranth-vta {metadata.version('amaranth-vta')}\n"
+        f"// {system.machines} machines on a bus of {system.bus_bits} bits\n"
+        f"// Configuration: {parameters}\n"
+    )
+    text = component_verilog(System(system, attributes), f"{prefix}vta", passes, prefix)
+    return with_interfaces(head + text, prefix, system.machines)
 
 
 def waivers(files: str) -> str:

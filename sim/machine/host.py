@@ -20,7 +20,7 @@ from amaranth_vta.sw.runtime.driver import RegisterDriver
 from .dram import ProtocolError
 
 # More cycles than any compiled instruction can keep the bus silent.
-_SILENT_CYCLES = 20_000_000
+SILENT_CYCLES = 20_000_000
 # Maximum number of polls for the end of memory accesses in flight after a stop.
 _STOP_POLLS = 20
 
@@ -99,7 +99,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         A run stopped after ``time_limit`` seconds reports a ``timeout`` at the instruction that it
         had reached. Raises `ValueError` if the registers cannot hold one of the two numbers,
         `ProtocolError` if the machine violates a bus protocol, and `StuckError` if it runs for
-        `_SILENT_CYCLES` without using its bus.
+        `SILENT_CYCLES` without using its bus.
         """
         started = time.monotonic()
         words: list[int] = []
@@ -113,11 +113,11 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
             if deadline is not None and time.monotonic() > deadline:
                 fault = self._stop()
                 return RunResult(cycles=None, fault=fault, seconds=time.monotonic() - started)
-            if self.machine.silent_cycles > _SILENT_CYCLES:
+            if self.machine.silent_cycles > SILENT_CYCLES:
                 status = self._read("STATUS")
                 self._reset()
                 raise StuckError(
-                    f"the machine has not used its bus for {_SILENT_CYCLES} cycles; STATUS is "
+                    f"the machine has not used its bus for {SILENT_CYCLES} cycles; STATUS is "
                     f"{status:#x}, and no access to memory is in flight"
                 )
         cycles, start = self.machine.run_cycles, self.machine.run_start

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
+
 # UG994, "Inferring Interfaces in a Module": one port of each has its parameters.
 _SIGNALS = {
     "clk": ("clock:1.0", "CLK", "ASSOCIATED_BUSIF {p}m_axi:{p}s_axil, ASSOCIATED_RESET {p}rst"),
@@ -11,18 +13,20 @@ _SIGNALS = {
     "irq": ("interrupt:1.0", "INTERRUPT", "SENSITIVITY LEVEL_HIGH"),
 }
 _BUSES = {
-    "m_axi": "PROTOCOL AXI4, MAX_BURST_LENGTH 256, NUM_READ_OUTSTANDING 8, "
-    "NUM_WRITE_OUTSTANDING 8, SUPPORTS_NARROW_BURST 0",
+    "m_axi": "PROTOCOL AXI4, MAX_BURST_LENGTH 256, NUM_READ_OUTSTANDING {n}, "
+    "NUM_WRITE_OUTSTANDING {n}, SUPPORTS_NARROW_BURST 0",
     "s_axil": "PROTOCOL AXI4LITE",
 }
 _PORT = re.compile(r"^  (?:input|output) (?:\[\d+:0\] )?(\w+);\n", re.MULTILINE)
 
 
-def with_interfaces(text: str, prefix: str) -> str:
-    """Put attributes before the port declarations of the top module, the first one of ``text``.
+def with_interfaces(text: str, prefix: str, machines: int = 1) -> str:
+    """Put attributes before the port declarations of the top module, the first one of ``text``,
+    which has ``machines`` on its memory bus.
 
     Names of ports begin with ``prefix``.
     """
+    outstanding = BURSTS_IN_FLIGHT * machines
     described: set[str] = set()
 
     def attributed(port: re.Match[str]) -> str:
@@ -36,7 +40,9 @@ def with_interfaces(text: str, prefix: str) -> str:
         lines = f'  (* X_INTERFACE_INFO = "xilinx.com:{kind} {prefix}{bus} {signal.upper()}" *)\n'
         if bus not in described:
             described.add(bus)
-            values = f"XIL_INTERFACENAME {prefix}{bus}, {parameters.format(p=prefix)}"
+            values = (
+                f"XIL_INTERFACENAME {prefix}{bus}, {parameters.format(p=prefix, n=outstanding)}"
+            )
             lines += f'  (* X_INTERFACE_PARAMETER = "{values}" *)\n'
         return lines + port[0]
 

@@ -107,6 +107,17 @@ def total(results: Sequence[RunResult]) -> RunResult:
     )
 
 
+@dataclass
+class SystemResult:
+    """The outcome of runs on several machines at once: their ``runs``, by machine, and ``cycles``
+    from the first launch to the end of the last run; None on devices without a clock, and if a run
+    was stopped.
+    """
+
+    runs: list[RunResult]
+    cycles: int | None
+
+
 class Device(Protocol):
     """A machine with its memory; addresses are physical, in bytes.
 
@@ -145,5 +156,22 @@ class Device(Protocol):
         report when each of them retired. ``time_limit`` is in seconds of wall-clock time on the
         host: a run that takes longer is stopped and reported as a `Fault` with the cause
         ``timeout`` and the module that is stuck.
+        """
+        ...
+
+
+class SystemDevice(Device, Protocol):
+    """Several equal machines on one memory. As a `Device` it is machine 0."""
+
+    machines: int
+
+    def run_all(
+        self, streams: Sequence[tuple[int, int]], time_limit: float | None = None
+    ) -> SystemResult:
+        """Run a stream on each machine, in the order of machines, at once; a stream is the byte
+        address and the number of its instructions. Machines beyond the last stream rest.
+
+        ``time_limit`` is as in `run`, for all streams together. Streams must not write memory that
+        another one reads or writes. A fault ends only the stream that caused it.
         """
         ...

@@ -72,12 +72,19 @@ class RegisterDriver:
             self._write(f"{memory.name}_BASE", bases.get(memory, 0))
 
     def _launch(self, insn_addr: int, insn_count: int) -> None:
+        self._prepare(insn_addr, insn_count)
+        self._start()
+
+    def _prepare(self, insn_addr: int, insn_count: int) -> None:
+        """Write the registers of the next run."""
         if self._limits != self._written_limits:
             self.write_words(REGISTERS[f"{isa.LIMITED[0].name}_LIMIT"].offset, self._limits)
             self._written_limits = self._limits
         self._write("INSN_ADDR", insn_addr)
         self._write("INSN_COUNT", insn_count)
         self._write("INTERRUPT_ENABLE", _bit("INTERRUPT_ENABLE", "done"))
+
+    def _start(self) -> None:
         self._write("CONTROL", _bit("CONTROL", "launch"))
 
     def _ask_to_stop(self) -> None:

@@ -11,6 +11,7 @@ from amaranth_vta.cli.common.options import config_option
 from amaranth_vta.cli.common.outputs import Outputs
 from amaranth_vta.hw.bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import MOST_MACHINES, SystemConfig
 
 
 @click.command()
@@ -50,6 +51,20 @@ from amaranth_vta.hw.config import Config
     "several machines.",
 )
 @click.option(
+    "--machines",
+    type=click.IntRange(1, MOST_MACHINES),
+    default=1,
+    show_default=True,
+    help="Several machines behind one memory bus, with their registers 4 KiB apart.",
+)
+@click.option(
+    "--memory-bus",
+    type=click.Choice(["64", "128", "256", "512"]),
+    metavar="BITS",
+    help="Width of the memory bus of several machines: 64, 128, 256 or 512; by default as wide as "
+    "the buses of all machines together, at most 512.",
+)
+@click.option(
     "--waivers",
     type=click.Path(),
     metavar="FILE",
@@ -63,9 +78,11 @@ def verilog(
     prot: int,
     cache: int,
     prefix: str,
+    machines: int,
+    memory_bus: str | None,
     waivers: str | None,
 ) -> None:
-    """Write the machine as Verilog, with everything it needs.
+    """Write the machine as Verilog, or several machines, with everything they need.
 
     Its top module `vta` has an AXI4 master, an AXI4-Lite slave for its registers, and an
     interrupt. The same configuration gives the same file, to the byte.
@@ -74,13 +91,14 @@ def verilog(
         raise click.ClickException(
             f"--prefix {prefix!r} is not the beginning of a Verilog name: use letters, digits and _"
         )
+    system = SystemConfig(config, machines, int(memory_bus or 0))
     with Outputs() as outputs:
         outputs.reserve("-o", output or (None if split else "-"))
         outputs.reserve_folder("--split", split, replaced="vta.f")
         outputs.reserve("--waivers", waivers)
         from amaranth_vta.sim.machine import elaborate
 
-        text = elaborate.verilog(config, attributes=BusAttributes(prot, cache), prefix=prefix)
+        text = elaborate.system_verilog(system, BusAttributes(prot, cache), prefix=prefix)
         outputs.save("-o", lambda file: file.write(text.encode()))
         pattern = f"*{Path(output).name}" if output and output != "-" else "*"
         outputs.save("--waivers", lambda file: file.write(elaborate.waivers(pattern).encode()))

@@ -15,6 +15,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.cache import ToolchainError, build_folder, hash_of, kept
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
@@ -114,6 +115,24 @@ def machine_library(
     )
 
 
+def system_library(system: SystemConfig, progress: Progress | None = None) -> Path:
+    """The shared library with the machines of ``system`` and their arbiter."""
+
+    def elaborate() -> str:
+        from amaranth_vta.sim.machine import elaborate as design
+
+        return design.system_verilog(system, passes=design.FLAT)
+
+    verilog = kept_design(str(system), elaborate, progress)
+    return design_library(
+        verilog,
+        Harness(HARNESS, PINS),
+        (*flags_of(machines=system.machines), *_SIMPLIFIED_FLAGS),
+        is_for_networks(system.config) and not is_quick(),
+        progress,
+    )
+
+
 def machine_verilog(
     config: Config,
     *,
@@ -177,9 +196,12 @@ def library(
     return design_library(verilog, Harness(HARNESS, PINS), flags, optimized, progress)
 
 
-def flags_of(traced: bool = False, watched: bool = False, grouped: bool = False) -> tuple[str, ...]:
-    """Verilator options of a machine, in addition to those of every design."""
+def flags_of(
+    traced: bool = False, watched: bool = False, grouped: bool = False, machines: int = 1
+) -> tuple[str, ...]:
+    """Verilator options of a machine, or of several, in addition to those of every design."""
     return (
+        *((f"-DMACHINES={machines}",) if machines > 1 else ()),
         *(("--trace-vcd",) if traced else ()),
         *(("-DWATCHED",) if watched else ()),
         *(("-DGROUPED", *_SIMPLIFIED_FLAGS) if grouped else ()),
@@ -243,8 +265,12 @@ def translate(verilog: str, harness: Harness, flags: tuple[str, ...], folder: Pa
         bus_bits = input_bits(verilog, "m_axi_rdata")
         if bus_bits is None:
             raise ToolchainError("the Verilog has no input m_axi_rdata, so it is not the machine's")
-        parameter = f"-GBUS_BITS={bus_bits}"
-        top = ("--top-module", "pins", parameter, harness.pins, folder / "vta.v")
+        parameters = (
+            f"-GBUS_BITS={bus_bits}",
+            f"-GID_BITS={input_bits(verilog, 'm_axi_rid') or 1}",
+            f"-GADDRESS_BITS={input_bits(verilog, 's_axil_awaddr')}",
+        )
+        top = ("--top-module", "pins", *parameters, harness.pins, folder / "vta.v")
     command: Command = (root / "bin" / "verilator_bin", *flags, "--prefix", "Vtop", *top)
     environment = {"VERILATOR_ROOT": str(root)}
     run_tool((*command, "--Mdir", folder), "Verilator refuses the design", environment)

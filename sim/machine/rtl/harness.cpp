@@ -38,6 +38,12 @@ constexpr unsigned DENSITY_CYCLES = 128;  // how long a channel keeps its densit
 enum Channel { R, W, B, AR, AW, WREADY, CHANNELS };  // each with its own random gaps
 constexpr unsigned REGISTER_CYCLES = 1000;
 constexpr unsigned RESET_CYCLES = 4;
+// Machines on the bus; the ID of a burst is the number of its machine.
+#ifdef MACHINES
+constexpr unsigned COUNT = MACHINES;
+#else
+constexpr unsigned COUNT = 1;
+#endif
 
 // MemoryTiming of ../dram.py.
 struct Timing {
@@ -96,6 +102,7 @@ struct Read {
     uint64_t address;
     unsigned beats;
     uint64_t earliest;
+    unsigned id;
 };
 
 struct Write {
@@ -341,13 +348,13 @@ class Machine {
         if (burst.size != LOG_BUS_BYTES) fail(channel, "beats of %u bytes on a bus of %u", 1 << burst.size, BUS_BYTES);
         if (burst.first() % PAGE_BYTES + burst.beats() * BUS_BYTES > PAGE_BYTES)
             fail(channel, "the burst of %u beats at %#llx crosses 4 KiB", burst.beats(), (unsigned long long)burst.address);
-        if (burst.id) fail(channel, "id %u is not 0", burst.id);
+        if (burst.id >= COUNT) fail(channel, "id %u is not below %u", burst.id, COUNT);
     }
 
     // The memory's answer to this cycle, shown in the next one.
     void step() {
         const uint64_t next = cycle + 1;
-        if (ar.taken) reads.push_back({ar.payload.first(), ar.payload.beats(), cycle + latency()});
+        if (ar.taken) reads.push_back({ar.payload.first(), ar.payload.beats(), cycle + latency(), ar.payload.id});
         if (aw.taken) writes.push_back({aw.payload, aw.payload.beats()});
         if (w_taken) words.push_back(word);
         if (r_taken) {
@@ -379,8 +386,8 @@ class Machine {
         if (can_read) show_word(reads.front());
         if (can_write) take_word(writes[filling]);
         if (!answer.bvalid && filling > 0 && writes.front().earliest <= next && open[B]) respond(writes.front());
-        answer.arready = (!timing.reads_outstanding || reads.size() < timing.reads_outstanding) && open[AR];
-        answer.awready = (!timing.writes_outstanding || writes.size() < timing.writes_outstanding) && open[AW];
+        answer.arready = (!timing.reads_outstanding || reads.size() < COUNT * timing.reads_outstanding) && open[AR];
+        answer.awready = (!timing.writes_outstanding || writes.size() < COUNT * timing.writes_outstanding) && open[AW];
         answer.wready = words.size() < WORDS_WAITING && open[WREADY];
     }
 
@@ -392,6 +399,9 @@ class Machine {
             std::memset(&top->next_m_axi_rdata, 0, BUS_BYTES);
         is_error = !word;
         top->next_m_axi_rresp = is_error ? error(read.address) : OKAY;
+#ifdef MACHINES
+        top->next_m_axi_rid = read.id;
+#endif
         answer.rlast = --read.beats == 0;
         answer.rvalid = 1;
         read.address += BUS_BYTES;
@@ -402,7 +412,8 @@ class Machine {
         if (write.words.empty() && word.strobes & ((uint64_t(1) << write.burst.address % BUS_BYTES) - 1))
             fail("W", "strobes %#llx are below the address", (unsigned long long)word.strobes);
         const uint64_t address = write.burst.first() + write.words.size() * BUS_BYTES;
-        if (word.after_error && word.strobes && find(address) && ++written_after_error > WRITTEN_AFTER_ERROR)
+        // The words of several machines wait in the buffers of their arbiter.
+        if (COUNT == 1 && word.after_error && word.strobes && find(address) && ++written_after_error > WRITTEN_AFTER_ERROR)
             fail("W", "the word at %#llx is written after an error", (unsigned long long)address);
         write.words.push_back(word);
         words.pop_front();
@@ -427,6 +438,9 @@ class Machine {
             address += BUS_BYTES;
         }
         top->next_m_axi_bresp = response;
+#ifdef MACHINES
+        top->next_m_axi_bid = write.burst.id;
+#endif
         answer.bvalid = 1;
         if (reached.size() < awaited.size()) {
             const uint64_t next = awaited[reached.size()];

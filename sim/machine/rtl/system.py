@@ -1,0 +1,194 @@
+"""Several machines with one memory, compiled by Verilator: `RtlSystem`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.registers import ADDRESS_WIDTH, WORD_BYTES
+from amaranth_vta.hw.system.parameters import SystemConfig
+from amaranth_vta.sim.machine.dram import ProtocolError, memory_timing
+from amaranth_vta.sim.machine.host import SILENT_CYCLES, StuckError
+from amaranth_vta.sim.memory import MemoryBacked
+from amaranth_vta.sw.runtime.device import Fault, Limits, RunResult, SystemResult
+from amaranth_vta.sw.runtime.driver import RegisterDriver
+
+from .build import Progress, system_library
+from .engine import CompiledMachine
+
+# Maximum number of polls for the end of memory accesses in flight after a stop.
+_STOP_POLLS = 20
+
+
+class RtlSystem(MemoryBacked):
+    """A cycle-accurate `SystemDevice`. ``dram`` names a memory model of `sim.machine.dram`, which
+    accepts as many bursts of each machine as of a single one.
+
+    Raises `ToolchainError` if the simulator cannot be built.
+    """
+
+    name = "rtl"
+
+    def __init__(
+        self,
+        system: SystemConfig,
+        memory_bytes: int,
+        dram: str = "ideal",
+        progress: Progress | None = None,
+        origin: int = 0,
+    ) -> None:
+        timing = memory_timing(dram)
+        super().__init__(memory_bytes, origin)
+        self.config = system.config
+        self.machines = system.machines
+        library = system_library(system, progress)
+        self.simulator = CompiledMachine(library, self.memory, timing, origin=origin)
+        self.drivers = [
+            _MachineRegisters(system.config, self.simulator, number)
+            for number in range(system.machines)
+        ]
+
+    def set_limits(self, limits: Limits) -> None:
+        """As `Device.set_limits`, for all machines."""
+        for driver in self.drivers:
+            driver.set_limits(limits)
+
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
+        """As `Device.run`, on machine 0; ``watched`` has no effect."""
+        (result,) = self.run_all([(insn_addr, insn_count)], time_limit).runs
+        return result
+
+    def run_all(
+        self, streams: Sequence[tuple[int, int]], time_limit: float | None = None
+    ) -> SystemResult:
+        """As `SystemDevice.run_all`. Raises `ProtocolError` if the system violates a bus protocol,
+        and `StuckError` if it does not use its bus for long.
+        """
+        began = time.monotonic()
+        used = self.drivers[: len(streams)]
+        for driver, stream in zip(used, streams, strict=True):
+            driver.prepare(*stream)
+        starts = [driver.start() for driver in used]
+        running, stopped = list(used), {}
+        while running:
+            interrupted = self.simulator.advance(self.simulator.cycles_per_poll)
+            ended = [driver for driver in running if interrupted and driver.has_ended()]
+            running = [driver for driver in running if driver not in ended]
+            if running and time_limit is not None and time.monotonic() > began + time_limit:
+                stopped = self._stop(running)
+                break
+            if self.simulator.silent_cycles > SILENT_CYCLES:
+                self.reset()
+                raise StuckError(f"the machines have not used their bus for {SILENT_CYCLES} cycles")
+        runs = [
+            RunResult(cycles=None, fault=stopped[driver]) if driver in stopped else driver.outcome()
+            for driver in used
+        ]
+        if not self.simulator.quiet and not any(driver.is_draining() for driver in used):
+            raise ProtocolError("all machines are done while accesses to memory are in flight")
+        seconds = time.monotonic() - began
+        for run in runs:
+            run.seconds = seconds / len(runs)
+        self._drain(used)
+        if stopped:
+            return SystemResult(runs, None)
+        ends = [start + (run.cycles or 0) for start, run in zip(starts, runs, strict=True)]
+        return SystemResult(runs, max(ends) - starts[0])
+
+    def reset(self) -> None:
+        """Reset all machines and drop their accesses in flight."""
+        self.simulator.reset()
+        for driver in self.drivers:
+            driver.forget()
+
+    def close(self) -> None:
+        """End the simulation."""
+        self.simulator.close()
+
+    def _stop(self, running: Sequence[_MachineRegisters]) -> dict[_MachineRegisters, Fault | None]:
+        """Stop machines; returns the outcome of each."""
+        outcomes = {}
+        for driver in running:
+            driver.stop()
+        for driver in running:
+            for _ in range(_STOP_POLLS):
+                if driver.has_ended():
+                    break
+                self.simulator.advance(self.simulator.cycles_per_poll)
+            else:
+                self.reset()
+                raise StuckError("memory has not answered within the polls of a stop")
+            outcomes[driver] = driver.stopped_fault()
+        return outcomes
+
+    def _drain(self, used: Sequence[_MachineRegisters]) -> None:
+        """Wait for memory to answer; a memory that never does requires the reset line."""
+        for _ in range(_STOP_POLLS):
+            if not any(driver.is_draining() for driver in used):
+                return
+            self.simulator.advance(self.simulator.cycles_per_poll)
+        self.reset()
+
+
+class _MachineRegisters(RegisterDriver):
+    """The registers of machine ``number``."""
+
+    def __init__(self, config: Config, simulator: CompiledMachine, number: int) -> None:
+        self.config = config
+        self._simulator = simulator
+        self._first = number << ADDRESS_WIDTH
+        self.forget()
+        self._check_machine()
+
+    def read_words(self, address: int, count: int) -> list[int]:
+        read = self._simulator.read_register
+        return [read(self._first + address + WORD_BYTES * at) for at in range(count)]
+
+    def write_words(self, address: int, words: Sequence[int]) -> None:
+        for at, word in enumerate(words):
+            self._simulator.write_register(self._first + address + WORD_BYTES * at, word)
+
+    def prepare(self, insn_addr: int, insn_count: int) -> None:
+        self._prepare(insn_addr, insn_count)
+
+    def start(self) -> int:
+        """Launch; returns the cycle."""
+        self._start()
+        return self._simulator.run_start
+
+    def has_ended(self) -> bool:
+        """Whether the run has ended; then the machine no longer interrupts."""
+        if not self._status("done"):
+            return False
+        self._write("INTERRUPT_ENABLE", 0)
+        return True
+
+    def stop(self) -> None:
+        self._ask_to_stop()
+
+    def stopped_fault(self) -> Fault | None:
+        return self._stopped_fault()
+
+    def is_draining(self) -> bool:
+        return self._status("draining")
+
+    def forget(self) -> None:
+        """A machine after reset has no limits."""
+        self._written_limits = (0,) * len(isa.LIMITED)
+
+    def outcome(self) -> RunResult:
+        counters = self._counters()
+        return RunResult(
+            cycles=counters["cycles"],
+            fault=self._fault(),
+            tokens_left=self._tokens_left(),
+            counters=counters,
+        )

@@ -1,0 +1,197 @@
+"""Several machines on one memory run programs at once as each does alone."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.system.parameters import SystemConfig
+from amaranth_vta.sim.machine.dram import memory_timing
+from amaranth_vta.sim.machine.rtl.build import system_library
+from amaranth_vta.sim.machine.rtl.engine import CompiledMachine, RtlDevice
+from amaranth_vta.sim.machine.rtl.system import RtlSystem
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.relocation import relocated
+from amaranth_vta.sw.runtime.device import Fault, RunResult
+from tests.support.golden import VECTORS
+
+TINY = PRESETS["tiny"]
+SYSTEM = SystemConfig(TINY, 2)
+NAMES = ("tiny-1", "tiny-corners-1")
+MEMORIES = ("ideal", "ddr", "random:1", "random:2", "random:3")
+
+
+def images() -> list[ProgramImage]:
+    """The programs of both machines, one behind the other in memory."""
+    first, second = (ProgramImage.load(VECTORS / f"{name}.npz") for name in NAMES)
+    to = -(-first.dram.size // 4096) * 4096
+    return [relocated(first, 0, random.Random(0)), relocated(second, to, random.Random(1))]
+
+
+def opened(dram: str, programs: list[ProgramImage]) -> RtlSystem:
+    """A system with the programs in its memory, and the bases and limits of each."""
+    system = RtlSystem(SYSTEM, max(image.origin + image.dram.size for image in programs), dram)
+    for image, driver in zip(programs, system.drivers, strict=True):
+        system.write(image.origin, image.dram)
+        driver.set_bases(image.bases)
+        driver.set_limits(image.limits)
+    return system
+
+
+def streams(programs: list[ProgramImage]) -> list[tuple[int, int]]:
+    return [(image.insn_addr, image.insn_count) for image in programs]
+
+
+def alone(image: ProgramImage) -> tuple[RunResult, npt.NDArray[np.uint8]]:
+    """The program on a single machine: its result, and memory afterwards."""
+    device = RtlDevice(image.config, image.dram.size, origin=image.origin)
+    device.write(image.origin, image.dram)
+    device.set_bases(image.bases)
+    device.set_limits(image.limits)
+    result = device.run(image.insn_addr, image.insn_count)
+    return result, device.read(image.origin, image.dram.size)
+
+
+def check_memory(system: RtlSystem, image: ProgramImage) -> None:
+    _, expected = alone(image)
+    assert (expected != image.dram).any()
+    np.testing.assert_array_equal(system.read(image.origin, image.dram.size), expected)
+
+
+def counted(result: RunResult) -> dict[str, int]:
+    """Counters that do not depend on time."""
+    names = ("instructions", "uops", "elements", "bytes", "macs", "bytes_loaded", "bytes_stored")
+    return {name: count for name, count in result.counters.items() if name.endswith(names)}
+
+
+@pytest.mark.parametrize("dram", MEMORIES)
+def test_two_programs_at_once_give_what_each_gives_alone(dram: str) -> None:
+    programs = images()
+    system = opened(dram, programs)
+    result = system.run_all(streams(programs))
+    for image, run in zip(programs, result.runs, strict=True):
+        expected, _ = alone(image)
+        assert run.fault is None
+        assert (run.tokens_left, counted(run)) == (expected.tokens_left, counted(expected))
+        check_memory(system, image)
+    assert result.cycles is not None
+    longest = max(run.cycles or 0 for run in result.runs)
+    # The second machine is launched a few register accesses later.
+    assert longest <= result.cycles <= longest + 40
+
+
+def test_machines_share_the_bus_in_time() -> None:
+    """Two equal programs at once take much less than one after the other, and more than one."""
+    first = ProgramImage.load(VECTORS / "tiny-1.npz")
+    programs = [relocated(first, at * (1 << 17), random.Random(at)) for at in range(2)]
+    system = opened("ddr", programs)
+    both = system.run_all(streams(programs)).cycles or 0
+    one = opened("ddr", programs).run_all(streams(programs)[:1]).cycles or 0
+    assert one < both < 1.3 * one
+
+
+@pytest.mark.parametrize("faulty", [0, 1])
+@pytest.mark.parametrize("dram", MEMORIES)
+def test_a_fault_of_a_machine_leaves_the_other_alone(dram: str, faulty: int) -> None:
+    """The program of one machine accesses memory beyond its limit; then it runs to its end."""
+    programs = images()
+    system = opened(dram, programs)
+    driver, image = system.drivers[faulty], programs[faulty]
+    driver.set_limits(dict.fromkeys(isa.LIMITED, 1))
+    result = system.run_all(streams(programs))
+    fault = result.runs[faulty].fault
+    assert fault is not None
+    assert fault.cause == "bus_error"
+    assert result.runs[1 - faulty].fault is None
+    check_memory(system, programs[1 - faulty])
+    # The system goes on.
+    system.write(image.origin, image.dram)
+    driver.set_limits(image.limits)
+    again = system.run_all(streams(programs))
+    assert [run.fault for run in again.runs] == [None, None]
+    check_memory(system, image)
+
+
+@pytest.mark.parametrize("faulty", [0, 1])
+def test_a_bus_error_of_a_machine_leaves_the_other_alone(faulty: int) -> None:
+    """Memory answers the accesses of one machine with errors."""
+    programs = images()
+    system = opened("ddr", programs)
+    image = programs[faulty]
+    middle = image.origin + image.dram.size // 2
+    system.simulator.leave_out(range(middle, image.origin + image.dram.size))
+    result = system.run_all(streams(programs))
+    fault = result.runs[faulty].fault
+    assert fault is not None
+    assert fault.cause == "bus_error"
+    assert result.runs[1 - faulty].fault is None
+    check_memory(system, programs[1 - faulty])
+
+
+@pytest.mark.parametrize("dram", ["ddr", "random:4"])
+def test_a_stop_of_a_machine_leaves_the_other_alone(dram: str) -> None:
+    programs = images()
+    system = opened(dram, programs)
+    stopped, other = system.drivers
+    for driver, stream in zip(system.drivers, streams(programs), strict=True):
+        driver.prepare(*stream)
+    for driver in system.drivers:
+        driver.start()
+    system.simulator.advance(1000)
+    stopped.stop()
+    while not stopped.has_ended():
+        system.simulator.advance(100)
+    fault = stopped.stopped_fault()
+    assert isinstance(fault, Fault)
+    assert fault.cause == "timeout"
+    while not other.has_ended():
+        system.simulator.advance(100)
+    assert other.outcome().fault is None
+    check_memory(system, programs[1])
+    again = system.run_all(streams(programs))
+    assert [run.fault for run in again.runs] == [None, None]
+
+
+def test_a_run_beyond_its_time_is_stopped_on_all_machines() -> None:
+    programs = images()
+    system = opened("ddr", programs)
+    system.simulator.cycles_per_poll = 500
+    result = system.run_all(streams(programs), time_limit=0)
+    assert result.cycles is None
+    assert [run.fault and run.fault.cause for run in result.runs] == ["timeout", "timeout"]
+    again = system.run_all(streams(programs))
+    assert [run.fault for run in again.runs] == [None, None]
+
+
+@pytest.mark.parametrize("after", [10, 300, 1500])
+def test_a_reset_during_runs_leaves_no_trace(after: int) -> None:
+    """A reset drops the accesses of both machines at any time; then both run from the beginning."""
+    programs = images()
+    system = opened("random:5", programs)
+    for driver, stream in zip(system.drivers, streams(programs), strict=True):
+        driver.prepare(*stream)
+    for driver in system.drivers:
+        driver.start()
+    system.simulator.advance(after)
+    system.reset()
+    for image, driver in zip(programs, system.drivers, strict=True):
+        system.write(image.origin, image.dram)
+        driver.set_bases(image.bases)
+    result = system.run_all(streams(programs))
+    assert [run.fault for run in result.runs] == [None, None]
+    for image in programs:
+        check_memory(system, image)
+
+
+def test_registers_are_side_by_side() -> None:
+    memory = np.zeros(4096, np.uint8)
+    simulator = CompiledMachine(system_library(SYSTEM), memory, memory_timing("ideal"))
+    for number in range(2):
+        simulator.write_register((number << 12) + 0x110, 0x1000 * (number + 1))
+    assert [simulator.read_register((at << 12) + 0x110) for at in range(2)] == [0x1000, 0x2000]
+    assert [simulator.read_register(at << 12) for at in range(2)] == [0x30415456] * 2
