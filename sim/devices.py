@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from amaranth_vta.errors import VtaError
+from amaranth_vta.hw.system.parameters import SystemConfig
 
 from .machine.dram import memory_timing
 from .progress import building
 
 if TYPE_CHECKING:
     from amaranth_vta.hw.config import Config
-    from amaranth_vta.sw.runtime.device import Device
+    from amaranth_vta.sw.runtime.device import Device, SystemDevice
 
     from .trace.perfetto import Timeline
 
@@ -41,7 +42,8 @@ class RunOptions:
     cycle-accurate devices, ``waves`` is a VCD file for all runs, and ``timeline`` records each run.
     ``skip`` disables a part of the machine, one of `PARTS`. With ``timing_only`` the estimate
     computes cycles without results. ``progress`` is called with each step of a build; by default,
-    steps are shown on standard error if that is a terminal, and logged otherwise.
+    steps are shown on standard error if that is a terminal, and logged otherwise. ``machines`` is
+    the number of machines, which share a bus of ``memory_bus`` bits, as in `SystemConfig`.
     """
 
     device: Device | str = "functional"
@@ -51,6 +53,8 @@ class RunOptions:
     skip: str | None = None
     timing_only: bool = False
     progress: Callable[[str], None] | None = None
+    machines: int = 1
+    memory_bus: int = 0
 
     @classmethod
     def of(cls, device: RunOptions | Device | str, dram: str, keywords: RunKeywords) -> RunOptions:
@@ -88,6 +92,9 @@ class RunOptions:
                 f"{config.dram_bytes:,} bytes that a machine with LOG_DRAM_SIZE = "
                 f"{config.log_dram_size} can address"
             )
+        system = SystemConfig(config, self.machines, self.memory_bus)
+        if not system.is_single:
+            return self._open_system(system, memory_bytes)
         if origin and self.name in ("estimate", "board"):
             raise DeviceError(
                 f"the memory of the {self.name} device begins at address 0, not {origin:#x}"
@@ -100,6 +107,34 @@ class RunOptions:
 
         return SkippingDevice(device, self.skip)
 
+    def _open_system(self, system: SystemConfig, memory_bytes: int) -> SystemDevice:
+        """Several machines; raises `DeviceError` for options that only a single one has."""
+        if self.waves is not None or self.timeline is not None or self.skip is not None:
+            raise DeviceError(
+                f"{system.machines} machines have no waves, no timeline and no part to skip: "
+                "these are options of a single machine"
+            )
+        with building(f"the {self.name} device", self.progress) as told:
+            match self.name:
+                case "functional":
+                    from .systems import FunctionalSystem
+
+                    memory_timing(self.dram)  # not used, but unknown names are rejected
+                    return FunctionalSystem(system, memory_bytes, told)
+                case "rtl":
+                    from .machine.rtl.system import RtlSystem
+
+                    return RtlSystem(system, memory_bytes, self.dram, told)
+                case "estimate":
+                    from .systems import EstimateSystem
+
+                    _refuse_random(self.dram)
+                    return EstimateSystem(system, memory_bytes, self.dram, self.timing_only, told)
+        raise DeviceError(
+            f"the device {self.name} is a single machine; those with {system.machines} are "
+            "functional, rtl and estimate"
+        )
+
 
 class RunKeywords(TypedDict, total=False):
     """Fields of `RunOptions` as keyword arguments, for type checkers."""
@@ -109,6 +144,8 @@ class RunKeywords(TypedDict, total=False):
     skip: str | None
     timing_only: bool
     progress: Callable[[str], None] | None
+    machines: int
+    memory_bus: int
 
 
 def open_device(
@@ -138,6 +175,15 @@ def close_device(device: Device) -> None:
     close = getattr(device, "close", None)
     if close is not None:
         close()
+
+
+def _refuse_random(dram: str) -> None:
+    """Raises `DeviceError` for a memory that the estimate does not support."""
+    if memory_timing(dram).seed is not None:
+        raise DeviceError(
+            f"the estimate supports only the memories ideal and ddr; the latencies of {dram} are "
+            "random"
+        )
 
 
 def _open(
@@ -181,12 +227,7 @@ def _open(
 
             if waves is not None:
                 raise DeviceError("the estimate has no signals, hence no waves to write")
-            if memory_timing(dram).seed is not None:
-                raise DeviceError(
-                    f"the estimate supports only the memories ideal and ddr; the latencies of "
-                    f"{dram} are "
-                    "random"
-                )
+            _refuse_random(dram)
             return EstimateDevice(
                 config, memory_bytes, dram, options.timing_only, timeline, progress
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 Run = Callable[[dict[str, Array]], Mapping[str, Array]]
+RunGroup = Callable[[list[dict[str, Array]]], Sequence[Mapping[str, Array]]]
 
 
 class InputError(VtaError, ValueError):
@@ -57,11 +58,18 @@ class Batches:
 
         Raises `InputError`.
         """
+        return self.run_in_groups(inputs, lambda feeds: [run(feeds[0])], 1)
+
+    def run_in_groups(
+        self, inputs: Mapping[str, Array], run: RunGroup, size: int
+    ) -> dict[str, Array]:
+        """As `run`, with up to ``size`` parts per call of ``run``."""
         inputs = {name: np.asarray(array) for name, array in inputs.items()}
         images = self._images(inputs)
         if images is None:
-            return dict(run(inputs))
-        batch, results = self.images_per_run, []
+            (result,) = run([inputs])
+            return dict(result)
+        batch, parts = self.images_per_run, []
         for start in range(0, images, batch):
             feeds = {}
             for name, array in inputs.items():
@@ -71,7 +79,12 @@ class Batches:
                 part = array[start : start + batch]
                 missing = batch - len(part)
                 feeds[name] = np.pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1))
-            results.append(run(feeds))
+            parts.append(feeds)
+        results = [
+            result
+            for first in range(0, len(parts), size)
+            for result in run(parts[first : first + size])
+        ]
         return {
             name: np.concatenate([result[name] for result in results])[:images]
             for name in self._program.outputs

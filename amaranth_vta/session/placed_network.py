@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import onnx
 
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
+    from amaranth_vta.sw.runtime.network.parallel_runner import ParallelRunner
     from amaranth_vta.sw.runtime.network.runner import Runner
 
 
@@ -32,7 +33,7 @@ class PlacedNetwork:
     program: NetworkProgram
     runtime: Runtime
     batches: Batches
-    runner: Runner
+    runner: Runner | ParallelRunner
     model: onnx.ModelProto | None = None
     compiled: CompiledNetwork | None = None
 
@@ -48,14 +49,20 @@ class PlacedNetwork:
     ) -> PlacedNetwork:
         """Places ``program`` in the memory of ``runtime``, or of a device that ``options`` open."""
         with explain_missing_extras():
+            from amaranth_vta.sw.runtime.network.parallel_runner import ParallelRunner
             from amaranth_vta.sw.runtime.network.runner import Runner
+        machines = options.machines
         if runtime is None:
-            size = program.program.placed_bytes(program.launched(launch))
+            size = program.program.placed_bytes(program.launched(launch), machines)
             runtime = Runtime(options.open(program.config, size))
         # Not a method of the session: a reference cycle would keep the device alive until the next
         # garbage collection.
         begins = (lambda _: None) if options.timeline is None else options.timeline.begin
-        runner = Runner(program, runtime, begins, launch)
+        runner: Runner | ParallelRunner
+        if machines == 1:
+            runner = Runner(program, runtime, begins, launch)
+        else:
+            runner = ParallelRunner(program, runtime, machines, begins, launch)
         return cls(program, runtime, Batches(program), runner, model, compiled)
 
     @property

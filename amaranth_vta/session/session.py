@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
     from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
     from amaranth_vta.sw.compiler.tuner.records import Records
+    from amaranth_vta.sw.runtime.network.parallel_runner import ParallelRunner
     from amaranth_vta.sw.runtime.network.runner import Runner
 
     from .shaped_networks import ShapedNetworks
@@ -149,6 +150,7 @@ class Session:
             raise ValueError(f"launch is {' or '.join(LAUNCHES)}, not {launch!r}")
         self.config = config
         self.dram = options.dram
+        self.machines = options.machines
         self._skip = options.skip
         # Held while the machine runs; reentrant, since `check` calls `run`.
         self._lock = RLock()
@@ -176,7 +178,7 @@ class Session:
         return self._placed.batches
 
     @property
-    def _runner(self) -> Runner:
+    def _runner(self) -> Runner | ParallelRunner:
         return self._placed.runner
 
     @property
@@ -235,7 +237,8 @@ class Session:
             self._networks.select(inputs)
             start = perf_counter()
             try:
-                return self._batches.run(inputs, self._runner.run)
+                runner = self._runner
+                return self._batches.run_in_groups(inputs, runner.run_all, self.machines)
             except RuntimeFault as error:
                 self._fault = error.fault
                 raise
@@ -426,13 +429,14 @@ class Session:
     def _report(self, technology: str | None) -> dict[str, Any]:
         layers, launches = self.layers, self.launches
         cycles, seconds = self.cycles, self.device_seconds
-        fault = self._fault
+        fault, peak = self._fault, self.config.macs_per_cycle * self.machines
         return {
+            **({"machines": self.machines} if self.machines > 1 else {}),
             "cycles": cycles,
             "estimated": self.estimated,
             "macs": self.macs,
-            "peak_macs_per_cycle": self.config.macs_per_cycle,
-            "utilization": self.macs / cycles / self.config.macs_per_cycle if cycles else None,
+            "peak_macs_per_cycle": peak,
+            "utilization": self.macs / cycles / peak if cycles else None,
             "bound_cycles": sum(launch.bound_cycles for launch in launches),
             "wall_seconds": self._wall_seconds,
             "device_seconds": seconds,
@@ -457,7 +461,7 @@ class Session:
         No line is longer than ``width``, unless that is None. A long sequence of host operators is
         folded into one line; ``explain`` lists each operator.
         """
-        peak, images = self.config.macs_per_cycle, self.images_per_run
+        peak, images = self.config.macs_per_cycle * self.machines, self.images_per_run
         table = layer_table(self.layers, self.launches, peak, images, width=width, explain=explain)
         return f"{table}\n{ESTIMATED}" if self.estimated else table
 

@@ -149,4 +149,4 @@ def _connect_writes(m: Module, bus: Any, writes: Any) -> None:
 
 
 def _response(error: Any) -> Any:
-    return Mux(error, Response.SLVERR.value, Response.OKAY.value)
+    return Mux(error, Response.SLVERR, Response.OKAY)

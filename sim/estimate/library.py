@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.cache import hash_of, kept
 from amaranth_vta.sim.machine.dram import MemoryTiming
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
@@ -80,8 +81,8 @@ class Engine:
         self._replay, self._replay_all = engine.vta_estimate, engine.vta_estimate_all
         opened = engine.vta_estimate_open(parameters(config, dram), instruction_fields(config))
         assert opened, "hw.timing has limits beyond the engine's PLACES"
-        self._engine = ctypes.c_void_p(opened)
-        weakref.finalize(self, engine.vta_estimate_close, self._engine)
+        self.handle = ctypes.c_void_p(opened)
+        weakref.finalize(self, engine.vta_estimate_close, self.handle)
         self._counted = (ctypes.c_int64 * len(_COUNTED))()
         # Cached, since querying an array's address takes as long as replaying ten instructions.
         self._memory: npt.NDArray[Any] | None = None  # of the latest run, and its address
@@ -103,7 +104,7 @@ class Engine:
             records = np.empty(insn_count, RECORD)
             records_address = records.ctypes.data
         cycles = self._replay(
-            self._engine,
+            self.handle,
             self._memory_address,
             memory.nbytes,
             insn_addr,
@@ -124,12 +125,70 @@ class Engine:
         numbers = (ctypes.c_int64 * (3 * len(runs)))()
         numbers[0::3] = [address for address, _ in runs]
         numbers[1::3] = [count for _, count in runs]
-        self._replay_all(self._engine, self._memory_address, memory.nbytes, numbers, len(runs))
+        self._replay_all(self.handle, self._memory_address, memory.nbytes, numbers, len(runs))
         return [cycles if cycles >= 0 else None for cycles in numbers[2::3]]
 
     def _use(self, memory: npt.NDArray[np.uint8]) -> None:
         if memory is not self._memory:
             self._memory, self._memory_address = memory, memory.ctypes.data
+
+
+class SystemEngine:
+    """Replays streams on several machines that share a memory; micro-ops stay loaded between runs.
+
+    Raises `ToolchainError` where there is no C++ compiler.
+    """
+
+    # Cycles between the launches of two machines: register writes by a host.
+    LAUNCH_CYCLES = 6
+
+    def __init__(
+        self,
+        system: SystemConfig,
+        dram: MemoryTiming,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        # Behind the arbiter a machine reads and writes at once, and refreshes delay its bursts.
+        own = MemoryTiming(latency=dram.latency)
+        self._machines = [Engine(system.config, own, progress) for _ in range(system.machines)]
+        self._timing = parameters(system.config, dram)
+        self._ratio = system.bus_bytes // system.config.bus_bytes
+        self._run = _loaded(library()).vta_estimate_together
+
+    def cycles(self, replays: Sequence[Replay]) -> int:
+        """Cycles from the first launch to the end of the last machine, of streams that complete."""
+        ends = (replay.cycles for replay in replays)
+        return max(self.LAUNCH_CYCLES * number + (end or 0) for number, end in enumerate(ends))
+
+    def replay(
+        self, memory: npt.NDArray[np.uint8], runs: Sequence[tuple[int, int]]
+    ) -> list[Replay]:
+        """Replays a stream on each machine, all at once; ``runs`` has the first byte in ``memory``
+        and the instruction count of each.
+        """
+        numbers = (ctypes.c_int64 * (3 * len(runs)))()
+        numbers[0::3] = [address for address, _ in runs]
+        numbers[1::3] = [count for _, count in runs]
+        engines = (ctypes.c_void_p * len(runs))(
+            *(machine.handle for machine in self._machines[: len(runs)])
+        )
+        counted = np.zeros((len(runs), len(_COUNTED)), np.int64)
+        self._run(
+            engines,
+            self._timing,
+            self._ratio,
+            self.LAUNCH_CYCLES,
+            memory.ctypes.data,
+            memory.nbytes,
+            numbers,
+            len(runs),
+            counted.ctypes.data,
+            len(_COUNTED),
+        )
+        return [
+            Replay(cycles if cycles >= 0 else None, _NO_RECORDS, row.tobytes())
+            for cycles, row in zip(numbers[2::3], counted, strict=True)
+        ]
 
 
 def library(progress: Callable[[str], None] | None = None) -> Path:
@@ -156,6 +215,11 @@ def _loaded(path: Path) -> Any:
     engine.vta_estimate_close.argtypes = [pointer]
     engine.vta_estimate.restype = ctypes.c_int64
     engine.vta_estimate.argtypes = [pointer, pointer, u64, u64, u64, pointer, pointer]
+    engine.vta_estimate_together.restype = None
+    engine.vta_estimate_together.argtypes = [
+        *(pointer, pointer, ctypes.c_int64, ctypes.c_int64, pointer, u64, pointer, u64),
+        *(pointer, u64),
+    ]
     engine.vta_estimate_all.restype = None
     engine.vta_estimate_all.argtypes = [pointer, pointer, u64, pointer, u64]
     return engine

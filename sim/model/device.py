@@ -33,7 +33,8 @@ class FunctionalDevice(MemoryBacked):
 
     Orders other than ``program``, all reports, and ``clear`` require the clear model, on NumPy.
     Otherwise programs run on the compiled model if it can be built; if not, the log says why.
-    ``progress`` is called with each step of a build.
+    ``progress`` is called with each step of a build. The device uses the memory of another one if
+    ``memory`` is given.
     """
 
     name = "functional"
@@ -49,8 +50,14 @@ class FunctionalDevice(MemoryBacked):
         clear: bool = False,
         progress: Progress | None = None,
         origin: int = 0,
+        memory: MemoryBacked | None = None,
     ) -> None:
-        super().__init__(memory_bytes, origin)
+        if memory is None:
+            super().__init__(memory_bytes, origin)
+        else:
+            self.origin, self.memory = memory.origin, memory.memory
+            self.memory_bytes = memory.memory_bytes
+            origin = memory.origin
         self.config = config
         self._uninitialized_reads = UninitializedReads(config)
         self._races = Races(config, self.memory_bytes)

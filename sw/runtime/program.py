@@ -73,14 +73,20 @@ class Program:
     streams: tuple[RelocatableStream, ...]
     contents: Mapping[str, npt.NDArray[np.uint8]]
 
-    def place(self, runtime: Runtime, streams: Collection[int] | None = None) -> PlacedProgram:
+    def place(
+        self,
+        runtime: Runtime,
+        streams: Collection[int] | None = None,
+        beside: PlacedProgram | None = None,
+    ) -> PlacedProgram:
         """Place the program, or only its ``streams`` (indices), in the memory of the runtime's
-        device, ready to run.
+        device, ready to run. It shares the constant buffers of ``beside``, another placement of the
+        same program on the same runtime; no stream may write them.
 
         Raises `ProgramError` if the machine has another configuration, and `OutOfMemory`.
         """
         check_config("the program", self.config, runtime.config)
-        return PlacedProgram(self, runtime, streams)
+        return PlacedProgram(self, runtime, streams, beside)
 
     def save(self, path: str | Path) -> None:
         """Write a file for `load`; raises `ProgramError` if it cannot be written."""
@@ -190,12 +196,15 @@ class Program:
         device = _MemoryOnlyDevice(self.config, self.placed_bytes(streams))
         return device.memory, self.place(Runtime(device), streams)
 
-    def placed_bytes(self, streams: Collection[int] | None = None) -> int:
-        """Bytes of device memory that the program, or only its ``streams``, takes when placed."""
+    def placed_bytes(self, streams: Collection[int] | None = None, placements: int = 1) -> int:
+        """Bytes of device memory that the program, or only its ``streams``, takes when placed;
+        several ``placements`` share their constants.
+        """
         alignment = buffer_alignment(self.config)
-        sizes = [item.size for item in self.buffers]
-        sizes += [self.streams[index].words.nbytes for index in self.chosen(streams)]
-        return sum(-(-size // alignment) * alignment for size in sizes)
+        constants = [item.size for item in self.buffers if item.role == "constant"]
+        others = [item.size for item in self.buffers if item.role != "constant"]
+        others += [self.streams[index].words.nbytes for index in self.chosen(streams)]
+        return sum(-(-size // alignment) * alignment for size in constants + others * placements)
 
     def chosen(self, streams: Collection[int] | None) -> Collection[int]:
         """``streams``, or the indices of all streams if it is None."""
@@ -210,11 +219,17 @@ class PlacedProgram:
     """
 
     def __init__(
-        self, program: Program, runtime: Runtime, streams: Collection[int] | None = None
+        self,
+        program: Program,
+        runtime: Runtime,
+        streams: Collection[int] | None = None,
+        beside: PlacedProgram | None = None,
     ) -> None:
         self._runtime = runtime
+        self._beside = beside
         self._buffers: dict[str, Buffer] = {}
-        self._stream_buffers: list[Buffer] = []
+        # Without those that belong to another placement.
+        self._own_buffers: list[Buffer] = []
         self.streams: dict[int, tuple[int, Words]] = {}
         try:
             self._place(program, program.chosen(streams))
@@ -224,7 +239,11 @@ class PlacedProgram:
 
     def _place(self, program: Program, streams: Collection[int]) -> None:
         for item in program.buffers:
+            if self._beside is not None and item.role == "constant":
+                self._buffers[item.name] = self._beside.buffer(item.name)
+                continue
             buffer = self._buffers[item.name] = self._runtime.allocate(item.size, item.name)
+            self._own_buffers.append(buffer)
             if item.name in program.contents:
                 buffer.write(program.contents[item.name])
         addresses = np.array([self._buffers[item.name].address for item in program.buffers])
@@ -232,7 +251,7 @@ class PlacedProgram:
             stream = program.streams[index]
             words = _relocated(program.config, stream.words, stream.buffer, addresses, 1)
             buffer = self._runtime.allocate(words.nbytes, f"stream {index}")
-            self._stream_buffers.append(buffer)
+            self._own_buffers.append(buffer)
             buffer.write(words)
             self.streams[index] = buffer.address, words
 
@@ -257,9 +276,9 @@ class PlacedProgram:
 
     def free(self) -> None:
         """Frees the memory."""
-        for buffer in (*self._buffers.values(), *self._stream_buffers):
+        for buffer in self._own_buffers:
             buffer.free()
-        self._buffers, self._stream_buffers, self.streams = {}, [], {}
+        self._buffers, self._own_buffers, self.streams = {}, [], {}
 
 
 class Recorder(Runtime):

@@ -8,6 +8,7 @@ runs on the device at `Runtime.synchronize`, or earlier when it is full.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.disassembly import instruction_text, listing
 
-from .device import Device, Fault, RunResult, RuntimeFault, total
+from .device import Device, Fault, RunResult, RuntimeFault, SystemDevice, SystemResult, total
 from .kernels import CommandError, Indices, KernelBuilder, KernelOperation, UopMode
 from .memory import Buffer, DeviceMemory
 from .stream import Stream
@@ -346,6 +347,26 @@ class Runtime:
             raise CommandError("instructions are queued; synchronize before running others")
         self.invalidate_micro_ops()
         return self._launch(address, words, time_limit, watched)
+
+    def run_together(
+        self,
+        streams: Sequence[tuple[int, npt.NDArray[np.uint64]]],
+        time_limit: float | None = None,
+    ) -> SystemResult:
+        """Run a stream on each machine of a `SystemDevice` at once; each is as in `run_stream`.
+
+        Raises `RuntimeFault` for the first machine that stopped, after all have ended.
+        """
+        self.invalidate_micro_ops()
+        if time_limit is None:
+            time_limit = self.time_limit
+        device = cast(SystemDevice, self.device)
+        device.set_limits(self.memory.limits)
+        result = device.run_all([(address, len(words)) for address, words in streams], time_limit)
+        for run, (_, words) in zip(result.runs, streams, strict=True):
+            if run.fault is not None:
+                raise _runtime_fault(self.config, run.fault, words, time_limit)
+        return result
 
     def invalidate_micro_ops(self) -> None:
         """Invalidate the micro-op cache, for use after others have used the machine."""

@@ -33,6 +33,8 @@ class BurstWalker {
     bool asks() const { return cut_from < NEVER; }
     Time asks_from() const { return cut_from; }
     std::int64_t words() const { return (chunks_after ? full : last) - first + 1; }
+    // Of its first word in a page.
+    std::int64_t place() const { return first; }
     bool is_last() const { return !chunks_after && last_row; }
 
     // Its burst is taken at `now`.

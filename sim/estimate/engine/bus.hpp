@@ -5,39 +5,17 @@
 #include "fetch.hpp"
 #include "loader.hpp"
 #include "storer.hpp"
+#include "window.hpp"
 
 namespace estimate {
 
 enum Reader { FETCH_READER, LOAD_READER, COMPUTE_READER, NO_READER };
 
-// The cycles between two refreshes of the memory, for queries whose times never decrease.
-class Window {
-  public:
-    explicit Window(const Parameters& parameters)
-        : period(parameters.refresh_period),
-          until(period ? period - parameters.refresh_stall + 1 : NEVER) {}
-
-    // The first cycle from `time` on in which a word can move.
-    Time from(Time time) {
-        while (time >= until) {
-            begin += period;
-            until += period;
-        }
-        return std::max(time, begin);
-    }
-
-    // How many cycles are left from then to the next refresh.
-    Time left(Time time) const { return until - time; }
-
-  private:
-    const Time period;
-    Time begin = 1, until;
-};
-
 class Bus {
   public:
-    Bus(const Parameters& parameters, Fetch& fetch, Loader& load, Loader& compute, Storer& store)
-        : parameters(parameters), fetch(fetch), loaders{&load, &compute}, store(store),
+    // `port` is that of a shared bus, or null.
+    Bus(const Parameters& parameters, Fetch& fetch, Loader& load, Loader& compute, Storer& store, Port* port)
+        : parameters(parameters), port(port), fetch(fetch), loaders{&load, &compute}, store(store),
           read_window(parameters), write_window(parameters) {}
 
     // The next part of a burst, or of one read and one written in turn.
@@ -112,7 +90,7 @@ class Bus {
         if (!after_fetch) after_load = chosen == LOAD_READER;
         stale |= is_open;
         if (after_fetch) {
-            start(chosen, fetch.words(), now);
+            start(chosen, fetch.place(), fetch.words(), now);
             fetch.granted(now);
             now = grant_from();
             return chosen;
@@ -120,7 +98,7 @@ class Bus {
         BurstWalker& walker = loaders[chosen - LOAD_READER]->walker;
         const Time others = std::min(fetch.asks_from(), loaders[COMPUTE_READER - chosen]->walker.asks_from());
         while (true) {
-            start(chosen, walker.words(), now);
+            start(chosen, walker.place(), walker.words(), now);
             walker.taken(now);
             if (walker.has_room() || until >= NEVER) return chosen;
             now = latest(walker.asks_from(), now + 1, open_from());
@@ -142,12 +120,13 @@ class Bus {
         Time earliest, asked;
     };
 
-    // A burst of `words` words is granted at `now`.
-    void start(Reader reader, std::int64_t words, Time now) {
+    // A burst of `words` words is granted at `now`; its first word has this `place` in its page.
+    void start(Reader reader, std::int64_t place, std::int64_t words, Time now) {
         granted_at = now;
         const Time asked = now + parameters.grant_to_memory;
         granted_words += words;
-        reads.push({reader, words, asked + parameters.latency, asked});
+        const Time first = port ? port->read(asked, place, words) : asked + parameters.latency;
+        reads.push({reader, words, first, asked});
         ends[bursts++ % PLACES] = granted_words;
         awaited = std::max(
             granted_words - parameters.words_ahead + 1,
@@ -276,6 +255,7 @@ class Bus {
     }
 
     const Parameters& parameters;
+    Port* const port;
     Fetch& fetch;
     Loader* loaders[2];
     Storer& store;

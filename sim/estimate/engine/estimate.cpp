@@ -1,7 +1,8 @@
 // What sim/estimate/library.py calls: streams replayed, and what they took.
 
 #include <cstdint>
-#include <optional>
+#include <memory>
+#include <vector>
 
 #include "machine.hpp"
 
@@ -25,12 +26,42 @@ class Engine {
         return finished < NEVER ? finished : -1;
     }
 
+    // A machine of several on `port` at the start of a stream; null if it would not come to the end.
+    std::unique_ptr<Machine> start(const std::uint8_t* memory, std::uint64_t bytes, std::uint64_t address,
+                                   std::uint64_t count, Port* port) {
+        if (!stream.open(memory, bytes, address, count)) return nullptr;
+        counters.clear();
+        return std::make_unique<Machine>(parameters, stream, counters, address, count, nullptr, port);
+    }
+
+    void count(const Machine& machine, std::int64_t* counted) const {
+        counters.write(machine.bus, machine.fetch, machine.store, counted);
+    }
+
   private:
     const Parameters parameters;
     const Fields fields;
     Stream stream;
     Counters counters;
 };
+
+// Takes the events of several machines in the order of time.
+inline void run_together(std::vector<std::unique_ptr<Machine>>& machines, const std::vector<Port>& ports) {
+    std::vector<Time> next;
+    for (auto& machine : machines) next.push_back(machine ? machine->look() : NEVER);
+    while (true) {
+        std::size_t chosen = 0;
+        Time first = NEVER, second = NEVER;
+        for (std::size_t at = 0; at < next.size(); at++) {
+            const Time time = next[at] < NEVER ? next[at] + ports[at].origin : NEVER;
+            if (time < first) second = first, first = time, chosen = at;
+            else second = std::min(second, time);
+        }
+        if (first >= NEVER) return;
+        machines[chosen]->step(second < NEVER ? second - ports[chosen].origin : NEVER);
+        next[chosen] = machines[chosen]->look();
+    }
+}
 
 }  // namespace estimate
 
@@ -63,4 +94,25 @@ EXPORTED void vta_estimate_all(Engine* engine, const std::uint8_t* memory, std::
                                std::uint64_t count) {
     for (Run* run = runs; run != runs + count; run++)
         run->cycles = engine->replay(memory, bytes, run->address, run->count, nullptr, nullptr);
+}
+
+// Fills in the cycles of a stream on each of `count` machines, which share a memory with the timing of
+// `shared`; `ratio` is the words of a machine's bus in one of theirs. A machine is launched `offset`
+// cycles after the one before. `counters` has those of all machines.
+EXPORTED void vta_estimate_together(Engine** engines, const Parameters* shared, std::int64_t ratio,
+                                    std::int64_t offset, const std::uint8_t* memory, std::uint64_t bytes,
+                                    Run* runs, std::uint64_t count, std::int64_t* counters,
+                                    std::uint64_t counters_each) {
+    SharedMemory bus(*shared, ratio, offset * Time(count - 1));
+    std::vector<Port> ports;
+    for (std::uint64_t at = 0; at < count; at++) ports.push_back({bus, offset * Time(at)});
+    std::vector<std::unique_ptr<Machine>> machines;
+    for (std::uint64_t at = 0; at < count; at++)
+        machines.push_back(engines[at]->start(memory, bytes, runs[at].address, runs[at].count, &ports[at]));
+    run_together(machines, ports);
+    for (std::uint64_t at = 0; at < count; at++) {
+        const Time ends = machines[at] ? machines[at]->ends_at() : NEVER;
+        runs[at].cycles = ends < NEVER ? ends : -1;
+        if (machines[at]) engines[at]->count(*machines[at], counters + at * counters_each);
+    }
 }

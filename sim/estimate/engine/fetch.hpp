@@ -23,6 +23,8 @@ class Fetch {
     // The request for the next burst: when it is made, NEVER if that waits for a hand-over.
     Time asks_from() const { return request; }
     std::int64_t words() const { return burst_entries * words_per_entry; }
+    // Of the first of these words in a page.
+    std::int64_t place() const { return (first_entry + asked) * words_per_entry; }
 
     void granted(Time now) {
         plan_from = std::max(request, now);

@@ -25,45 +25,56 @@ class Machine {
   public:
     // `records`, one per instruction, or null, gets what has retired.
     Machine(const Parameters& parameters, Stream& stream, Counters& counters, std::uint64_t address,
-            std::uint64_t count, Record* records)
+            std::uint64_t count, Record* records, Port* port = nullptr)
         : parameters(parameters), stream(stream), counters(counters), records(records),
           fetch(parameters, address, std::int64_t(count)), load(parameters), compute_loader(parameters),
-          store(parameters), units(parameters), bus(parameters, fetch, load, compute_loader, store) {}
+          store(parameters, port), units(parameters), bus(parameters, fetch, load, compute_loader, store, port) {}
 
     // Runs to the end, and returns when that is; NEVER if no instruction can go on, or the next one is
     // not legal.
     Time run() {
-        const Bus::Part* part = &bus.plan();
-        Time grant = bus.grant_from(), forward = NEVER;
-        while (true) {
-            if (woken) {
-                advance();
-                if (finished != NEVER) return finished;
-            }
-            if (replan) {
-                part = &bus.plan();
-                grant = bus.grant_from();
-                forward = NEVER;
-                if (store.forwarder.works()) [[unlikely]] forward = plan_forward();
-                replan = false;
-            }
-            const Time unit = units.next_at(), next = earliest(part->end, unit, forward);
-            if (grant <= next) {
-                if (grant >= NEVER) return NEVER;
-                grant = grant_all(grant, next);
-                // Writes take turns with a read that may become possible now.
-                replan |= !part->reads;
-            } else if (forward <= next) [[unlikely]] {
-                end_forward();
-            } else if (part->end <= unit) {
-                move();
-                replan = true;
-            } else {
-                if (units.step()) settle(COMPUTE_MODULE);
-                else wake(COMPUTE_MODULE, FOR_UNIT);
-            }
+        while (look() < NEVER) step(NEVER);
+        return finished;
+    }
+
+    // Everything that follows from what is known. Returns the time of the next event; NEVER if there is
+    // none, since the program has ended or no instruction can go on.
+    Time look() {
+        if (woken) {
+            advance();
+            if (finished != NEVER) return NEVER;
+        }
+        if (replan) {
+            part = &bus.plan();
+            grant = bus.grant_from();
+            forward = NEVER;
+            if (store.forwarder.works()) [[unlikely]] forward = plan_forward();
+            replan = false;
+        }
+        return earliest(grant, part->end, units.next_at(), forward);
+    }
+
+    // The next event, after `look`. Bursts are granted no later than at `limit`, as long as another
+    // machine cannot have asked before.
+    void step(Time limit) {
+        const Time unit = units.next_at(), next = earliest(part->end, unit, forward);
+        if (grant <= next) {
+            grant = grant_all(grant, std::min(next, limit));
+            // Writes take turns with a read that may become possible now.
+            replan |= !part->reads;
+        } else if (forward <= next) [[unlikely]] {
+            end_forward();
+        } else if (part->end <= unit) {
+            move();
+            replan = true;
+        } else {
+            if (units.step()) settle(COMPUTE_MODULE);
+            else wake(COMPUTE_MODULE, FOR_UNIT);
         }
     }
+
+    // The end of the program, from its launch; NEVER before.
+    Time ends_at() const { return finished; }
 
     const Parameters& parameters;
     Stream& stream;
@@ -327,7 +338,9 @@ class Machine {
     static constexpr unsigned FETCH = 1 << MODULES;
     unsigned woken = 0;
     Module full = MODULES;  // whose queue has no room for the next instruction
-    bool replan = false;    // what the bus moves next
+    bool replan = true;     // what the bus moves next
+    const Bus::Part* part = nullptr;  // that moves next, and the next grant and end of a transfer to the inputs
+    Time grant = NEVER, forward = NEVER;
     Forwarder forwarded;    // at the end of the transfer to the inputs that is in progress, as planned
 };
 

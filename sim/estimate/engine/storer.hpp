@@ -8,12 +8,14 @@
 #include "bursts.hpp"
 #include "forwarder.hpp"
 #include "queue.hpp"
+#include "shared.hpp"
 
 namespace estimate {
 
 class Storer {
   public:
-    explicit Storer(const Parameters& parameters) : walker(parameters), parameters(parameters) {}
+    // `port` is that of a shared bus, or null.
+    Storer(const Parameters& parameters, Port* port) : walker(parameters), parameters(parameters), port(port) {}
 
     // Transfers to memory and to the inputs take turns.
     bool has_room(const Transfer& transfer) const {
@@ -74,7 +76,8 @@ class Storer {
             last += some * stride;
             burst.words_left -= some;
             if (burst.words_left) break;
-            burst.answered = response = std::max(answered_at(last), response + 1);
+            const Time answer = port ? port->write(last, burst.shared_words) : answered_at(last);
+            burst.answered = response = std::max(answer, response + 1);
             filling++;
             has_ended = true;
         }
@@ -104,6 +107,7 @@ class Storer {
         std::int64_t words_left;
         bool is_last;  // of its transfer
         Time answered;
+        std::int64_t shared_words;  // of the shared bus
     };
     struct Turn {
         Instruction* instruction;
@@ -113,14 +117,18 @@ class Storer {
 
     // When memory confirms a burst whose last word it counts as moved at `last`, at the earliest: it
     // takes it in the cycle before.
-    Time answered_at(Time last) const { return std::max(last, last - 1 + parameters.latency); }
+    Time answered_at(Time last) const {
+        if (port) return port->memory.answered_at(last);
+        return std::max(last, last - 1 + parameters.latency);
+    }
 
     void announce() {
         while (walker.asks() && announced - answered < parameters.bursts_in_flight) {
             Time now = std::max(walker.asks_from(), announced_at + 1);
             if (announced >= parameters.bursts_in_flight)
                 now = std::max(now, answers[announced % PLACES] + 2);
-            bursts.push({now + parameters.announce_to_word, now, walker.words(), walker.is_last(), 0});
+            const std::int64_t shared_words = port ? port->memory.widened(walker.place(), walker.words()) : 0;
+            bursts.push({now + parameters.announce_to_word, now, walker.words(), walker.is_last(), 0, shared_words});
             announced_at = now;
             announced++;
             walker.taken(now);
@@ -154,6 +162,7 @@ class Storer {
     }
 
     const Parameters& parameters;
+    Port* const port;
     Ring<Turn, PLACES> turns;
     Ring<Burst, PLACES> bursts;  // without a response
     std::size_t filling = 0;   // of these, those that have all their words

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.sw.runtime.device import RunResult, total
 from amaranth_vta.sw.runtime.instruction_words import Words, field_of
+from amaranth_vta.sw.runtime.program import PlacedProgram
 from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.work import Work, work
 
@@ -74,13 +76,19 @@ class _Joined:
         return work(self.layers[0].work.config, self.words)
 
 
+# A stream of the program, and the STOREs in it to watch.
+Request = tuple[int, Sequence[int]]
+Process = Generator[Request, RunResult, dict[str, Array]]
+
+
 class Runner:
     """A compiled network in the memory of a device.
 
     ``launch`` is one of `LAUNCHES`. ``measured`` has one item per step of the network, in order. In
     a launch of several layers, layers have no counters. If the device can tell, a layer's cycles
     count from the last STORE of the preceding layer to its own, but at least the cycles GEMM needs.
-    ``begins`` is called with the name of each launch before the machine runs it.
+    ``begins`` is called with the name of each launch before the machine runs it. A runner shares
+    constants and measurements with another one ``beside`` it, on the same device.
     """
 
     def __init__(
@@ -89,17 +97,27 @@ class Runner:
         runtime: Runtime,
         begins: Callable[[str], None] = lambda _: None,
         launch: str = "network",
+        beside: Runner | None = None,
     ) -> None:
         self._network = network
         self._begins = begins
-        self._placed = network.program.place(runtime, network.launched(launch))
-        self._joined = dict(_joined(network)) if launch == "network" else {}
-        self._sessions = {
-            index: exact_session(step.model)
-            for index, step in enumerate(network.steps)
-            if isinstance(step, RunHost)
-        }
-        self.measured = [StepTotals() for _ in network.steps]
+        self.placed: PlacedProgram = network.program.place(
+            runtime, network.launched(launch), beside.placed if beside else None
+        )
+        self._joined: dict[int, _Joined]
+        self._sessions: dict[int, Any]
+        self.measured: list[StepTotals]
+        if beside is not None:
+            self._joined, self._sessions = beside._joined, beside._sessions
+            self.measured = beside.measured
+        else:
+            self._joined = dict(_joined(network)) if launch == "network" else {}
+            self._sessions = {
+                index: exact_session(step.model)
+                for index, step in enumerate(network.steps)
+                if isinstance(step, RunHost)
+            }
+            self.measured = [StepTotals() for _ in network.steps]
         self.reset()
 
     def reset(self) -> None:
@@ -107,7 +125,7 @@ class Runner:
         self._states = {item.source: item.initial for item in self._network.states}
         for variable in self._network.kept:
             initial = self._network.program.contents[variable.buffer]
-            self._placed.buffer(variable.buffer).write(initial)
+            self.placed.buffer(variable.buffer).write(initial)
 
     @property
     def launched(self) -> list[Launched]:
@@ -131,6 +149,29 @@ class Runner:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch; returns the network's outputs. Raises `RuntimeFault`."""
+        process = self.process(inputs)
+        try:
+            request = next(process)
+            while True:
+                try:
+                    result = self.placed.run_one(*request)
+                except RuntimeFault as error:
+                    request = process.throw(error)
+                else:
+                    request = process.send(result)
+        except StopIteration as end:
+            outputs: dict[str, Array] = end.value
+            return outputs
+
+    def run_all(self, inputs: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+        """`run` each of ``inputs``."""
+        return [self.run(feeds) for feeds in inputs]
+
+    def process(self, inputs: Mapping[str, Array]) -> Process:
+        """As `run`, one launch at a time: yields each stream to run, as the arguments of
+        `PlacedProgram.run_one`, takes its result, and returns the outputs. A `RuntimeFault` that is
+        thrown into it gets the name of its layer.
+        """
         values = dict(self._network.constants) | self._states | dict(inputs)
         steps = iter(enumerate(self._network.steps))
         for index, step in steps:
@@ -140,36 +181,39 @@ class Runner:
                     feeds = {name: values[name] for name in step.inputs}
                     values |= run_session(self._sessions[index], step.outputs, feeds)
                 case ToMachine(operand, buffer):
-                    self._placed.buffer(buffer).write(_packed(operand, values[operand.tensor]))
+                    self.placed.buffer(buffer).write(_packed(operand, values[operand.tensor]))
                 case ToHost(tensor, info, operand, buffer):
-                    data = self._placed.buffer(buffer).read(np.uint8, operand.nbytes)
+                    data = self.placed.buffer(buffer).read(np.uint8, operand.nbytes)
                     images = operand.layout.unpack(data, operand.image, info.dtype)
                     assert info.shape is not None
                     values[tensor] = images.reshape(info.shape)
                 case RunLayer():
                     if index in self._joined:
-                        self._run_joined(index)
+                        yield from self._run_joined(index)
                         for _ in self._joined[index].layers[1:]:
                             next(steps)
                         continue
-                    result = self._run_layer(step)
+                    result = yield from self._run_layer(step)
             measured.add(perf_counter() - start, result)
         self._states = {item.source: values[item.result] for item in self._network.states}
         return {name: values[name] for name in self._network.outputs}
 
-    def _run_layer(self, step: RunLayer) -> RunResult:
+    def _run_layer(self, step: RunLayer) -> Generator[Request, RunResult, RunResult]:
         self._begins(step.name)
+        results = []
         try:
-            return self._placed.run(step.streams)
+            for stream in step.streams:
+                results.append((yield stream, ()))
         except RuntimeFault as error:
             raise _named(error, step) from None
+        return total(results)
 
-    def _run_joined(self, index: int) -> None:
+    def _run_joined(self, index: int) -> Generator[Request, RunResult, None]:
         """Run a launch of several layers, which starts with step ``index``."""
         joined, start = self._joined[index], perf_counter()
         self._begins(_launch_name(joined.layers))
         try:
-            result = self._placed.run_one(joined.launch.stream, joined.stores)
+            result = yield joined.launch.stream, joined.stores
         except RuntimeFault as error:
             ends = np.array(joined.launch.ends)
             layer = min(int((ends <= error.fault.instruction).sum()), len(ends) - 1)

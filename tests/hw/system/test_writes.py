@@ -87,8 +87,8 @@ class Memory:
                 assert beat.last == (at == beats)
                 if beat.last:
                     announced.popleft()
-                    is_bad = self.bad is not None and address <= self.bad
-                    due[number].append(int(is_bad and self.bad < address + beats * self.size))
+                    end = address + beats * self.size
+                    due[number].append(int(self.bad in range(address, end)))
                     at = 0
             else:
                 self.gaps += bool(taken and at)
