@@ -15,7 +15,7 @@ from amaranth_vta.sw.runtime.device import Limits, RunResult, SystemResult
 
 
 class FunctionalSystem(MemoryBacked):
-    """A `SystemDevice` without a clock: functional models on one memory, which run in turn."""
+    """A `SystemDevice` without a clock: functional models on one memory, which run sequentially."""
 
     name = "functional"
 
@@ -30,7 +30,7 @@ class FunctionalSystem(MemoryBacked):
         super().__init__(memory_bytes, origin)
         self.config = system.config
         self.machines = system.machines
-        self._models = [
+        self.models = [
             FunctionalDevice(
                 system.config, memory_bytes, clear=clear, progress=progress, memory=self
             )
@@ -39,7 +39,7 @@ class FunctionalSystem(MemoryBacked):
 
     def set_limits(self, limits: Limits) -> None:
         """As `Device.set_limits`, for all machines."""
-        for model in self._models:
+        for model in self.models:
             model.set_limits(limits)
 
     def run(
@@ -59,7 +59,7 @@ class FunctionalSystem(MemoryBacked):
         """As `SystemDevice.run_all`; ``time_limit`` is for each stream."""
         runs = [
             model.run(*stream, time_limit)
-            for model, stream in zip(self._models, streams, strict=False)
+            for model, stream in zip(self.models, streams, strict=False)
         ]
         return SystemResult(runs, None)
 

@@ -70,7 +70,8 @@ class Session:
 
     ``device`` is the name of a device, an open device, or a `RunOptions`. With a name, ``dram`` and
     the keywords ``waves``, ``timeline``, ``skip``, ``timing_only`` and ``progress`` are those of
-    `RunOptions`.
+    `RunOptions`. With several ``machines``, as many runs take place at once as a group; cycles
+    count once per group, and layers within a launch have no cycles.
 
     Threads may share a session: `run`, `check`, `report` and `close` hold a lock, since the machine
     and its memory run one program at a time. Parallel runs need one session each.
@@ -474,13 +475,15 @@ class Session:
 
 
 def random_inputs(session: Session) -> dict[str, Array]:
-    """Inputs of one run, the same at each call: floats from 0 to 1, 8-bit integers of the full
-    range, and for wider integers 0 or 1, or only 1 if the name of the input contains ``mask``.
+    """Inputs of one run, or, with an open batch, of a run on each machine; the same at each call:
+    floats from 0 to 1, 8-bit integers of the full range, and for wider integers 0 or 1, or only 1
+    if the name of the input contains ``mask``.
     """
     random = np.random.default_rng(0)
     inputs: dict[str, Array] = {}
     for name, info in session.inputs.items():
-        shape = tuple(session.images_per_run if size is None else size for size in info.shape)
+        images = session.images_per_run * session.machines
+        shape = tuple(images if size is None else size for size in info.shape)
         if np.issubdtype(info.dtype, np.integer) and info.dtype.itemsize > 1:
             inputs[name] = random.integers("mask" in name.lower(), 2, shape, info.dtype)
         elif np.issubdtype(info.dtype, np.integer):

@@ -16,7 +16,7 @@ class SystemConfig:
 
     By default the bus is as wide as the buses of all machines together, but not wider than 512
     bits. Raises `ConfigError` for other numbers of machines than 1 to 8, and for a bus that is
-    narrower than that of a machine or has no width of AXI4 between 64 and 512 bits.
+    narrower than the bus of a machine or has no width of AXI4 between 64 and 512 bits.
     """
 
     config: Config
@@ -34,8 +34,7 @@ class SystemConfig:
             object.__setattr__(self, "bus_bits", min(sum_of_all, _BUS_BITS[-1]))
         if self.machines == 1 and self.bus_bits != own:
             raise ConfigError(
-                f"a single machine has a memory bus of its own width, {own} bits, not "
-                f"{self.bus_bits}"
+                f"a single machine has a memory bus of {own} bits, not {self.bus_bits}"
             )
         if self.bus_bits not in _BUS_BITS or self.bus_bits < own:
             widths = ", ".join(str(bits) for bits in _BUS_BITS if bits >= own)

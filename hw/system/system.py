@@ -23,8 +23,8 @@ _BUFFER_BYTES, _LEAST_WORDS = 4096, 128
 
 
 class System(wiring.Component):
-    """Complete machines that share a memory and nothing else: each has registers and runs programs
-    of its own. A fault or a stop of a machine does not affect the others.
+    """Complete machines that share only a memory: registers and programs are private. A fault or a
+    stop of a machine does not affect the others.
 
     Timing: as of `Top`; a burst read takes two cycles more from its request to its first beat, and
     a burst written reaches memory after its last beat was accepted.

@@ -30,7 +30,7 @@ class WriteBuffer(wiring.Component):
     Ports
     -----
     machine : the writer
-    bus : the same bursts in words of the shared bus; a beat is offered as soon as it is packed
+    bus : the same bursts in words of the shared bus; a beat is offered once it is packed
     """
 
     def __init__(self, width: int, bus_width: int, depth: int) -> None:

@@ -148,7 +148,7 @@ class SystemEngine:
         dram: MemoryTiming,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        # Behind the arbiter a machine reads and writes at once, and refreshes delay its bursts.
+        # Buffers of the arbiter hide turns of reads and writes, and refreshes delay whole bursts.
         own = MemoryTiming(latency=dram.latency)
         self._machines = [Engine(system.config, own, progress) for _ in range(system.machines)]
         self._timing = parameters(system.config, dram)

@@ -88,7 +88,7 @@ def system_verilog(
     passes: tuple[str, ...] = AS_IT_IS,
     prefix: str = "",
 ) -> str:
-    """Verilog of the machines of ``system`` and their arbiter; the arguments are those of
+    """Verilog of the machines of ``system`` and their arbiter; the arguments are as in
     `verilog`. A system of one machine is that machine, without an arbiter.
     """
     if system.is_single:

@@ -228,7 +228,7 @@ class PlacedProgram:
         self._runtime = runtime
         self._beside = beside
         self._buffers: dict[str, Buffer] = {}
-        # Without those that belong to another placement.
+        # Without buffers of another placement.
         self._own_buffers: list[Buffer] = []
         self.streams: dict[int, tuple[int, Words]] = {}
         try:

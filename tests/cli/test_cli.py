@@ -329,6 +329,15 @@ def test_a_memory_that_does_not_exist_is_refused(vta: Vta, clears: Path, memory:
         (["juggle"], "No such command 'juggle'"),
         (["config", "absent.json"], "absent.json is neither a preset"),
         (["verilog", "--config", "absent.json"], "absent.json is neither a preset"),
+        (["verilog", "--machines", "9"], "'--machines': 9 is not in the range 1<=x<=8"),
+        (
+            ["verilog", "--machines", "2", "--memory-bus", "96"],
+            "a memory bus of 96 bits does not fit machines with buses of 64 bits",
+        ),
+        (
+            ["verilog", "--memory-bus", "128"],
+            "a single machine has a memory bus of 64 bits, not 128",
+        ),
         (["verilog", "-o", "/dev/null/x.v"], "x.v cannot be written: Not a directory"),
     ],
 )

@@ -17,11 +17,11 @@ from resource import RUSAGE_CHILDREN, getrusage
 
 from amaranth.hdl import UnusedElaboratable
 
-from . import arbiter, banks, bursts, loads, queues, retirement, runs, stores
+from . import arbiter, banks, bursts, loads, queues, retirement, runs, sharing, stores
 
 PROOFS = tuple(
     proof
-    for subject in (queues, arbiter, bursts, retirement, banks, loads, stores, runs)
+    for subject in (queues, arbiter, bursts, retirement, banks, loads, stores, runs, sharing)
     for proof in subject.PROOFS
 )
 

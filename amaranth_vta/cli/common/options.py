@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.hw.system.parameters import MOST_MACHINES
 from amaranth_vta.sim.devices import DEVICES, PARTS, RunOptions
 from amaranth_vta.sim.machine.dram import DramError, memory_timing
 
@@ -215,3 +216,20 @@ scheduler_option = click.option(
 )
 # Message after a run with --skip.
 SKIPPED = "{} passed tokens without working (--skip): the results are wrong and were not compared"
+
+machines_option = click.option(
+    "--machines",
+    type=click.IntRange(1, MOST_MACHINES),
+    default=1,
+    show_default=True,
+    help="Several machines behind one memory bus, with their registers 4 KiB apart; images of a "
+    "batch run on them at once.",
+)
+memory_bus_option = click.option(
+    "--memory-bus",
+    type=int,
+    default=0,
+    metavar="BITS",
+    help="Width of the memory bus of several machines: 64, 128, 256 or 512; by default as wide as "
+    "the buses of all machines together, at most 512.",
+)

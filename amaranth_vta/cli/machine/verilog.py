@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from amaranth_vta.cli.common.options import config_option
+from amaranth_vta.cli.common.options import config_option, machines_option, memory_bus_option
 from amaranth_vta.cli.common.outputs import Outputs
 from amaranth_vta.hw.bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.system.parameters import MOST_MACHINES, SystemConfig
+from amaranth_vta.hw.system.parameters import SystemConfig
 
 
 @click.command()
@@ -50,20 +50,8 @@ from amaranth_vta.hw.system.parameters import MOST_MACHINES, SystemConfig
     help="Put NAME before the names of all modules and of the top module's ports, for designs with "
     "several machines.",
 )
-@click.option(
-    "--machines",
-    type=click.IntRange(1, MOST_MACHINES),
-    default=1,
-    show_default=True,
-    help="Several machines behind one memory bus, with their registers 4 KiB apart.",
-)
-@click.option(
-    "--memory-bus",
-    type=click.Choice(["64", "128", "256", "512"]),
-    metavar="BITS",
-    help="Width of the memory bus of several machines: 64, 128, 256 or 512; by default as wide as "
-    "the buses of all machines together, at most 512.",
-)
+@machines_option
+@memory_bus_option
 @click.option(
     "--waivers",
     type=click.Path(),
@@ -79,7 +67,7 @@ def verilog(
     cache: int,
     prefix: str,
     machines: int,
-    memory_bus: str | None,
+    memory_bus: int,
     waivers: str | None,
 ) -> None:
     """Write the machine as Verilog, or several machines, with everything they need.
@@ -91,7 +79,7 @@ def verilog(
         raise click.ClickException(
             f"--prefix {prefix!r} is not the beginning of a Verilog name: use letters, digits and _"
         )
-    system = SystemConfig(config, machines, int(memory_bus or 0))
+    system = SystemConfig(config, machines, memory_bus)
     with Outputs() as outputs:
         outputs.reserve("-o", output or (None if split else "-"))
         outputs.reserve_folder("--split", split, replaced="vta.f")

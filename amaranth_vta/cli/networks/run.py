@@ -18,6 +18,8 @@ from amaranth_vta.cli.common.options import (
     images_option,
     json_option,
     launch_option,
+    machines_option,
+    memory_bus_option,
     rounding_option,
     tuned_option,
     unchecked,
@@ -52,6 +54,8 @@ _ENOUGH = 0.9
 @click.argument("model", type=click.Path(), metavar="MODEL|FILE")
 @config_option
 @device_options()
+@machines_option
+@memory_bus_option
 @images_option
 @tuned_option
 @rounding_option
@@ -123,6 +127,8 @@ def run(
     model: str,
     config: Config,
     options: RunOptions,
+    machines: int,
+    memory_bus: int,
     trace: str | None,
     images: int | None,
     tuned: str | None,
@@ -151,6 +157,7 @@ def run(
     from amaranth_vta.session import random_inputs
     from amaranth_vta.session.report import PAGE
 
+    options = replace(options, machines=machines, memory_bus=memory_bus)
     _refuse_contradictions(model, images, tuned, allow_rounding, dim, check, explain, options)
     if labels_path is not None or float_path is not None:
         _refuse_accuracy(labels_path, inputs_path, options)

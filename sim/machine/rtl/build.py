@@ -199,7 +199,7 @@ def library(
 def flags_of(
     traced: bool = False, watched: bool = False, grouped: bool = False, machines: int = 1
 ) -> tuple[str, ...]:
-    """Verilator options of a machine, or of several, in addition to those of every design."""
+    """Verilator options of a machine, or of several, in addition to the options of every design."""
     return (
         *((f"-DMACHINES={machines}",) if machines > 1 else ()),
         *(("--trace-vcd",) if traced else ()),

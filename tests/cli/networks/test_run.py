@@ -395,3 +395,17 @@ def test_unknown_technologies_are_refused(model: Path) -> None:
         pytest.raises(ValueError, match="technology is 45nm or 7nm, not '3nm'"),
     ):
         opened.energy("3nm")
+
+
+def test_several_machines_run_images_at_once(model: Path, tmp_path: Path) -> None:
+    inputs, path = tmp_path / "x.npz", tmp_path / "numbers.json"
+    np.savez(inputs, x=np.concatenate([IMAGE] * 3))
+    command = (model, "--allow-host", "--inputs", inputs, "--check", "--json", path)
+    found = {}
+    for machines in ("1", "2"):
+        assert vta(*command, "--device", "estimate", "--machines", machines) == 0
+        found[machines] = json.loads(path.read_text())
+    assert found["2"]["machines"] == 2
+    assert found["2"]["mismatches"] == 0
+    # The third image runs alone.
+    assert found["2"]["cycles"] == pytest.approx(found["1"]["cycles"] * 2 / 3, rel=0.15)

@@ -10,6 +10,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.system.parameters import SystemConfig
+from amaranth_vta.hw.system.system import System
 from amaranth_vta.hw.top import Top
 from amaranth_vta.sim.machine.elaborate import pins
 
@@ -55,6 +57,10 @@ def combinational_paths(component: wiring.Component) -> list[str]:
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
 def test_no_input_reaches_an_output_without_a_register(config: str) -> None:
     assert combinational_paths(Top(PRESETS[config])) == []
+
+
+def test_nor_through_the_arbiter_of_several_machines() -> None:
+    assert combinational_paths(System(SystemConfig(PRESETS["tiny"], 2))) == []
 
 
 class Gate(wiring.Component):

@@ -41,5 +41,5 @@ def test_a_bus_narrower_than_that_of_a_machine_is_refused() -> None:
 
 
 def test_a_single_machine_keeps_its_own_bus() -> None:
-    with pytest.raises(ConfigError, match="a single machine has a memory bus of its own width, 64"):
+    with pytest.raises(ConfigError, match="a single machine has a memory bus of 64 bits, not 128"):
         SystemConfig(TINY, 1, 128)

@@ -1,4 +1,4 @@
-"""Reads of several machines: each gets its own beats, in order, whatever the others do."""
+"""Reads of several machines: each gets its beats in order."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def expected(asked: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
 
 
 async def serve(ctx: Any, bus: Any, width: int, pause: Pauses, seed: int) -> None:
-    """A memory that interleaves the words of different machines at random, and those of one machine
-    in order.
+    """A memory that interleaves words of different machines at random; each machine's own words
+    are in order.
     """
     chance, size = random.Random(seed), width // 8
     due: list[deque[tuple[int, int]]] = [deque() for _ in range(MACHINES)]

@@ -48,7 +48,7 @@ class Writer:
 
 
 class Memory:
-    """Accepts bursts, and responds to those of different machines in any order; a burst to an
+    """Accepts bursts, and responds to different machines in any order; a burst to an
     address of ``bad`` with an error.
     """
 

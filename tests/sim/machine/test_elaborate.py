@@ -14,8 +14,9 @@ from amaranth.hdl import Fragment
 
 from amaranth_vta.hw.bus.attributes import BusAttributes
 from amaranth_vta.hw.config import PRESETS, Config, ConfigError
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.hw.top import Top
-from amaranth_vta.sim.machine.elaborate import split_verilog, verilog, waivers
+from amaranth_vta.sim.machine.elaborate import split_verilog, system_verilog, verilog, waivers
 from amaranth_vta.sim.machine.rtl.build import verilator_root
 from tests.support.seeds import each_seed
 
@@ -40,6 +41,23 @@ def _lint(*arguments: str | Path, folder: Path | None = None) -> str:
 
 def test_verilator_finds_nothing_to_say(tiny_file: Path) -> None:
     assert _lint(tiny_file) == ""
+
+
+def test_a_system_of_one_machine_is_the_machine(tiny_file: Path) -> None:
+    assert system_verilog(SystemConfig(TINY, 1)) == tiny_file.read_text()
+
+
+def test_verilator_finds_nothing_to_say_about_three_machines(tmp_path: Path) -> None:
+    path, waived = tmp_path / "vta.v", tmp_path / "vta.vlt"
+    path.write_text(system_verilog(SystemConfig(TINY, 3)))
+    waived.write_text(waivers("*vta.v"))
+    assert _lint(path) == ""
+    assert _lint("-Wall", waived, path) == ""
+    head = path.read_text()[:20_000]
+    assert "// 3 machines on a bus of 256 bits\n" in head
+    assert "NUM_READ_OUTSTANDING 24, NUM_WRITE_OUTSTANDING 24" in head
+    for port in ("output [1:0] m_axi_arid", "input [255:0] m_axi_rdata", "[13:0] s_axil_araddr"):
+        assert f"{port};\n" in head
 
 
 def test_the_waivers_are_those_that_a_strict_lint_needs(tiny_file: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ MEMORIES = ("ideal", "ddr", "random:1", "random:2", "random:3")
 
 
 def images() -> list[ProgramImage]:
-    """The programs of both machines, one behind the other in memory."""
+    """The programs of both machines, at consecutive addresses."""
     first, second = (ProgramImage.load(VECTORS / f"{name}.npz") for name in NAMES)
     to = -(-first.dram.size // 4096) * 4096
     return [relocated(first, 0, random.Random(0)), relocated(second, to, random.Random(1))]

@@ -1,0 +1,69 @@
+"""Compare systems of several machines: ``python benchmarks/scaling.py [NAME ...]``.
+
+    python benchmarks/scaling.py [NAME ...] [--config NAME] [--device estimate] [--dram ddr]
+
+Prints a table for docs/performance.md: cycles for an image on each machine at once, and the
+speed-up over one machine that runs the images sequentially, for several widths of the memory bus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import numpy as np
+from tables import row
+
+from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.networks import NETWORKS, generate
+from amaranth_vta.session import Session, random_inputs
+from amaranth_vta.sim.devices import RunOptions
+
+NAMES = ("resnet18", "mobilenetv2", "vit-tiny")
+# Machines, and bits of their memory bus.
+SYSTEMS = ((1, 64), (2, 64), (2, 128), (4, 64), (4, 128), (4, 256), (8, 128), (8, 256), (8, 512))
+HEADS = ("network", "machines", "memory bus", "cycles", "speed-up", "of linear")
+
+
+def cycles(name: str, config: Config, options: RunOptions) -> int:
+    """Cycles of ``name`` for as many images as machines."""
+    network = generate(name)
+    with Session(network.model, config, options) as session:
+        given = network.inputs or random_inputs(session)
+        images = {name: given[name][: session.images_per_run] for name in session.inputs}
+        session.run({name: np.concatenate([x] * options.machines) for name, x in images.items()})
+        assert session.cycles is not None
+        return session.cycles
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NETWORKS))
+    parser.add_argument("--config", default=DEFAULT)
+    parser.add_argument("--device", default="estimate", choices=("estimate", "rtl"))
+    parser.add_argument("--dram", default="ddr")
+    chosen = parser.parse_args()
+    config = Config.load(chosen.config)
+    print(row(*HEADS), "|---|--:|--:|--:|--:|--:|", sep="\n", flush=True)
+    for name in chosen.names or NAMES:
+        single = 0
+        for machines, bits in SYSTEMS:
+            if bits < 8 * config.bus_bytes:
+                continue
+            options = RunOptions(
+                chosen.device,
+                chosen.dram,
+                timing_only=chosen.device == "estimate",
+                machines=machines,
+                memory_bus=bits,
+            )
+            found = cycles(name, config, options)
+            single = single or found
+            speed = machines * single / found
+            numbers = f"{found:,}", f"{speed:.2f}", f"{speed / machines:.0%}"
+            print(row(f"`{name}`", str(machines), str(bits), *numbers), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Sessions on several machines: an image on each at once, with the results of a single one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from amaranth_vta.hw.config import ConfigError
+from amaranth_vta.session import Session
+from amaranth_vta.sim.devices import DeviceError
+from amaranth_vta.sw.runtime.runtime import RuntimeFault
+
+DIGITS = Path(__file__).parents[2] / "examples/digits"
+
+
+@pytest.fixture(scope="module")
+def images() -> npt.NDArray[np.float32]:
+    with np.load(DIGITS / "images.npz") as file:
+        return file["image"]
+
+
+@pytest.fixture(scope="module")
+def expected(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    with Session(DIGITS / "digits.onnx", "tiny") as session:
+        return session.run({"image": images[:5]})["logits"]
+
+
+@pytest.mark.parametrize("launch", ["network", "layer"])
+@pytest.mark.parametrize("device", ["functional", "estimate"])
+@pytest.mark.parametrize("machines", [2, 3, 8])
+def test_images_on_several_machines_give_the_results_of_one(
+    device: str, machines: int, launch: str, images: Any, expected: Any
+) -> None:
+    """Also in a last group with fewer images than machines."""
+    with Session(
+        DIGITS / "digits.onnx", "tiny", device, "ddr", machines=machines, launch=launch
+    ) as session:
+        assert session.check({"image": images[:5]}).ok
+        np.testing.assert_array_equal(session.run({"image": images[:5]})["logits"], expected)
+
+
+def test_two_machines_compute_on_the_rtl_in_the_estimated_cycles(
+    images: Any, expected: Any
+) -> None:
+    cycles = []
+    for device in ("rtl", "estimate"):
+        with Session(DIGITS / "digits.onnx", "tiny", device, "ddr", machines=2) as session:
+            outputs = session.run({"image": images[:4]})
+            np.testing.assert_array_equal(outputs["logits"], expected[:4])
+            cycles.append(session.cycles)
+    assert cycles[1] == pytest.approx(cycles[0], rel=0.02)
+
+
+def test_cycles_of_a_group_count_once(images: Any) -> None:
+    reports = []
+    for machines in (1, 2):
+        with Session(
+            DIGITS / "digits.onnx", "tiny", "estimate", "ddr", machines=machines
+        ) as session:
+            session.run({"image": images[:4]})
+            reports.append(session.report())
+    one, two = reports
+    assert (one["macs"], one["runs"]) == (two["macs"], two["runs"])
+    assert "machines" not in one
+    assert two["machines"] == 2
+    assert two["peak_macs_per_cycle"] == 2 * one["peak_macs_per_cycle"]
+    assert 1.8 < one["cycles"] / two["cycles"] < 2.1
+    assert two["utilization"] == pytest.approx(
+        two["macs"] / two["cycles"] / two["peak_macs_per_cycle"]
+    )
+
+
+def test_machines_share_constants() -> None:
+    """Memory grows by activations and instructions only."""
+    sizes = []
+    for machines in (1, 2, 3):
+        with Session(DIGITS / "digits.onnx", "tiny", machines=machines) as session:
+            sizes.append(session.device.memory_bytes)
+            program = session.program.program
+    constants = sum(item.size for item in program.buffers if item.role == "constant")
+    assert sizes[1] - sizes[0] == sizes[2] - sizes[1]
+    assert 0 < sizes[1] - sizes[0] <= sizes[0] - constants
+
+
+def test_a_fault_names_the_layer(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(DIGITS / "digits.onnx", "tiny", machines=2) as session:
+        device: Any = session.device
+        run_all = device.run_all
+        monkeypatch.setattr(device, "run_all", lambda streams, _: run_all(streams, 0.0))
+        with pytest.raises(RuntimeFault, match=r"conv.*: the machine stopped: timeout"):
+            session.run({"image": images[:2]})
+
+
+@pytest.mark.parametrize("device", ["cxxrtl", "pysim", "board", "remote"])
+def test_other_devices_are_single_machines(device: str) -> None:
+    with pytest.raises(DeviceError, match=f"the device {device} is a single machine"):
+        Session(DIGITS / "digits.onnx", "tiny", device, machines=2)
+
+
+def test_a_system_records_no_waves() -> None:
+    with pytest.raises(DeviceError, match="2 machines have no waves"):
+        Session(DIGITS / "digits.onnx", "tiny", "rtl", machines=2, waves="waves.vcd")
+
+
+def test_a_bus_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a memory bus of 96 bits does not fit"):
+        Session(DIGITS / "digits.onnx", "tiny", machines=2, memory_bus=96)
