@@ -334,7 +334,6 @@ PROOFS = (
         depth=9,
         bugs=(
             ("fits.eq(bursts.i.ready & (room > length))", "fits.eq(bursts.i.ready)"),
-            ("fits.eq(bursts.i.ready & (room > length))", "fits.eq(room > length)"),
             (
                 "leaves.eq(taken & (beat.payload.last | place.all()))",
                 "leaves.eq(taken & place.all())",
