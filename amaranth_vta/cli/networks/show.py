@@ -63,7 +63,7 @@ def show(
     texts = {
         "loaded": lambda: _nodes(load_network(read, images or config.batch)),
         "canonical": lambda: _nodes(compiled.network),
-        "placed": lambda: _placed(compiled.network, compiled.placement),
+        "placed": lambda: _placed(compiled.placement),
         "planned": lambda: _planned(compiled.program),
     }
     with Outputs() as outputs:
@@ -80,7 +80,7 @@ def _nodes(network: Network) -> Iterator[str]:
         yield _line(network, node)
 
 
-def _placed(network: Network, placement: Placement) -> Iterator[str]:
+def _placed(placement: Placement) -> Iterator[str]:
     from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
 
     for item in placement.items:
@@ -90,7 +90,7 @@ def _placed(network: Network, placement: Placement) -> Iterator[str]:
             result = f"{item.result.tensor} {list(item.result.image)}"
             yield f"machine  {result} = {operators}({sources})"
         else:
-            yield f"host     {_line(network, item.node)}"
+            yield f"host     {_line(placement.network, item.node)}"
             yield f"         because {item.reason}"
 
 

@@ -41,7 +41,8 @@ def macs(network: Network, node: Node) -> int:
     result, first = shape(node.outputs[0]), shape(node.input(0))
     if node.operator in _CONVOLUTIONS:
         # An average counts only if the canonical form has turned it into a convolution.
-        return prod(result) * prod(shape(node.input(_CONVOLUTIONS[node.operator]))[1:])
+        plain = prod(result) * prod(shape(node.input(_CONVOLUTIONS[node.operator]))[1:])
+        return network.macs.get(node.name, plain)
     if node.operator == "ConvTranspose":
         return prod(first) * prod(shape(node.input(1))[1:])
     if node.operator in _PRODUCTS:

@@ -59,6 +59,7 @@ class Network:
 
     ``types`` has all tensors, including constants, as far as their types are known. ``opsets`` has
     the version of each domain. ``inputs`` and ``outputs`` include the variables, ``states``.
+    ``macs`` has, by name, the MACs without padding of convolutions that compute padding channels.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Network:
     ir_version: int
     rounding: Rounding = field(default_factory=Rounding)
     states: tuple[State, ...] = ()
+    macs: dict[str, int] = field(default_factory=dict)
 
     @property
     def public_inputs(self) -> list[str]:
@@ -117,12 +119,14 @@ class Network:
         )
 
     def copied(self) -> Network:
-        """A copy whose nodes, constants and types can change without effect on this network."""
+        """A copy whose nodes, constants, types and MACs can change, while this network does
+        not."""
         return replace(
             self,
             nodes=Nodes(self.nodes),
             constants=dict(self.constants),
             types=dict(self.types),
+            macs=dict(self.macs),
         )
 
     def to_onnx(self) -> onnx.ModelProto:

@@ -12,6 +12,7 @@ from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 from .building_blocks.epilogue import Step
+from .building_blocks.identity import reads_what_it_stores
 from .building_blocks.pointwise import Pointwise, PointwiseKnobs
 from .building_blocks.steps import LookupTable, looked_up
 
@@ -39,6 +40,9 @@ class PointwiseLookup(Pointwise):
     def buffers(self, config: Config) -> int:
         return 1
 
+    def by_gemm(self, env: Environment) -> bool:
+        return reads_what_it_stores(env)
+
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         return [env.out_dtype]
 
@@ -55,7 +59,8 @@ def lookup(
     knobs: PointwiseKnobs | None = None,
     name: str = "lookup",
 ) -> Function:
-    """Build a function of the operand, the table (`te.table_tiles`), and output; for layouts see
-    `Pointwise`. Default knobs and exceptions: see `tuned`.
+    """Build a function of the operand, `identity_weights` where GEMM loads it, the table
+    (`te.table_tiles`), and output; for layouts see `Pointwise`. Default knobs and exceptions: see
+    `tuned`.
     """
     return tuned(workload, env, knobs, name)

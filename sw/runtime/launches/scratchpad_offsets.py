@@ -1,4 +1,5 @@
-"""Offsets of consecutive layers in the scratchpads of inputs and weights."""
+"""Where the layers of a network load from and to: offsets in the scratchpads of inputs and weights,
+and tensors stored in several places."""
 
 from __future__ import annotations
 
@@ -8,7 +9,11 @@ from typing import Any
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, filled_by
 from amaranth_vta.sw.runtime.kernels import Indices, UopMode
+from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.runtime import Runtime
+from amaranth_vta.sw.runtime.transfers import Pads
+
+from .scattered import ScatteredBuffer, split_load
 
 Elements = Mapping[Memory, int]
 
@@ -33,7 +38,8 @@ class ScratchpadOffsets:
 
 
 class OffsetRuntime:
-    """Forwards calls to ``runtime``, with an offset added to elements of INP and WGT."""
+    """Forwards calls to ``runtime``, with an offset added to elements of INP and WGT. Loads from a
+    `ScatteredBuffer` are split."""
 
     def __init__(self, runtime: Runtime, offsets: Elements) -> None:
         self._runtime: Any = runtime
@@ -46,12 +52,30 @@ class OffsetRuntime:
         self.uop_loop_begin, self.uop_loop_end = runtime.uop_loop_begin, runtime.uop_loop_end
 
     def load_buffer_2d(
-        self, *rows: Any, sram_index: int, memory: Memory, pad_value: int = 0
+        self,
+        buffer: Buffer | ScatteredBuffer,
+        *rows: int,
+        sram_index: int,
+        memory: Memory,
+        pad_value: int = 0,
     ) -> None:
         sram_index += self._offsets.get(filled_by(memory), 0)
-        self._runtime.load_buffer_2d(
-            *rows, sram_index=sram_index, memory=memory, pad_value=pad_value
-        )
+        if not isinstance(buffer, ScatteredBuffer):
+            self._runtime.load_buffer_2d(
+                buffer, *rows, sram_index=sram_index, memory=memory, pad_value=pad_value
+            )
+            return
+        offset, x_size, y_size, x_stride, *pads = rows
+        element_bytes = self._runtime.config.memory(memory).element_bytes
+        for part in split_load(
+            buffer, element_bytes, offset, x_size, y_size, x_stride, Pads(*pads)
+        ):
+            self._runtime.load_buffer_2d(
+                *(part.buffer, part.offset, part.x_size, part.y_size, x_stride, *part.pads),
+                sram_index=sram_index + part.shift,
+                memory=memory,
+                pad_value=pad_value,
+            )
 
     def forward_buffer_2d(self, *rows: int, sram_index: int, pad_value: int = 0) -> None:
         sram_index += self._offsets.get(Memory.INP, 0)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.graph.channels import axis_of, chosen_numbers, is_of_channels
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
@@ -21,7 +20,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .support.layer import Layer, Unsupported
+from .support.layer import ByteRun, Layer, Unsupported
 from .support.tensors import Tensors
 
 # A tensor and the index of one of its channels.
@@ -43,14 +42,20 @@ def concatenation(node: Node, tensors: Tensors) -> Layer:
     sources = map(tensors.source, node.inputs, images)
     out = n, sum(channels), h, w
     layer = tensors.layer((node,), sources, out, function, {}, (min(lows), max(highs)))
-    return replace(layer, joins=workload.batch == 1)
+    image = [item.nbytes // workload.batch for item in layer.sources]
+    runs = (
+        ByteRun(number, at * size, size)
+        for at in range(workload.batch)
+        for number, size in enumerate(image)
+    )
+    return replace(layer, runs=tuple(runs))
 
 
 def chosen_channels(node: Node, tensors: Tensors) -> Layer:
     """Lower a Gather or a Slice that selects channels of a layer's result in any order. A Concat or
     another Gather before it is bypassed if all its readers are such operators. Raises
     `Unsupported`."""
-    chosen = chosen_numbers(node, tensors)
+    chosen = chosen_numbers(node, tensors.network)
     if chosen is None:
         raise Unsupported("it does not choose channels by constant indices")
     tensors.require_made(node.inputs[0])
@@ -66,7 +71,7 @@ def is_of_chosen(node: Node, tensors: Tensors) -> bool:
 
 def chooses_channels(node: Node, tensors: Tensors) -> bool:
     """Whether ``node`` is a Gather or a Slice of channels only, by constant indices."""
-    return chosen_numbers(node, tensors) is not None
+    return chosen_numbers(node, tensors.network) is not None
 
 
 def require_selection(tensors: Tensors) -> None:
@@ -105,7 +110,7 @@ def _joined(tensors: Tensors, name: str, axis: int) -> Image:
         raise Unsupported(f"the shape of {name} is known only at run time")
     if len(shape) not in (2, 3, 4):
         raise Unsupported(f"{name} has the shape {shape}, which has not two to four dimensions")
-    if not _is_of_channels(len(shape), axis):
+    if not is_of_channels(len(shape), axis):
         raise Unsupported("it concatenates along another axis than channels")
     rank = len(shape)
     if rank == 4:
@@ -118,61 +123,19 @@ def _joined(tensors: Tensors, name: str, axis: int) -> Image:
     return image
 
 
-def _is_of_channels(rank: int, axis: int) -> bool:
-    return (rank > 2 and axis % rank == 1) or (rank < 4 and axis % rank == rank - 1)
-
-
-def _axis(node: Node, tensors: Tensors) -> int | None:
-    """The axis of a Concat, a Gather or a Slice; None for other operators, or a Slice of several or
-    unknown axes."""
-    if node.domain:
-        return None
-    if node.operator in ("Concat", "Gather"):
-        return int(node.attributes.get("axis", 0))
-    if node.operator != "Slice" or node.input(3) not in tensors.network.constants:
-        return None
-    axes = tensors.network.constants[node.input(3)].reshape(-1)
-    return int(axes[0]) if len(axes) == 1 else None
-
-
-def chosen_numbers(node: Node, tensors: Tensors) -> list[int] | None:
-    """The indices of the channels that a Gather or a Slice selects; None for other operators, or if
-    they select anything but channels."""
-    if node.domain or node.operator not in ("Gather", "Slice"):
-        return None
-    constants, axis = tensors.network.constants, _axis(node, tensors)
-    shape = tensors.network.types[node.inputs[0]].shape
-    if axis is None or shape is None or len(shape) not in (2, 3, 4):
-        return None
-    if not _is_of_channels(len(shape), axis):
-        return None
-    size = shape[axis]
-    if node.operator == "Gather":
-        indices = constants.get(node.inputs[1])
-        if indices is None or indices.ndim != 1 or not indices.size:
-            return None
-        if indices.min() < -size or indices.max() >= size:
-            return None
-        return np.arange(size)[indices].tolist()
-    given = [constants.get(name) for name in (*node.inputs[1:3], node.input(4)) if name]
-    if any(value is None or value.size != 1 for value in given):
-        return None
-    bounds = [int(value.item()) for value in given if value is not None]
-    return None if bounds[2:] == [0] else list(range(size)[slice(*bounds)])
-
-
 def _origins(node: Node, tensors: Tensors, chosen: Sequence[int]) -> list[Channel]:
     """Trace the channels ``chosen`` of the input of ``node`` back through Concat and Gather."""
-    network, name, axis = tensors.network, node.inputs[0], _axis(node, tensors)
+    network, name, axis = tensors.network, node.inputs[0], axis_of(node, tensors.network)
     maker = network.maker(name)
     readers = network.nodes.readers(name)
     alone = name not in network.outputs and all(
-        chooses_channels(item, tensors) and _axis(item, tensors) == axis for item in readers
+        chooses_channels(item, tensors) and axis_of(item, tensors.network) == axis
+        for item in readers
     )
-    if not alone or maker is None or _axis(maker, tensors) != axis or axis is None:
+    if not alone or maker is None or axis_of(maker, tensors.network) != axis or axis is None:
         return [(name, number) for number in chosen]
     if maker.operator == "Gather":
-        before = chosen_numbers(maker, tensors)
+        before = chosen_numbers(maker, tensors.network)
         if before is None or tensors.root(maker.inputs[0]) not in tensors.results:
             return [(name, number) for number in chosen]
         return _origins(maker, tensors, [before[number] for number in chosen])
@@ -188,7 +151,7 @@ def _origins(node: Node, tensors: Tensors, chosen: Sequence[int]) -> list[Channe
 
 def _selection(node: Node, tensors: Tensors, chosen: Sequence[Channel]) -> Layer:
     """The layer whose result has the channels ``chosen``, in this order."""
-    config, axis = tensors.config, _axis(node, tensors)
+    config, axis = tensors.config, axis_of(node, tensors.network)
     assert axis is not None
     names = list(dict.fromkeys(name for name, _ in chosen))
     images = [_joined(tensors, name, axis) for name in names]

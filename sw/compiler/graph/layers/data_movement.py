@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.graph.channels import chosen_numbers
 from amaranth_vta.sw.compiler.graph.index_maps import (
     NoIndexMap,
     index_map,
@@ -21,7 +22,6 @@ from amaranth_vta.sw.runtime.network.tile_layout import tiles
 from .channel_selection import (
     chooses_channels,
     chosen_channels,
-    chosen_numbers,
     concatenation,
     is_of_chosen,
 )
@@ -64,7 +64,7 @@ def _by_channels(make: Callable[[Node, Tensors], Layer], node: Node, tensors: Te
 def slicing(node: Node, tensors: Tensors) -> Layer:
     """Lower a Slice: by GEMM if it selects channels within a tile, else by gathering tiles. Raises
     `Unsupported`."""
-    chosen = chosen_numbers(node, tensors)
+    chosen = chosen_numbers(node, tensors.network)
     if chosen is not None and not is_of_chosen(node, tensors):
         successive = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
         if successive and chosen[0] % tensors.config.block_out == 0:

@@ -7,6 +7,7 @@ channels with weights of 0 and 1, before or after the tiles are gathered.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -211,7 +212,10 @@ class _Rearranged:
 
     def _gathering(self, moved: TileMap) -> Layer:
         """The layer that gathers tiles."""
-        return self._layer(self._sources(), self._gather_function(moved), {}, self._result())
+        layer = self._layer(self._sources(), self._gather_function(moved), {}, self._result())
+        if (moved.source < 0).any():
+            return layer
+        return replace(layer, runs=moved.runs(self.tensors.config.out.element_bytes))
 
     def _gather_function(self, moved: TileMap) -> FindFunction:
         workload = gathered(moved, tuple(map(self._sizes, self.images)), self.fill)

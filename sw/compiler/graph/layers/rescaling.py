@@ -15,6 +15,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import b
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
+from amaranth_vta.sw.compiler.tuner.cost_model import bus_cycles
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .support.layer import Layer, Unsupported
@@ -91,6 +92,13 @@ def quantization(node: Node, tensors: Tensors) -> Layer:
     except NotExact as problem:
         raise Unsupported(str(problem)) from None
     workload = WeightedSum(_vectors(tensors, source), constants)
+    if whole is not None and tensors.config.lookup:
+        # Operations of the ALU stall while it loads operands; LOOKUP takes one of them, and GEMM
+        # moves its operands, but its table has to be loaded.
+        config = tensors.config
+        table = config.table_elements * config.acc.element_bytes
+        if workload.vectors * workload.operations(config) > bus_cycles(config, 1, table):
+            return function_layer(whole, tensors)
     function = tensors.function(weighted_sum, workload, node)
     given = tensors.pointwise_constants(workload)
     image = tensors.images[tensors.root(source)]

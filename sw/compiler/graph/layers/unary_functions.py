@@ -103,7 +103,9 @@ def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
             function, LookupTable(config.table_elements), packed, alone, limits, tensors
         ):
             return fused
-        made, given = tensors.function(lookup, workload, last), {"table": packed}
+        made = tensors.function(lookup, workload, last)
+        identity = tensors.identity_constant() if workload.by_gemm(tensors.env) else {}
+        given = identity | {"table": packed}
     else:
         constants = line(table, function.zero_point(tensors.network), config)
         workload = WeightedSum(vectors, constants)

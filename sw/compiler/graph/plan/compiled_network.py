@@ -16,6 +16,7 @@ from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.join import CannotJoin
+from amaranth_vta.sw.runtime.launches.scattered import ScatteredBuffer
 from amaranth_vta.sw.runtime.launches.scratchpad_offsets import OffsetRuntime, ScratchpadOffsets
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.network.model_error import ModelError
@@ -33,12 +34,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.program import Program, Recorder
 from amaranth_vta.sw.runtime.work import work
 
-from .in_place import (
-    BufferSlice,
-    concatenate_in_place,
-    outermost_buffer,
-    overwrite_variables,
-)
+from .in_place import BufferSlice, Places, overwrite_variables, stored_slices, without_copies
 from .memory_plan import share_buffers
 from .placement import Placement, place
 from .steps import PlannedStep, planned_steps
@@ -81,9 +77,9 @@ def compile_network(
     of each layer.
     """
     placement = place(network, config, passes)
-    planned = planned_steps(network, placement)
+    planned = planned_steps(placement)
     variables = _variables(network, placement)
-    steps, launches, program = _record(planned, config, network.constants, variables)
+    steps, launches, program = _record(planned, config, placement.network.constants, variables)
     outputs = {name: network.types[name] for name in network.public_outputs}
     on_machine = {item.operand.tensor for item in variables}
     states = tuple(item for item in network.states if item.source not in on_machine)
@@ -137,7 +133,8 @@ def _record(
     ``known`` constants are packed once, into constant buffers; so are the initial values of
     ``variables``."""
     recorder = Recorder(config)
-    steps, within = concatenate_in_place(steps)
+    sizes = dict(size for step in steps for size in _buffers_of(step))
+    steps, within = without_copies(steps, config)
     packed: dict[str, Buffer] = {}
     for step in steps:
         match step:
@@ -152,7 +149,6 @@ def _record(
     copies = {item.operand.buffer: item.copy for item in variables}
     steps, replaced = overwrite_variables(steps, copies, _uses(steps, within), within)
     uses = _uses(steps, within)
-    sizes = dict(size for step in steps for size in _buffers_of(step))
     shared = share_buffers(
         {
             name: (when[0], when[-1], sizes[name])
@@ -164,13 +160,24 @@ def _record(
         recorder.allocate(size, f"activations {number}") for number, size in enumerate(shared.sizes)
     ]
 
-    def buffer(name: str) -> Buffer:
+    def whole(name: str) -> Buffer:
         name = replaced.get(name, name)
-        if name in packed:
-            return packed[name]
-        outer, offset = outermost_buffer(name, within)
-        whole = activations[shared.buffer_of[outer]]
-        return whole.part(offset, sizes[name], name) if name in within else whole
+        return packed[name] if name in packed else activations[shared.buffer_of[name]]
+
+    def part(place: BufferSlice, name: str) -> Buffer:
+        return whole(place.buffer).part(place.offset, place.nbytes, name)
+
+    def buffer(name: str) -> Buffer:
+        if name not in within:
+            return whole(name)
+        (place,) = stored_slices(name, sizes[name], within)
+        return part(place, name)
+
+    def source(name: str) -> Buffer | ScatteredBuffer:
+        if name not in within:
+            return whole(name)
+        places = stored_slices(name, sizes[name], within)
+        return ScatteredBuffer([part(place, name) for place in places], name)
 
     constants = list(packed.values())
     result: list[Step] = []
@@ -178,7 +185,7 @@ def _record(
     for step in steps:
         match step:
             case Layer():
-                sources = [buffer(item.buffer) for item in step.sources]
+                sources = [source(item.buffer) for item in step.sources]
                 target = buffer(step.result.buffer)
                 own = []
                 for name, data in step.constants.items():
@@ -211,12 +218,13 @@ def _record(
     return tuple(kept), launches, program
 
 
-def _uses(steps: Sequence[PlannedStep], within: Mapping[str, BufferSlice]) -> dict[str, list[int]]:
-    """The indices of the steps that use each outermost buffer."""
+def _uses(steps: Sequence[PlannedStep], within: Places) -> dict[str, list[int]]:
+    """The indices of the steps that use each allocated buffer."""
     uses: dict[str, list[int]] = {}
     for index, step in enumerate(steps):
-        for name, _ in _buffers_of(step):
-            uses.setdefault(outermost_buffer(name, within)[0], []).append(index)
+        for item in _buffers_of(step):
+            for part in stored_slices(*item, within):
+                uses.setdefault(part.buffer, []).append(index)
     return uses
 
 

@@ -15,6 +15,7 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
 )
 from amaranth_vta.sw.compiler.graph.canonical.sums.blocked_products import why_no_blocks
 from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float, why_in_float
+from amaranth_vta.sw.compiler.graph.channel_order.arranged_network import with_arranged_channels
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.integer_operators import (
     DOMAIN,
@@ -154,7 +155,8 @@ def has_own_operators() -> bool:
 
 @dataclass
 class Placement:
-    """Layers and host nodes in the order of the network.
+    """Layers and host nodes in the order of ``network``, the network that was placed, with its
+    channels arranged for the machine.
 
     ``views`` maps each tensor that only renames another tensor on the machine to that tensor.
     ``images`` are the shapes (N, C, H, W) in which the machine holds tensors. ``keeping`` are the
@@ -165,6 +167,7 @@ class Placement:
     views: dict[str, str]
     images: dict[str, Image]
     keeping: list[Layer]
+    network: Network
 
 
 def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> Placement:
@@ -172,6 +175,7 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
 
     ``passes`` are additional passes for the loop nest of each layer.
     """
+    network = with_arranged_channels(network, config)
     functions = LayerFunctions(Environment(config, passes))
     placement = _placed(network, functions)
     # Placement is repeated without the functions that could not be built.
@@ -210,7 +214,7 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
             tensors.note_range(node)
     needed = _without_unread(list(items.values()), tensors)
     keeping = [*_keeping(needed, tensors, functions)]
-    return Placement(needed, tensors.views, tensors.images, keeping)
+    return Placement(needed, tensors.views, tensors.images, keeping, network)
 
 
 def _keeping(

@@ -17,15 +17,15 @@ Item = Layer | HostNode
 PlannedStep = RunHost | Layer | ToMachine | ToHost
 
 
-def planned_steps(network: Network, placement: Placement) -> list[PlannedStep]:
+def planned_steps(placement: Placement) -> list[PlannedStep]:
     """The operators of ``placement`` in execution order, each preceded by transfers of the tensors
     that it needs from the other side."""
-    return _Planner(network, placement).steps()
+    return _Planner(placement).steps()
 
 
 class _Planner:
-    def __init__(self, network: Network, placement: Placement) -> None:
-        self.network = network
+    def __init__(self, placement: Placement) -> None:
+        self.network = network = placement.network
         self.placement = placement
         # Copies of the new values of variables that the machine keeps, by variable.
         self.keeping = {copy.result.tensor: copy for copy in placement.keeping}

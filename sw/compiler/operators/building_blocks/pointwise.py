@@ -160,7 +160,8 @@ def candidates(workload: Pointwise, config: Config) -> Iterator[tuple[float, Poi
         store = vectors * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
         if by_gemm and 2 * narrow * vectors > config.inp.depth:
             continue
-        for in_turn in (True, False):
+        # Moved by GEMM, operands are prefetched while results are stored, unless stores wait.
+        for in_turn in (True,) if by_gemm else (True, False):
             taken = workload.buffers(config) + in_turn
             if taken * vectors + workload.parameter_count <= config.acc.depth:
                 if by_gemm:

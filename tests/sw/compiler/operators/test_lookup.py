@@ -11,6 +11,7 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.building_blocks.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup, lookup
 from amaranth_vta.sw.compiler.te.dtypes import ExpressionError
@@ -32,6 +33,14 @@ def bytes_of(env: Environment, vectors: int) -> np.ndarray:
     return np.resize(np.random.default_rng(0).permutation(256), shape).astype(np.int8)
 
 
+def arguments(
+    workload: PointwiseLookup, x: np.ndarray, table: np.ndarray, env: Environment
+) -> list[np.ndarray]:
+    """The operand ``x``, the identity matrix if GEMM moves it, and the ``table``."""
+    identity = [identity_weights(env)] if workload.by_gemm(env) else []
+    return [x, *identity, te.table_tiles(table, env.config)]
+
+
 @pytest.mark.parametrize("device", ["functional", "rtl"])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_each_byte_becomes_its_entry(config: str, device: str, run: Any) -> None:
@@ -41,7 +50,7 @@ def test_each_byte_becomes_its_entry(config: str, device: str, run: Any) -> None
     workload = PointwiseLookup(90, env.config.table_elements)
     table = np.random.default_rng(1).integers(-128, 128, 256)
     x = bytes_of(env, 90)
-    got = run(lookup(workload, env), [x, te.table_tiles(table, env.config)], device=device)
+    got = run(lookup(workload, env), arguments(workload, x, table, env), device=device)
     np.testing.assert_array_equal(got, table[x.astype(int) + 128])
     assert len(np.unique(x)) == 256
 
@@ -51,9 +60,10 @@ def test_no_pass_changes_what_is_looked_up(config: str, interpreted: Any) -> Non
     env = Environment(CONFIGS[config])
     table = np.random.default_rng(2).permutation(256) - 128
     x = bytes_of(env, 7)
-    schedule = PointwiseLookup(7, env.config.table_elements).scheduled(env, PointwiseKnobs(3, True))
+    workload = PointwiseLookup(7, env.config.table_elements)
+    schedule = workload.scheduled(env, PointwiseKnobs(3, True))
     want = table[x.astype(int) + 128].astype(np.int8)
-    interpreted(schedule, [x, te.table_tiles(table, env.config)], want, env)
+    interpreted(schedule, arguments(workload, x, table, env), want, env)
 
 
 def test_a_value_may_choose_its_table() -> None:

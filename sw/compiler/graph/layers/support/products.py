@@ -108,7 +108,8 @@ class ConstantProduct:
         constants |= own
         nodes = self.nodes
         if macs is None:
-            macs = prod(out) * prod(self.sums.weights.shape[1:])
+            plain = prod(out) * prod(self.sums.weights.shape[1:])
+            macs = tensors.network.macs.get(nodes[0].name, plain)
         if anchor is not None:
             before = {f"{key} before": value for key, value in anchor.constants.items()}
             constants, nodes = before | constants, (*anchor.nodes, *nodes)

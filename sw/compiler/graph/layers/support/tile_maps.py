@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from amaranth_vta.sw.compiler.operators.gather_tiles import AffinePiece, GatherTiles, SourcePart
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
-from .layer import Unsupported
+from .layer import ByteRun, Unsupported
 
 # Each piece is a separate LOAD in the loop nest.
 _MOST_PIECES = 64
@@ -25,6 +26,16 @@ class TileMap:
 
     source: Array
     numbers: Array
+
+    def runs(self, nbytes: int) -> tuple[ByteRun, ...]:
+        """The tiles, of ``nbytes`` each, as runs of consecutive tiles of one source."""
+        source, numbers = self.source.reshape(-1), self.numbers.reshape(-1)
+        ends = (np.diff(source) != 0) | (np.diff(numbers) != 1)
+        begins = [0, *(np.flatnonzero(ends) + 1).tolist(), len(source)]
+        return tuple(
+            ByteRun(int(source[begin]), int(numbers[begin]) * nbytes, (end - begin) * nbytes)
+            for begin, end in pairwise(begins)
+        )
 
 
 def gathered(moved: TileMap, sizes: tuple[int, ...], fill: int) -> GatherTiles:

@@ -82,16 +82,44 @@ def test_parts_are_aligned_to_tiles(qdq: Make, device: str) -> None:
     assert placed(graph, device)[-2:] == ["QLinearConv+Concat", "QLinearConv"]
 
 
-def test_a_part_of_two_concatenations_is_in_place_in_one(qdq: Make) -> None:
+@pytest.mark.parametrize("device", ["functional", "rtl"])
+def test_a_part_of_two_concatenations_is_in_place_in_one_and_read_there_by_the_other(
+    qdq: Make, device: str
+) -> None:
     graph, first, second, third = branches(qdq)
     one, other = concatenated(graph, first, second), concatenated(graph, first, third)
-    convolved(graph, concatenated(graph, one, other), 16, 5)
-    # One inner concatenation copies its parts, directly into the outer one.
-    assert placed(graph).count("Concat+Concat") == 1
+    convolved(graph, concatenated(graph, one, other), 16, 5, 3)
+    conv = "QLinearConv"
+    assert placed(graph, device) == [conv, f"{conv}+Concat", conv, conv]
 
 
-def test_what_the_host_makes_has_a_buffer_of_its_own(qdq: Make) -> None:
+@pytest.mark.parametrize("device", ["functional", "rtl"])
+def test_whole_tiles_are_read_where_they_are_stored(qdq: Make, device: str) -> None:
+    graph = qdq((1, 4, 8, 8), np.int8).qdq(0.031, 3)
+    whole = convolved(graph, graph.value, 4, 12)
+    parts = []
+    for begin in (8, 0):
+        graph.value = whole
+        bounds = (graph.constant([value], np.int64) for value in (begin, begin + 4, 1))
+        parts.append(graph.node("Slice", *bounds).qdq(0.9, 3).value)
+    convolved(graph, concatenated(graph, *parts), 8, 5, 3)
+    assert placed(graph, device) == ["QLinearConv", "QLinearConv"]
+
+
+def test_small_tiles_are_not_read_from_several_places(qdq: Make) -> None:
+    graph = qdq((1, 4, 2, 2), np.int8).qdq(0.031, 3)
+    whole = convolved(graph, graph.value, 4, 12)
+    parts = []
+    for begin in (8, 0):
+        graph.value = whole
+        bounds = (graph.constant([value], np.int64) for value in (begin, begin + 4, 1))
+        parts.append(graph.node("Slice", *bounds).qdq(0.9, 3).value)
+    convolved(graph, concatenated(graph, *parts), 8, 5)
+    assert placed(graph) == ["QLinearConv", "Slice", "Slice+Concat", "QLinearConv"]
+
+
+def test_what_the_host_makes_keeps_its_own_buffer_and_is_read_there(qdq: Make) -> None:
     graph = qdq((1, 4, 8, 8), np.int8).qdq(0.9, 3)
     source = graph.value
     convolved(graph, concatenated(graph, source, convolved(graph, source, 4)), 8, 5)
-    assert placed(graph) == ["QLinearConv", "Concat", "QLinearConv"]
+    assert placed(graph) == ["QLinearConv", "QLinearConv"]

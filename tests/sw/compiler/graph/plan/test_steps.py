@@ -21,4 +21,4 @@ def test_a_placement_without_a_tensor_is_an_error(qdq: Callable[..., Any]) -> No
     made = [item for item in placement.items if getattr(item, "operator", "") == "QLinearConv"]
     placement.items.remove(made[0])
     with pytest.raises(AssertionError, match="nothing in the placement makes .* for conv"):
-        planned_steps(network, placement)
+        planned_steps(placement)
