@@ -343,7 +343,6 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
     resets = len(steps) > 1 or not config.overwrite
     vectors = d.groups * d.rows * d.outputs
     operations = d.requantize.operations + d.row_sums
-    constant = d.requantize.constants * config.acc.element_bytes
     tile = d.terms * weight_memory(d.int4_weights, config).element_bytes
     least = vectors * (d.inputs * d.terms + resets + d.is_added_to)
     if d.row_sums:  # for each tile of outputs anew
@@ -351,7 +350,7 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
     if not config.overlap:
         least += vectors * operations
     if knobs.in_turn:
-        pipeline.load_for_compute(d.groups * d.outputs * constant)
+        _load_constants(pipeline, d, config, d.groups * d.outputs)
     banks = 2 if knobs.in_turn else 1
     stores: list[Task] = []
     blocks = list(enumerate(cut(d.outputs, knobs.outputs) * d.groups))
@@ -377,10 +376,18 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
             x.use(gemm)
             w.use(gemm)
         if not knobs.in_turn:
-            pipeline.load_for_compute(outputs * constant)
+            _load_constants(pipeline, d, config, outputs)
         changes = d.requantize.parameter_cycles * outputs / operations
         alu = pipeline.alu(rows * outputs + changes, [gemm], operations)
         row = min(outputs, d.outputs // d.heads)
         stored = rows * d.requantize.parts * outputs // row
         stores.append(pipeline.store(stored, row * config.out.element_bytes, [alu]))
     return pipeline.estimate(limit=limit, least=least)
+
+
+def _load_constants(pipeline: Pipeline, d: Dense, config: Config, outputs: int) -> None:
+    """Load the constants for ``outputs`` tiles of channels, and prepare the parameters."""
+    for size in filter(None, d.requantize.constant_bytes(config)):
+        pipeline.load_for_compute(outputs * size)
+    if d.requantize.preparation_cycles:
+        pipeline.alu(outputs * d.requantize.preparation_cycles, [])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw import timing
+from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
@@ -106,6 +107,15 @@ class Requantization(ABC):
         monotone.
         """
         return not (self.then or self.wraps)
+
+    @property
+    def preparation_cycles(self) -> int:
+        """Cycles of the ALU, per tile of output channels, before it can read parameters."""
+        return 0
+
+    def constant_bytes(self, config: Config) -> tuple[int, ...]:
+        """Bytes of constants per tile of output channels, for each LOAD."""
+        return (self.constants * config.acc.element_bytes,)
 
     def without_parameters(self) -> Self:
         """The same stages with placeholders for constants that are arguments."""
@@ -215,6 +225,57 @@ class TensorScale(Requantization):
 
 
 @dataclass(frozen=True)
+class SharedScale(Requantization):
+    """One scale for all channels, without bias, by REQUANTIZE: its parameters are the only
+    constants, and loaded once."""
+
+    constants_name = "parameters"
+    own_constants = 0
+    own_shared = REQUANTIZE_PARAMETERS
+    own_operations = 1
+
+    def followed_by(self, step: Step) -> Self | None:
+        return None if isinstance(step, PerChannelLine) else super().followed_by(step)
+
+    def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
+        return [requantized(total, constant, f"{total.name}_rescaled")]
+
+
+@dataclass(frozen=True)
+class CompactScale(Requantization):
+    """Any scale per channel, without bias, by REQUANTIZE, for layers that wait for the bus: 5 bytes
+    per channel are loaded instead of 16. They are the lower bits of the scale, int32, and the upper
+    ones, int8. The ALU makes parameters of them, with constants that all channels share.
+    """
+
+    constants_name = "scales"
+    # Both parts as loaded, and as parameters.
+    own_constants = 2 + 2 * REQUANTIZE_PARAMETERS
+    own_shared = 3 * REQUANTIZE_PARAMETERS
+    own_operations = 1
+
+    @staticmethod
+    def factors(bounds: int) -> list[int]:
+        """The shared constants, one of each kind per parameter: factors of the lower bits, factors
+        of the upper bits, and addends. The last parameter is ``bounds``."""
+        return [0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, bounds]
+
+    @property
+    def preparation_cycles(self) -> int:
+        # Operands of additions are mostly in the same bank: two cycles each.
+        return 7 * 2 * REQUANTIZE_PARAMETERS
+
+    def constant_bytes(self, config: Config) -> tuple[int, ...]:
+        return config.acc.element_bytes, config.out.element_bytes
+
+    def followed_by(self, step: Step) -> Self | None:
+        return None if isinstance(step, PerChannelLine) else super().followed_by(step)
+
+    def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
+        return [requantized(total, constant, f"{total.name}_rescaled")]
+
+
+@dataclass(frozen=True)
 class WholeSums(Requantization):
     """No requantization: stores the biased sum in ``parts`` of out_dtype, lowest bits first, as a
     leading dimension of the output. The host combines them.
@@ -266,6 +327,9 @@ class Epilogue:
     shared: list[Tensor]
     residual: Residual | None
     carried: list[Tensor]
+    # Of a `CompactScale`: buffers of the upper bits, and the stages that make the parameters.
+    upper: list[Tensor] = field(default_factory=list)
+    prepared: list[Tensor] = field(default_factory=list)
 
 
 def followed_by(workload: Any, step: Step) -> Any | None:
@@ -297,19 +361,31 @@ def epilogue(
     that of ``total``. A ``pooling`` comes first if the requantization `follows_maxima`, otherwise
     last. ``name`` is a prefix for the names of constants.
     """
-    numbers = (requantize.constants,) if requantize.constants > 1 else ()
+    is_compact, is_shared = (isinstance(requantize, kind) for kind in (CompactScale, SharedScale))
+    count = requantize.own_shared if is_shared else requantize.constants
+    numbers = (count,) if count > 1 and not is_compact else ()
     constants = te.placeholder(
-        (*channels, *numbers, env.BATCH, env.BLOCK_OUT),
+        (*((1,) * len(channels) if is_shared else channels), *numbers, env.BATCH, env.BLOCK_OUT),
         name + requantize.constants_name,
         env.acc_dtype,
     )
+    args = [constants]
+    upper: list[Tensor] = []
+    prepared: list[Tensor] = []
+    if is_compact:
+        bits = te.placeholder(constants.shape, f"{name}upper_bits", env.out_dtype)
+        args.append(bits)
+        upper.append(
+            te.compute(bits.shape, lambda *i: bits(*i).astype(env.acc_dtype), f"{bits.name}_buf")
+        )
     buffer = te.compute(constants.shape, lambda *i: constants(*i), f"{constants.name}_buf")
 
     def constant(number: int, *i: Expr) -> Expr:
-        return buffer(*position(*i[:-2]), *([number] if numbers else []), *i[-2:])
+        held = prepared[-1] if prepared else buffer
+        channel = [0] * len(channels) if is_shared else position(*i[:-2])
+        return held(*channel, *([number] if numbers or prepared else []), *i[-2:])
 
-    args = [constants]
-    shared: list[Tensor] = []
+    shared: list[Tensor] = [buffer] if is_shared else []
     residual: Residual | None = None
 
     def share(elements: int, what: str) -> Tensor:
@@ -318,6 +394,8 @@ def epilogue(
         shared.append(kept)
         return kept
 
+    if is_compact:
+        prepared += _parameters(buffer, upper[0], share(requantize.own_shared, "factors"), name)
     pooled = pooling.stages(total, env) if pooling and requantize.follows_maxima else []
     scaled = requantize.stages(pooled[-1] if pooled else total, constant, env)
     stages, used = [*pooled, *scaled], requantize.own_constants
@@ -348,7 +426,29 @@ def epilogue(
     else:
         y = output(last)
     carried = pooled[: -len(Pooling.STAGES)]
-    return Epilogue(constants, buffer, stages, y, args, shared, residual, carried)
+    return Epilogue(constants, buffer, stages, y, args, shared, residual, carried, upper, prepared)
+
+
+def _parameters(lower: Tensor, upper: Tensor, factors: Tensor, name: str) -> list[Tensor]:
+    """The stages from the lower and upper bits of scales to parameters of REQUANTIZE; ``factors``
+    are `CompactScale.factors`.
+    """
+    *channels, batch, block = lower.shape
+    shape, count = (*channels, REQUANTIZE_PARAMETERS, batch, block), REQUANTIZE_PARAMETERS
+
+    def spread(part: Tensor, first: int) -> Tensor:
+        return te.compute(
+            shape,
+            lambda *i: part(*i[:-3], *i[-2:]) * factors(i[-3] + first, *i[-2:]),
+            f"{part.name}_spread",
+        )
+
+    low, high = spread(lower, 0), spread(upper, count)
+    both = te.compute(shape, lambda *i: low(*i) + high(*i), f"{name}whole_scales")
+    last = te.compute(
+        shape, lambda *i: both(*i) + factors(i[-3] + 2 * count, *i[-2:]), f"{name}parameters"
+    )
+    return [low, high, both, last]
 
 
 def _biased(total: Tensor, constant: Constant) -> Tensor:

@@ -74,11 +74,15 @@ class Product:
         for shared in self.epilogue.shared:
             s[shared].set_scope(env.acc_scope)
             s[shared].pragma(shared.op.axis[0], env.dma_copy)
-        buffer = self.epilogue.buffer
-        s[buffer].set_scope(env.acc_scope)
-        if at is not None:
-            s[buffer].compute_at(s[self.epilogue.y], at)
-        s[buffer].pragma(s[buffer].op.axis[0], env.dma_copy)
+        epilogue = self.epilogue
+        for tensor in (epilogue.buffer, *epilogue.upper, *epilogue.prepared):
+            if tensor in epilogue.shared:
+                continue
+            s[tensor].set_scope(env.acc_scope)
+            if at is not None:
+                s[tensor].compute_at(s[epilogue.y], at)
+            how = env.alu if tensor in epilogue.prepared else env.dma_copy
+            s[tensor].pragma(s[tensor].op.axis[0], how)
 
     def place_operands(
         self,

@@ -13,6 +13,7 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    CompactScale,
     Requantization,
     TensorScale,
     WholeSums,
@@ -32,6 +33,8 @@ from .tensors import INT8_RANGE, Range, Tensors
 from .tiled_constants import pack_weights
 from .weight_terms import Product, fastest, shared_part
 
+# Cycles of the additional LOADs of `CompactScale` for few channels, which estimates lack.
+_MORE_LOADS = 100
 # A workload with a field ``requantize``.
 Workload = TypeVar("Workload", bound=Any)
 
@@ -145,17 +148,21 @@ class QuantizedProduct(ConstantProduct):
         return replace(self, sums=replace(self.sums, **first))
 
     def with_fastest_scale(self, workload: Workload) -> tuple[QuantizedProduct, Workload]:
-        """The product and its ``workload``, with the parameters of REQUANTIZE shared between
-        channels if all have one scale, there are several tiles of them, and that takes fewer
-        cycles."""
+        """The product and its ``workload``, if there are several tiles of channels, and that takes
+        fewer cycles: with the parameters of REQUANTIZE shared between channels if all have one
+        scale, or compact for a single row, whose products wait for the bus."""
         if workload.outputs == 1:
             return self, workload
-        shared = replace(self, sums=replace(self.sums, one_scale=True))
-        if not isinstance(shared.requantize, TensorScale):
-            return self, workload
-        other = replace(workload, requantize=shared.requantize)
-        if choose(other, self.config).cycles < choose(workload, self.config).cycles:
-            return shared, other
+        forms = [replace(self.sums, one_scale=True)]
+        if isinstance(workload, Dense) and workload.rows == 1:
+            forms.append(replace(self.sums, compact=True))
+        for form in forms:
+            other = replace(self, sums=form)
+            if isinstance(other.requantize, TensorScale | CompactScale):
+                changed = replace(workload, requantize=other.requantize)
+                before, after = (choose(item, self.config).cycles for item in (workload, changed))
+                if after + form.compact * _MORE_LOADS < before:
+                    return other, changed
         return self, workload
 
     @classmethod

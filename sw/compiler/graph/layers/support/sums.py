@@ -41,6 +41,7 @@ from amaranth_vta.sw.compiler.graph.integer_sums import (
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    CompactScale,
     PerChannelScale,
     Requantization,
     RoundingShift,
@@ -58,7 +59,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 
 from .layer import Unsupported
 from .tensors import Range, Tensors
-from .tiled_constants import pack_bias, terms_of
+from .tiled_constants import output_layout, pack_bias, terms_of
 
 # Input positions of bias, output scale and output zero point.
 _PLACES = {"QLinearConv": (8, 6, 7), "QLinearMatMul": (8, 6, 7), "QGemm": (6, 7, 8)}
@@ -99,6 +100,8 @@ class RequantizedSums(Sums):
     roundings: tuple[IntegerRounding, ...] = ()
     # Whether to share the parameters of REQUANTIZE between channels with one scale.
     one_scale: bool = False
+    # Whether to load only those bytes of the parameters that differ between channels.
+    compact: bool = False
 
 
 def requantized_sums(tensors: Tensors, node: Node, limits: Range) -> RequantizedSums:
@@ -185,7 +188,26 @@ def requantization(sums: Sums, config: Config) -> tuple[Requantization, dict[str
         return TensorScale(wraps=how.wraps), {
             name: pack_bias(value, config) for name, value in packed.items()
         }
+    if sums.compact and (parts := _compact(constants, config)) is not None:
+        return CompactScale(wraps=how.wraps), parts
     return how, {"requantization": pack_bias(constants, config)}
+
+
+def _compact(parameters: Integers, config: Config) -> dict[str, Bytes] | None:
+    """The constants of `CompactScale` for parameters of REQUANTIZE, (channels, 4), by name; None
+    if they have a bias, an upper part that is no int8, or bounds that differ."""
+    if parameters.ndim == 1 or (config.out_width, config.acc_width) != (8, _INT32):
+        return None
+    bias, lower, upper, rest = parameters.T
+    if bias.any() or upper.max() >= 1 << config.out_width - 1 or (rest != rest[0]).any():
+        return None
+    factors = np.tile(CompactScale.factors(rest[0]), (config.block_out, 1))
+    rows = np.broadcast_to(upper, (config.batch, len(upper))).astype(np.int8)
+    return {
+        "requantization": pack_bias(lower, config),
+        "upper": output_layout(config).pack(rows[:, :, None, None]),
+        "factors": pack_bias(factors, config),
+    }
 
 
 def whole_sums(least: Integers, most: Integers, config: Config) -> WholeSums:
