@@ -19,6 +19,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
     Step,
     ToHost,
     ToMachine,
+    WriteRows,
 )
 from amaranth_vta.sw.runtime.network.packing import Packing, Window
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
@@ -239,6 +240,11 @@ void {self._name}_reset(const vta_port *port)
                 source, distances = self._tensors.to_pack(operand.tensor, operand.image)
                 table = self._table(operand, packing, info.dtype == np.uint8, distances)
                 return [f"vta_pack({table}, (const uint8_t *){source}, {self._memory.at(buffer)});"]
+            case WriteRows(operand):
+                raise ExportError(
+                    f"{operand.tensor} is a cache to which the host appends rows, which exported C "
+                    f"cannot"
+                )
             case ToHost(tensor, info, operand, buffer):
                 flip, distances = info.dtype == np.uint8, strides_of(operand.image)
                 table = self._table(operand, None, flip, distances)

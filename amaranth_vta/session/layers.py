@@ -12,6 +12,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
     RunLayer,
     ToHost,
     ToMachine,
+    WriteRows,
 )
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
@@ -58,6 +59,9 @@ def layer_reports(runner: Runner | ParallelRunner, dram: str) -> list[LayerRepor
                 if reason:
                     layout = OnHost(step.operand.tensor, "layout", reason)
                     reports.append(_host_report(layout, spent))
+            case WriteRows():
+                reason = "the host writes new rows to weight tiles"
+                reports.append(_host_report(OnHost(step.rows, "layout", reason), spent))
             case ToHost():
                 stored.add(step.tensor)
     return reports

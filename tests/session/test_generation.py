@@ -60,18 +60,22 @@ def test_two_hundred_tokens_equal_those_of_onnx_runtime_and_no_cache_passes_the_
             made += found
         assert made == reference_tokens(model, PROMPT, tokens)
         assert len(session.program.kept) == 4  # keys and values of two layers
-        assert session.program.states == ()
-        moved = [
-            step.operand for step in session.program.steps if isinstance(step, ToMachine | ToHost)
-        ]
-        (cache,) = {item.operand.nbytes for item in session.program.kept}
+        # The host keeps only the place of the next row in the caches.
+        assert [state.initial.size for state in session.program.states] == [1]
+        steps = session.program.steps
+        moved = [step.operand for step in steps if isinstance(step, ToMachine | ToHost)]
+        cache = min(item.operand.nbytes for item in session.program.kept)
         # The largest operands that the steps transfer are scores, logits and rows.
         assert max(operand.nbytes for operand in moved) < cache // 10
-        # The host transfers exactly these operands and no others.
         expected = {
-            kind: sum(step.operand.nbytes for step in session.program.steps if isinstance(step, of))
+            kind: sum(step.operand.nbytes for step in steps if isinstance(step, of))
             for kind, of in (("read", ToHost), ("write", ToMachine))
         }
+        # A new key is two tiles' rows per head, a new value a byte in each row of two tiles, which
+        # are read and written whole, but for the bytes before the first and after the last one.
+        keys, values = 2 * 2 * 2 * 16, 2 * 2 * 2 * (256 - 15)
+        expected["read"] += values
+        expected["write"] += keys + values
         for kind, each in expected.items():
             assert counts[kind] - of_prompt[kind] == (tokens - 1) * each
             assert each < cache

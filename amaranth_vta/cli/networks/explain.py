@@ -21,7 +21,12 @@ def explanation(session: Session) -> Iterator[str]:
     The indices of the loop nest count tiles.
     """
     from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
-    from amaranth_vta.sw.runtime.network.network_program import RunHost, RunLayer, ToMachine
+    from amaranth_vta.sw.runtime.network.network_program import (
+        RunHost,
+        RunLayer,
+        ToHost,
+        ToMachine,
+    )
 
     items = session.compiled.placement.items
     layers = {item.name: item for item in items if isinstance(item, Layer)}
@@ -36,8 +41,10 @@ def explanation(session: Session) -> Iterator[str]:
             case ToMachine():
                 packing = f"{step.operand.packing}, " if step.operand.packing else ""
                 yield f"{step.operand.tensor}: {packing}cut into tiles, to the machine"
-            case _:
+            case ToHost():
                 yield f"{step.tensor}: joined from tiles, to the host"
+            case _:
+                yield f"{step.rows}: new rows of {step.operand.tensor}, in weight tiles"
 
 
 def _rounding(session: Session, layer: Layer) -> str:

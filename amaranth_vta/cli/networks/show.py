@@ -95,7 +95,12 @@ def _placed(placement: Placement) -> Iterator[str]:
 
 
 def _planned(program: NetworkProgram) -> Iterator[str]:
-    from amaranth_vta.sw.runtime.network.network_program import RunHost, RunLayer, ToMachine
+    from amaranth_vta.sw.runtime.network.network_program import (
+        RunHost,
+        RunLayer,
+        ToHost,
+        ToMachine,
+    )
 
     for step in program.steps:
         match step:
@@ -107,8 +112,10 @@ def _planned(program: NetworkProgram) -> Iterator[str]:
             case ToMachine():
                 how = f", {step.operand.packing}" if step.operand.packing else ""
                 yield f"to machine   {step.operand.tensor}{how}, in {step.buffer}"
-            case _:
+            case ToHost():
                 yield f"to host      {step.tensor}, from {step.buffer}"
+            case _:
+                yield f"to machine   {step.rows}, as new rows in {step.buffer}"
 
 
 def _line(network: Network, node: Node) -> str:

@@ -26,6 +26,7 @@ from .network_program import (
     Step,
     ToHost,
     ToMachine,
+    WriteRows,
 )
 from .packing import Packing, Window
 from .tensor_type import TensorType
@@ -136,6 +137,8 @@ def _step_to_json(step: Step) -> dict[str, Any]:
             return {"kind": "layer", **names, "macs": step.macs, "streams": streams, "work": work}
         case ToMachine():
             return {"kind": "to_machine", "operand": asdict(step.operand), "buffer": step.buffer}
+        case WriteRows():
+            return {"kind": "write_rows", **asdict(step)}
         case ToHost():
             return {
                 "kind": "to_host",
@@ -168,6 +171,9 @@ def _step(item: Mapping[str, Any], config: Config, models: Iterator[bytes]) -> S
         case "to_host":
             operand = _operand(item["operand"])
             return ToHost(item["tensor"], _type(item["type"]), operand, item["buffer"])
+        case "write_rows":
+            names = {name: item[name] for name in ("buffer", "rows", "places", "axis")}
+            return WriteRows(_operand(item["operand"]), **names)
     raise ValueError(f"{item['kind']} is not a kind of step")
 
 

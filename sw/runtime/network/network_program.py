@@ -65,7 +65,21 @@ class ToHost:
     buffer: str
 
 
-Step = RunHost | RunLayer | ToMachine | ToHost
+@dataclass(frozen=True)
+class WriteRows:
+    """Writes the host tensor ``rows`` to ``operand``, a stack of matrices that is in ``buffer`` as
+    weights. The host tensor ``places`` has their numbers in dimension ``axis`` of the image: 1 for
+    inputs, 2 for outputs.
+    """
+
+    operand: TiledTensor
+    buffer: str
+    rows: str
+    places: str
+    axis: int
+
+
+Step = RunHost | RunLayer | ToMachine | ToHost | WriteRows
 # Units of a launch: consecutive layers of the network, or one layer.
 LAUNCHES = ("network", "layer")
 

@@ -20,8 +20,18 @@ from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.work import Work, work
 
 from .model_error import ModelError
-from .network_program import Launch, NetworkProgram, RunHost, RunLayer, Step, ToHost, ToMachine
+from .network_program import (
+    Launch,
+    NetworkProgram,
+    RunHost,
+    RunLayer,
+    Step,
+    ToHost,
+    ToMachine,
+    WriteRows,
+)
 from .onnx_runtime import exact_session, run_session
+from .row_writes import write_rows
 from .tile_layout import Array
 from .tiled_tensor import Bytes, TiledTensor
 
@@ -182,6 +192,9 @@ class Runner:
                     values |= run_session(self._sessions[index], step.outputs, feeds)
                 case ToMachine(operand, buffer):
                     self.placed.buffer(buffer).write(_packed(operand, values[operand.tensor]))
+                case WriteRows(_, buffer, rows, places):
+                    held = self.placed.buffer(buffer)
+                    write_rows(step, held, values[rows], values[places])
                 case ToHost(tensor, info, operand, buffer):
                     data = self.placed.buffer(buffer).read(np.uint8, operand.nbytes)
                     images = operand.layout.unpack(data, operand.image, info.dtype)

@@ -28,6 +28,7 @@ from .network_program import (
     Step,
     ToHost,
     ToMachine,
+    WriteRows,
 )
 from .packing import Packing
 from .tensor_type import TensorType
@@ -61,7 +62,8 @@ def validate(network: NetworkProgram) -> None:
     for variable in network.kept:
         operand, buffer = variable.operand, variable.buffer
         _check_operand(operand, buffer, sizes)
-        require(operand.packing is None, f"{operand.tensor} is packed")
+        if operand.packing is not None:
+            _require_weights(operand)
         initial = network.program.contents.get(buffer)
         has_value = initial is not None and initial.size >= operand.nbytes
         require(has_value, f"{_text(operand.tensor)} has no initial value")
@@ -99,6 +101,12 @@ def _check_step(
             fits = shape is None or prod(shape) == prod(operand.image)
             require(fits, f"{operand.tensor} is not an image of {list(operand.image)}")
             require(operand.layout.parts == 1, f"{operand.tensor} is written in parts")
+        case WriteRows(operand, buffer, rows, places, axis):
+            _require_weights(operand)
+            _check_operand(operand, buffer, sizes)
+            require(axis in (1, 2), f"{operand.tensor} has no rows in dimension {axis!r}")
+            for name in (rows, places):
+                require(name in known, f"nothing makes {name}, which is written as rows")
         case ToHost(tensor, info, operand, buffer):
             _check_operand(operand, buffer, sizes)
             _check_type(tensor, info)
@@ -152,6 +160,14 @@ def _check_operand(operand: TiledTensor, buffer: str, sizes: dict[str, int]) -> 
         )
     require(buffer in sizes, f"there is no buffer {buffer}")
     require(operand.nbytes <= sizes[buffer], f"{operand.tensor} does not fit {buffer}")
+
+
+def _require_weights(operand: TiledTensor) -> None:
+    """Require a stack of matrices whose int8 elements are weights, so that each is a byte."""
+    packing, layout = operand.packing, operand.layout
+    is_plain = isinstance(packing, FactorWeights) and (packing.terms, packing.zero_point) == (1, 0)
+    fits = is_plain and layout.dtype == "int8" and layout.parts == 1
+    require(fits, f"{operand.tensor} is no stack of matrices as int8 weights")
 
 
 def _check_factor(operand: TiledTensor, packing: FactorWeights | FactorBias) -> None:

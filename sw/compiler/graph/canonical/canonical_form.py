@@ -39,6 +39,7 @@ The rules in this folder rewrite that form and others:
 - Pad with the zero point before a QLinearConv becomes padding of the QLinearConv,
 - Pad of some axes becomes Pad of all axes,
 - float variables that are only read quantized hold integers,
+- variables to which rows are appended, the caches of decoders, become ring buffers,
 - Reshape → Transpose → Reshape becomes a Gather if it shuffles channels, and DepthToSpace or
   SpaceToDepth if it exchanges channels and blocks of pixels,
 - SpaceToDepth is folded into the kernel of the QLinearConv that reads it,
@@ -97,6 +98,7 @@ from .qdq_propagation import (
 from .quantization import BYTE_TYPES, clip_node, integer_limits, is_clamp, parameters_of
 from .quantized_states import quantize_states, shorten_states
 from .rewriting import Rule, rewrite
+from .ring_states import write_states_as_rings
 from .sequences_as_images import with_rows
 from .simpler_forms import (
     both_bounds,
@@ -142,9 +144,17 @@ def canonical(network: Network, allow_rounding: bool = False) -> Network:
     # Fallback for products that no other rule turned into an integer operator.
     rewrite(work, (*_RULES, sum_of_integers, split_unscaled_channels))
     shorten_states(work)
-    work.drop_unused()
-    work.sort()
-    return replace(infer(work), rounding=work.rounding)
+    work = _inferred(work)
+    if write_states_as_rings(work):
+        work = _inferred(work)
+    return work
+
+
+def _inferred(network: Network) -> Network:
+    """``network`` without dead nodes, sorted, and with the types of its tensors."""
+    network.drop_unused()
+    network.sort()
+    return replace(infer(network), rounding=network.rounding)
 
 
 def _cancel_pair(network: Network, node: Node) -> bool:

@@ -14,12 +14,17 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
-from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization, WholeSums
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
+    Requantization,
+    SharedScale,
+    WholeSums,
+)
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
+from .ring_buffers import ring_written
 from .stored_factors import stored_factor
 from .support.layer import Layer, Unsupported
 from .support.products import in_parts
@@ -31,7 +36,7 @@ from .support.sums import (
     whole_sums,
 )
 from .support.tensors import INT8_RANGE, Tensors
-from .support.tiled_constants import pack_weights
+from .support.tiled_constants import pack_bias, pack_weights
 from .support.weight_terms import fastest
 
 
@@ -54,7 +59,13 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     _, zero_at = SECOND_FACTOR[node.domain, node.operator]
     zero_points = tensors.zero_point(node, 2), tensors.zero_point(node, zero_at)
     how, constants = _requantization(node, summed, zero_points, limits, tensors)
-    zero = zero_points[1]
+    zero, added, rest = zero_points[1], constants[0], constants[1:]
+    # With zero points of 0, the bias does not depend on the second factor.
+    is_constant_bias = zero_points == (0, 0)
+    is_ring = is_constant_bias and ring_written(tensors.network, second) is not None
+    if is_ring and rest:
+        # The product waits for the bus, so parameters are loaded once for all outputs.
+        how = SharedScale(wraps=how.wraps)
     plain = Dense(
         rows=rows // config.batch,
         inputs=tiles(summed, config.block_in),
@@ -67,18 +78,20 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     # The part of the zero point that weights subtract; row sums subtract the rest.
     taken = 0 if workload.row_sums else zero
     weights = FactorWeights(taken, workload.terms, config.block_out)
-    added, *rest = constants
     bias = FactorBias(*zero_points, added, tuple(rest), config.batch, config.block_out)
     packed = TiledTensor(tensors.root(second), matrices, TileLayout.of(config.acc), bias)
-    stored = stored_factor(node, second, matrices, tensors) if zero_points == (0, 0) else None
+    stored = stored_factor(node, second, matrices, tensors) if is_constant_bias else None
     before: tuple[Layer, ...] = ()
     own: dict[str, Bytes] = {}
     if stored is not None:
-        # With zero points of 0, the bias does not depend on the factor.
         factor, before = stored
-        sources, own = [given, factor], {"bias": packed.pack(np.zeros(matrices, np.int8))}
     else:
         factor = TiledTensor(tensors.root(second), matrices, TileLayout.of(config.wgt), weights)
+    if stored is not None or is_ring:
+        sources, own = [given, factor], {"bias": packed.pack(np.zeros(matrices, np.int8))}
+        if isinstance(how, SharedScale):
+            own = {"bias": pack_bias(np.tile(constants, (config.block_out, 1)), config)}
+    else:
         sources = [given, factor, packed]
     row_weights = {}
     if workload.row_sums:

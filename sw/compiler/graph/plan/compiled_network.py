@@ -12,7 +12,7 @@ import numpy as np
 
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer, RingWrite
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.join import CannotJoin
@@ -29,6 +29,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
     Step,
     ToHost,
     ToMachine,
+    WriteRows,
 )
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.program import Program, Recorder
@@ -98,29 +99,36 @@ def compile_network(
         open_batch=open_batch,
         launches=launches,
         states=states,
-        kept=tuple(KeptTensor(item.operand, item.operand.buffer) for item in variables),
+        kept=tuple(KeptTensor(item.operand, item.buffer) for item in variables),
     )
     return CompiledNetwork(result, lambda: network, lambda _: placement)
 
 
 @dataclass(frozen=True)
 class _Variable:
-    """A variable that the machine keeps: its ``initial`` bytes, and the layer that copies its new
-    value."""
+    """A variable that the machine keeps as ``operand`` in ``buffer``: its ``initial`` bytes, and
+    the layer that copies its new value, or None for a ring buffer."""
 
-    copy: Layer
+    operand: TiledTensor
+    buffer: str
     initial: Bytes
-
-    @property
-    def operand(self) -> TiledTensor:
-        return self.copy.result
+    copy: Layer | None = None
 
 
 def _variables(network: Network, placement: Placement) -> list[_Variable]:
     initial = {item.source: item.initial for item in network.states}
-    return [
-        _Variable(copy, copy.result.pack(initial[copy.result.tensor])) for copy in placement.keeping
-    ]
+    found = []
+    for copy in placement.keeping:
+        operand = copy.result
+        packed = operand.pack(initial[operand.tensor])
+        found.append(_Variable(operand, operand.buffer, packed, copy))
+    for item in placement.items:
+        if isinstance(item, RingWrite):
+            # The buffer is named after the value that products read.
+            operand = replace(item.operand, tensor=item.source)
+            packed = operand.pack(initial[item.source])
+            found.append(_Variable(operand, item.operand.buffer, packed))
+    return found
 
 
 def _record(
@@ -143,10 +151,10 @@ def _record(
                 packed[name].write(operand.pack(known[operand.tensor]))
     steps = [item for item in steps if not (isinstance(item, ToMachine) and item.buffer in packed)]
     for variable in variables:
-        name = variable.operand.buffer
+        name = variable.buffer
         packed[name] = recorder.allocate(variable.initial.size, name)
         packed[name].write(variable.initial)
-    copies = {item.operand.buffer: item.copy for item in variables}
+    copies = {item.buffer: item.copy for item in variables if item.copy is not None}
     steps, replaced = overwrite_variables(steps, copies, _uses(steps, within), within)
     uses = _uses(steps, within)
     shared = share_buffers(
@@ -206,7 +214,7 @@ def _record(
                 result.append(RunLayer(step.name, step.operator, step.macs, streams, needed))
             case ToMachine():
                 result.append(replace(step, buffer=buffer(step.buffer).name))
-            case ToHost():
+            case ToHost() | WriteRows():
                 result.append(replace(step, buffer=buffer(step.buffer).name))
             case RunHost():
                 result.append(step)
@@ -246,6 +254,6 @@ def _buffers_of(step: PlannedStep) -> list[tuple[str, int]]:
     match step:
         case Layer():
             return [(item.buffer, item.nbytes) for item in (*step.sources, step.result)]
-        case ToMachine() | ToHost():
+        case ToMachine() | ToHost() | WriteRows():
             return [(step.buffer, step.operand.nbytes)]
     return []

@@ -45,6 +45,7 @@ from amaranth_vta.sw.compiler.graph.layers.multiplication import multiplication
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rearrangement import rearrangement
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
+from amaranth_vta.sw.compiler.graph.layers.ring_buffers import ring_writes
 from amaranth_vta.sw.compiler.graph.layers.rows import row_normalization, row_softmax
 from amaranth_vta.sw.compiler.graph.layers.support.layer import (
     HostNode,
@@ -212,7 +213,7 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
                     items[name] = replace(item, reason=str(reason))
             items[node.name] = HostNode(node, str(reason))
             tensors.note_range(node)
-    needed = _without_unread(list(items.values()), tensors)
+    needed = _without_unread(ring_writes(network, list(items.values())), tensors)
     keeping = [*_keeping(needed, tensors, functions)]
     return Placement(needed, tensors.views, tensors.images, keeping, network)
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
-from amaranth_vta.sw.compiler.graph.layers.support.layer import HostNode, Layer
+from amaranth_vta.sw.compiler.graph.layers.support.layer import HostNode, Layer, RingWrite
 from amaranth_vta.sw.compiler.graph.macs import macs
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.runtime.network.network_program import OnHost, RunHost, ToHost, ToMachine
+from amaranth_vta.sw.runtime.network.network_program import (
+    OnHost,
+    RunHost,
+    ToHost,
+    ToMachine,
+    WriteRows,
+)
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 from .placement import Placement
 
 Item = Layer | HostNode
-PlannedStep = RunHost | Layer | ToMachine | ToHost
+PlannedStep = RunHost | Layer | ToMachine | ToHost | WriteRows
 
 
 def planned_steps(placement: Placement) -> list[PlannedStep]:
@@ -33,6 +39,8 @@ class _Planner:
         # By tensor, the tiled layouts in which the machine holds it.
         self.held = {name: [copy.result] for name, copy in self.keeping.items()}
         self.done: list[PlannedStep] = []
+        # Ring buffers that the host writes.
+        self.written: set[str] = set()
         # A layer may read the integers of a DequantizeLinear whose float result its first node
         # reads.
         layers = [item for item in placement.items if isinstance(item, Layer)]
@@ -43,9 +51,13 @@ class _Planner:
         segments = [*_segments(self.network, self.placement)]
         last = _last_uses(segments, self.keeping.values(), self.placement)
         for number, segment in enumerate(segments):
+            writes = [item for item in segment if isinstance(item, RingWrite)]
             hosts = [item for item in segment if isinstance(item, HostNode)]
+            hosts = [item for item in hosts if item not in writes]
             if hosts:
                 self._run_host(hosts)
+            for item in writes:
+                self._write_rows(item)
             layers = [item for item in segment if isinstance(item, Layer)]
             # Transfers first, since those between layers would divide their launch.
             for layer in layers:
@@ -57,7 +69,7 @@ class _Planner:
             self.done += [copy for name, copy in self.keeping.items() if last[name] == number]
         own = {state.result for state in self.network.states if state.source in self.keeping}
         for name in self.network.outputs:
-            if name not in own:
+            if name not in own and name not in self.written:
                 self._bring_to_host(name)
         return self.done
 
@@ -82,6 +94,15 @@ class _Planner:
         data = model.SerializeToString(deterministic=True)
         self.done.append(RunHost(data, tuple(inputs), tuple(outputs), tuple(operators)))
         self.on_host.update(outputs)
+
+    def _write_rows(self, item: RingWrite) -> None:
+        rows, places = item.node.inputs
+        for name in (rows, places):
+            self._bring_to_host(name)
+        operand, (result,) = item.operand, item.node.outputs
+        self.done.append(WriteRows(operand, operand.buffer, rows, places, item.axis))
+        self.held[result] = [operand]
+        self.written.add(result)
 
     def _bring_to_machine(
         self, layer: Layer, which: Callable[[TiledTensor], bool] = lambda _: True
@@ -113,13 +134,17 @@ def _segments(network: Network, placement: Placement) -> Iterator[list[Item]]:
     missing: list[int] = []
     readers: dict[str, list[int]] = {}
     ready: dict[type[Item], list[int]] = {HostNode: [], Layer: []}
+
+    def side_of(item: Item) -> type[Item]:
+        return Layer if isinstance(item, Layer) else HostNode
+
     for index, item in enumerate(items):
         unknown = _reads(item, placement) - known
         missing.append(len(unknown))
         for name in unknown:
             readers.setdefault(name, []).append(index)
         if not unknown:
-            ready[type(item)].append(index)
+            ready[side_of(item)].append(index)
     side: type[Item] = HostNode
     left = len(items)
     while left:
@@ -131,7 +156,7 @@ def _segments(network: Network, placement: Placement) -> Iterator[list[Item]]:
                 for index in readers.pop(name, ()):
                     missing[index] -= 1
                     if not missing[index]:
-                        heappush(ready[type(items[index])], index)
+                        heappush(ready[side_of(items[index])], index)
         left -= len(segment)
         if segment:
             yield segment

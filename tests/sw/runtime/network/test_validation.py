@@ -21,10 +21,12 @@ from amaranth_vta.sw.runtime.network.network_program import (
     RunLayer,
     ToHost,
     ToMachine,
+    WriteRows,
 )
 from amaranth_vta.sw.runtime.network.packing import Packing, Window
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.validation import validate
+from tests.support.decoders import growing
 from tests.support.tflite_graphs import kept_by_host, stateful_graph
 
 DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "digits.onnx"
@@ -294,3 +296,39 @@ def test_a_kept_variable_has_an_initial_value(kept_on_machine: NetworkProgram) -
         program = replace(kept_on_machine.program, contents=changed)
         with pytest.raises(ValueError, match="state/window has no initial value"):
             validate(replace(kept_on_machine, program=program))
+
+
+@pytest.fixture(scope="module")
+def with_caches() -> NetworkProgram:
+    with Session(growing(), "pynq-extended", context=64) as session:
+        program = session.program
+    validate(program)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"axis": 0}, "has no rows in dimension 0"),
+        ({"axis": 3}, "has no rows in dimension 3"),
+        ({"axis": "1"}, "has no rows in dimension '1'"),
+        ({"buffer": "other"}, "there is no buffer other"),
+        ({"rows": "other"}, "nothing makes other, which is written as rows"),
+        ({"places": 3}, "nothing makes 3, which is written as rows"),
+        ({"image": (2, 64, 320, 1)}, "does not fit"),
+        ({"packing": None}, "is no stack of matrices as int8 weights"),
+        ({"packing": FactorWeights(0, 2, 16)}, "does not fit|as int8 weights"),
+        ({"packing": FactorWeights(1, 1, 16)}, "as int8 weights"),
+        ({"packing": FactorWeights(0, 1, 0)}, "has a size or count of 0"),
+    ],
+)
+def test_rows_are_written_to_weights_in_a_buffer(
+    with_caches: NetworkProgram, change: dict[str, Any], problem: str
+) -> None:
+    def changed(step: WriteRows) -> WriteRows:
+        own = {name: value for name, value in change.items() if name in vars(step)}
+        others = {name: value for name, value in change.items() if name not in own}
+        return replace(step, operand=replace(step.operand, **others), **own)
+
+    with pytest.raises(ValueError, match=problem):
+        validate(with_step(with_caches, WriteRows, changed))

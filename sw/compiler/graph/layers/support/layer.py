@@ -93,6 +93,18 @@ class HostNode:
     reason: str
 
 
+@dataclass(frozen=True)
+class RingWrite(HostNode):
+    """A ScatterElements by which the host writes new rows of a variable to the machine's memory.
+    Its ``node`` reads the rows and their places, one-dimensional; ``operand`` is the variable after
+    the write, as products read it, and ``axis`` the dimension of its image.
+    """
+
+    source: str
+    operand: TiledTensor
+    axis: int
+
+
 def identifier(name: str) -> str:
     """Convert the name of a node, which may have any characters, to an identifier."""
     return "".join(c if c.isalnum() else "_" for c in name) or "layer"

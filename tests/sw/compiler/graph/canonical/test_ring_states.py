@@ -1,0 +1,139 @@
+"""Caches to which a run appends rows become ring buffers that the host writes in place, and results
+equal ONNX Runtime's over more runs than a buffer has rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import parser
+
+from amaranth_vta.session import Session
+from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
+from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
+from amaranth_vta.sw.compiler.graph.load.states import with_states
+from amaranth_vta.sw.runtime.network.network_program import RunLayer, ToMachine, WriteRows
+
+CONFIG = "tiny-extended"
+STATES = {"past_k": "next_k", "past_v": "next_v"}
+WIDTH = 6  # not a multiple of the tiles of `CONFIG`
+MODEL = """<ir_version: 8, opset_import: ["": 17]>
+g (float[1, 2, {new}, {width}] q, float[1, 2, {new}, {width}] k, float[1, 2, {new}, {width}] v,
+   float[1, 2, {past}, {width}] past_k, float[1, 2, {past}, {width}] past_v)
+ => (float[1, 2, {new}, {width}] y{output}, float[1, 2, {past}, {width}] next_k,
+     float[1, 2, {past}, {width}] next_v)
+<float s = {{0.0517}}, float t = {{0.00813}}, int8 z = {{0}}, int8 other = {{2}},
+ int64[1] begin = {{{new}}}, int64[1] end = {{1000}}, int64[1] axis = {{2}}> {{
+    all_k = Concat<axis = 2>(past_k, k)
+    all_v = Concat<axis = 2>(past_v, v)
+    next_k = Slice(all_k, begin, end, axis)
+    next_v = Slice(all_v, begin, end, axis)
+    qi = QuantizeLinear(q, s, z) qf = DequantizeLinear(qi, s, z)
+    ki = QuantizeLinear({k}, s, {zero}) kf = DequantizeLinear(ki, s, {zero})
+    vi = QuantizeLinear({v}, s, z) vf = DequantizeLinear(vi, s, z)
+    turned = Transpose<perm = [0, 1, 3, 2]>(kf)
+    scores = MatMul(qf, turned)
+    si = QuantizeLinear(scores, s, z) sf = DequantizeLinear(si, s, z)
+    {function}
+    pi = QuantizeLinear(shares, t, z) pf = DequantizeLinear(pi, t, z)
+    mixed = MatMul(pf, vf)
+    yi = QuantizeLinear(mixed, s, z)
+    y = DequantizeLinear(yi, s, z)
+}}
+"""
+
+
+def attention(
+    past: int = 7,
+    new: int = 1,
+    whole: bool = True,
+    zero: str = "z",
+    function: str = "shares = Softmax<axis = -1>(sf)",
+    output: str = "",
+) -> onnx.ModelProto:
+    """Attention to ``past`` rows and ``new`` ones; unless ``whole``, to the last ``past``."""
+    k, v = ("all_k", "all_v") if whole else ("next_k", "next_v")
+    given = {"past": past, "new": new, "width": WIDTH, "k": k, "v": v, "zero": zero}
+    return parser.parse_model(MODEL.format(function=function, output=output, **given))
+
+
+def rings_of(model: onnx.ModelProto) -> list[str]:
+    """The variables of the canonical network that are ring buffers."""
+    states = canonical(load_network(with_states(model, STATES), 1)).states
+    return [item.source for item in states if item.source.endswith("_ring")]
+
+
+def expected(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    shapes = {item.name: item.shape for item in session.get_inputs()}
+    caches = {name: np.zeros(shapes[name], np.float32) for name in STATES}
+    found = []
+    for given in feeds:
+        y, *following = session.run(["y", *STATES.values()], given | caches)
+        caches = dict(zip(STATES, following, strict=True))
+        found.append(y)
+    return found
+
+
+def random_feeds(new: int, runs: int) -> list[dict[str, np.ndarray]]:
+    random = np.random.default_rng(new)
+    shape = (1, 2, new, WIDTH)
+    return [
+        {name: random.normal(0, 2, shape).astype(np.float32) for name in ("q", "k", "v")}
+        for _ in range(runs)
+    ]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("past", "new"), [(7, 1), (8, 1), (9, 3), (4, 4)])
+def test_results_are_those_of_onnx_runtime_after_the_buffer_wraps_around(
+    past: int, new: int, whole: bool, tmp_path: Path
+) -> None:
+    model = attention(past, new, whole)
+    feeds = random_feeds(new, 3 * (past + new))
+    with Session(model, CONFIG, states=STATES) as session:
+        names = ["past_k_integer_ring", "past_v_integer_ring"]
+        assert [item.operand.tensor for item in session.program.kept] == names
+        np.testing.assert_equal(
+            [session.run(given)["y"] for given in feeds], expected(model, feeds)
+        )
+        session.reset()
+        assert (session.run(feeds[0])["y"] == expected(model, feeds)[0]).all()
+        session.save(tmp_path / "attention.vta")
+    with Session.load(tmp_path / "attention.vta") as loaded:
+        found = [loaded.run(given)["y"] for given in feeds]
+        np.testing.assert_equal(found, expected(model, feeds))
+
+
+def test_only_new_rows_are_written_and_no_layer_moves_a_cache() -> None:
+    with Session(attention(), CONFIG, states=STATES) as session:
+        steps = session.program.steps
+        layers = [step.operator for step in steps if isinstance(step, RunLayer)]
+        assert layers == ["QLinearMatMul", "QLinearMatMul"]
+        written = [step for step in steps if isinstance(step, WriteRows)]
+        assert [step.axis for step in written] == [2, 1]
+        operands = [step.operand for step in steps if isinstance(step, ToMachine)]
+        assert [operand.packing for operand in operands] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({"zero": "other"}, 1),  # the bias depends on the keys
+        ({"function": "shares = Softmax<axis = -1>(sf) scaled = Identity(scores)"}, 2),
+        ({"output": f", float[1, 2, 8, {WIDTH}] all_k"}, 1),  # the order would be seen
+        ({"function": "shares = Softmax<axis = -1>(sf) c = Cast<to = 6>(si)",
+          "output": ", int32[1, 2, 1, 8] c"}, 1),  # reads scores as integers
+        ({"past": 7, "new": 7}, 2),
+    ],
+)  # fmt: skip
+def test_a_cache_becomes_a_ring_buffer_only_if_its_order_cannot_be_seen(
+    changes: dict[str, object], left: int
+) -> None:
+    assert len(rings_of(attention(**changes))) == left  # type: ignore[arg-type]
