@@ -80,7 +80,7 @@ READ = {
         "disasm": {"image"},
     },
     **{"explore": {"spec_path"}, "export": {"file"}, "program": {"file"}, "replay": {"image"}},
-    **{"build": {"--network"}, "classify": {"file", "--inputs"}},
+    **{"build": {"--network", "--mlperf-tiny"}, "classify": {"file", "--inputs"}},
     **{"quantize": {"model", "--calibrate"}, "show": {"model"}, "tune": {"model"}},
     "generate": {"model", "--tokenizer"},
     "run": {"model", "--inputs", "--tuned", "--labels", "--float"},

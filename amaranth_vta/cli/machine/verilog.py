@@ -70,7 +70,7 @@ def verilog(
     memory_bus: int,
     waivers: str | None,
 ) -> None:
-    """Write the machine as Verilog, or several machines, with everything they need.
+    """Write one or several machines as Verilog, self-contained.
 
     Its top module `vta` has an AXI4 master, an AXI4-Lite slave for its registers, and an
     interrupt. The same configuration gives the same file, to the byte.
