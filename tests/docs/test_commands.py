@@ -43,6 +43,7 @@ NOT_RUN = {
     "vta run digits.vta": "builds another machine, which takes a minute or two",
     "--device pysim": "the program image is the reader's",
     "NETWORK.onnx": "the network is the reader's",
+    "vww_96_int8.tflite": "the file belongs to MLPerf Tiny, which publishes it",
     "vta serve": "does not end",
 }
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
