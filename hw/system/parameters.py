@@ -10,6 +10,11 @@ MOST_MACHINES = 8
 _BUS_BITS = (64, 128, 256, 512)
 
 
+def id_bits(machines: int) -> int:
+    """Bits of an ID on the bus of several machines, which is the number of a machine."""
+    return max(1, (machines - 1).bit_length())
+
+
 @dataclass(frozen=True)
 class SystemConfig:
     """``machines`` equal machines, each as in ``config``, on one memory bus of ``bus_bits``.
@@ -55,5 +60,5 @@ class SystemConfig:
 
     @property
     def id_bits(self) -> int:
-        """Bits of an ID on the shared bus, which is the number of a machine."""
-        return max(1, (self.machines - 1).bit_length())
+        """`id_bits` of the machines."""
+        return id_bits(self.machines)

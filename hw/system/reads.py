@@ -10,7 +10,8 @@ from amaranth_vta.hw.bus.axi import BurstRequest, ReadSignature
 from amaranth_vta.hw.queues.queue import Queue
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
-from .round_robin import RoundRobin
+from .parameters import id_bits
+from .round_robin import RoundRobin, grant_requests
 from .streams import SharedReadSignature, SharedRequest
 from .widths import Place, log_ratio, widened
 
@@ -115,7 +116,7 @@ class SharedReads(wiring.Component):
 
     def __init__(self, machines: int, width: int, bus_width: int, depth: int) -> None:
         self._sizes = width, bus_width, depth
-        self._id_bits = max(1, (machines - 1).bit_length())
+        self._id_bits = id_bits(machines)
         super().__init__(
             {
                 "machines": In(ReadSignature(width)).array(machines),
@@ -129,26 +130,17 @@ class SharedReads(wiring.Component):
         m.submodules.requests = requests = Queue(SharedRequest(self._id_bits), 2)
         connect(m, requests.o, flipped(bus.request))
         m.submodules.turns = turns = RoundRobin(count)
-        m.d.comb += [
-            bus.beat.ready.eq(1),
-            requests.i.payload.id.eq(turns.chosen),
-            requests.i.valid.eq(turns.requests.any()),
-            turns.granted.eq(requests.i.valid & requests.i.ready),
-        ]
+        m.d.comb += bus.beat.ready.eq(1)
         buffers = []
         for number in range(count):
             m.submodules[f"buffer_{number}"] = buffer = ReadBuffer(*self._sizes)
             connect(m, flipped(self.machines[number]), buffer.machine)
             buffers.append(buffer)
             m.d.comb += [
-                turns.requests[number].eq(buffer.request.valid),
                 buffer.word.data.eq(bus.beat.payload.data),
                 buffer.word.error.eq(bus.beat.payload.error),
                 buffer.arrives.eq(bus.beat.valid & (bus.beat.payload.id == number)),
             ]
-        with m.Switch(turns.chosen):
-            for number, buffer in enumerate(buffers):
-                with m.Case(number):
-                    m.d.comb += requests.i.payload.burst.eq(buffer.request.payload)
-                    m.d.comb += buffer.request.ready.eq(requests.i.ready)
+        streams = [buffer.request for buffer in buffers]
+        grant_requests(m, turns, streams, requests.i, requests.i.ready)
         return m

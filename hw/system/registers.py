@@ -9,6 +9,8 @@ from amaranth.lib.wiring import In, Out
 from amaranth_vta.hw.bus.axi import AXI4LiteSignature
 from amaranth_vta.hw.registers import ADDRESS_WIDTH, WORD_BYTES
 
+from .parameters import id_bits
+
 
 class RegisterDecoder(wiring.Component):
     """Forwards each register access to the machine that the upper bits of its address name.
@@ -29,7 +31,7 @@ class RegisterDecoder(wiring.Component):
 
     def __init__(self, machines: int) -> None:
         bits = 8 * WORD_BYTES
-        address = ADDRESS_WIDTH + (machines - 1).bit_length()
+        address = ADDRESS_WIDTH + id_bits(machines)
         super().__init__(
             {
                 "bus": In(AXI4LiteSignature(bits, address)),

@@ -1,8 +1,9 @@
-"""Round-robin arbitration: `RoundRobin`."""
+"""Round-robin arbitration: `RoundRobin`, and `grant_requests` of several machines."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -40,3 +41,21 @@ class RoundRobin(wiring.Component):
                         with m.If(self.requests[place]):
                             m.d.comb += self.chosen.eq(place)
         return m
+
+
+def grant_requests(
+    m: Module, turns: RoundRobin, machines: Sequence[Any], requests: Any, free: Value
+) -> None:
+    """In cycles in which ``free``, pass the request of the machine chosen by ``turns`` to
+    ``requests``, a stream of `SharedRequest`; ``machines`` are streams of `BurstRequest`.
+    """
+    m.d.comb += [
+        turns.requests.eq(Cat(request.valid for request in machines)),
+        turns.granted.eq(turns.requests.any() & free),
+        requests.payload.id.eq(turns.chosen),
+        requests.valid.eq(turns.granted),
+    ]
+    with m.Switch(turns.chosen):
+        for number, request in enumerate(machines):
+            with m.Case(number):
+                m.d.comb += [requests.payload.burst.eq(request.payload), request.ready.eq(free)]

@@ -43,7 +43,7 @@ class System(wiring.Component):
     ) -> None:
         self._config = config
         self._attributes = attributes
-        address = ADDRESS_WIDTH + (config.machines - 1).bit_length()
+        address = ADDRESS_WIDTH + config.id_bits
         super().__init__(
             {
                 "m_axi": Out(AXI4Signature(config.bus_bits, id_width=config.id_bits)),

@@ -10,7 +10,8 @@ from amaranth_vta.hw.bus.axi import BurstRequest, WriteBeat, WriteSignature
 from amaranth_vta.hw.queues.queue import Queue
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
-from .round_robin import RoundRobin
+from .parameters import id_bits
+from .round_robin import RoundRobin, grant_requests
 from .streams import SharedRequest, SharedResponse, SharedWriteSignature
 from .widths import Place, log_ratio, widened
 
@@ -122,7 +123,7 @@ class SharedWrites(wiring.Component):
     def __init__(self, machines: int, width: int, bus_width: int, depth: int) -> None:
         self._sizes = width, bus_width, depth
         self._bus_width = bus_width
-        self._id_bits = max(1, (machines - 1).bit_length())
+        self._id_bits = id_bits(machines)
         super().__init__(
             {
                 "machines": In(WriteSignature(width)).array(machines),
@@ -145,9 +146,6 @@ class SharedWrites(wiring.Component):
         free = Signal()
         m.d.comb += [
             free.eq(requests.i.ready & owners.i.ready),
-            turns.granted.eq(turns.requests.any() & free),
-            requests.i.payload.id.eq(turns.chosen),
-            requests.i.valid.eq(turns.granted),
             owners.i.payload.eq(turns.chosen),
             owners.i.valid.eq(turns.granted),
             owners.o.ready.eq(beats.i.valid & beats.i.ready & beats.i.payload.last),
@@ -159,15 +157,10 @@ class SharedWrites(wiring.Component):
             buffers.append(buffer)
             response = buffer.bus.response
             m.d.comb += [
-                turns.requests[number].eq(buffer.bus.request.valid),
                 response.payload.eq(responses.o.payload.response),
                 response.valid.eq(responses.o.valid & (responses.o.payload.id == number)),
             ]
-        with m.Switch(turns.chosen):
-            for number, buffer in enumerate(buffers):
-                with m.Case(number):
-                    m.d.comb += requests.i.payload.burst.eq(buffer.bus.request.payload)
-                    m.d.comb += buffer.bus.request.ready.eq(free)
+        grant_requests(m, turns, [buffer.bus.request for buffer in buffers], requests.i, free)
         with m.Switch(owners.o.payload):
             for number, buffer in enumerate(buffers):
                 with m.Case(number):
