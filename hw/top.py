@@ -10,6 +10,7 @@ from . import isa
 from .bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
 from .bus.axi import AXI4LiteSignature, AXI4Signature
 from .bus.csr import RegisterFile
+from .bus.master import connect_requests, connect_transfers
 from .clock_groups import ClockGroups, GroupClocks
 from .compute import Unit
 from .config import Config
@@ -18,8 +19,6 @@ from .counters.activity import Activity
 from .interfaces import within_dram
 from .microarchitecture import Microarchitecture
 from .registers import ADDRESS_WIDTH, REGISTERS, WORD_BYTES
-
-_INCREMENTING = 0b01  # AXI burst type INCR
 
 
 class Top(wiring.Component):
@@ -216,35 +215,7 @@ class Top(wiring.Component):
 
     def _connect_memory(self, m: Module, core: Core) -> None:
         bus, read, write = self.m_axi, core.read, core.write
-        size = (self._config.bus_bytes - 1).bit_length()
         for channel, request in (("ar", read.request), ("aw", write.request)):
-            for wire, value in (
-                ("id", 0),
-                ("addr", request.payload.address),
-                ("len", request.payload.length),
-                ("size", size),
-                ("burst", _INCREMENTING),
-                ("lock", 0),
-                ("cache", self._attributes.cache),
-                ("prot", self._attributes.prot),
-                ("qos", 0),
-                ("valid", request.valid),
-            ):
-                m.d.comb += getattr(bus, f"{channel}{wire}").eq(value)
-            m.d.comb += request.ready.eq(getattr(bus, f"{channel}ready"))
-        m.d.comb += [
-            read.beat.payload.data.eq(bus.rdata),
-            # SLVERR and DECERR are the two responses with the upper bit set.
-            read.beat.payload.error.eq(bus.rresp[1]),
-            read.beat.payload.last.eq(bus.rlast),
-            read.beat.valid.eq(bus.rvalid),
-            bus.rready.eq(read.beat.ready),
-            bus.wdata.eq(write.beat.payload.data),
-            bus.wstrb.eq(write.beat.payload.strobe),
-            bus.wlast.eq(write.beat.payload.last),
-            bus.wvalid.eq(write.beat.valid),
-            write.beat.ready.eq(bus.wready),
-            write.response.payload.error.eq(bus.bresp[1]),
-            write.response.valid.eq(bus.bvalid),
-            bus.bready.eq(write.response.ready),
-        ]
+            connect_requests(m, bus, channel, request, request.payload, self._attributes, id=0)
+        last = read.beat.payload.last.eq(bus.rlast)
+        connect_transfers(m, bus, read, write, [last], write.response.payload.error)

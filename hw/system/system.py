@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw.bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
 from amaranth_vta.hw.bus.axi import AXI4LiteSignature, AXI4Signature, Response
+from amaranth_vta.hw.bus.master import connect_requests, connect_transfers
 from amaranth_vta.hw.registers import ADDRESS_WIDTH, WORD_BYTES
 from amaranth_vta.hw.top import Top
 
@@ -16,7 +17,6 @@ from .reads import SharedReads
 from .registers import RegisterDecoder
 from .writes import SharedWrites
 
-_INCREMENTING = 0b01  # AXI burst type INCR
 # A buffer holds as many bytes as a machine with a bus of 64 bits has outstanding, and at least this
 # number of words.
 _BUFFER_BYTES, _LEAST_WORDS = 4096, 128
@@ -76,39 +76,13 @@ class System(wiring.Component):
 
     def _connect_memory(self, m: Module, reads: Any, writes: Any) -> None:
         bus = self.m_axi
-        size = (self._config.bus_bytes - 1).bit_length()
         for channel, request in (("ar", reads.request), ("aw", writes.request)):
-            for wire, value in (
-                ("id", request.payload.id),
-                ("addr", request.payload.burst.address),
-                ("len", request.payload.burst.length),
-                ("size", size),
-                ("burst", _INCREMENTING),
-                ("lock", 0),
-                ("cache", self._attributes.cache),
-                ("prot", self._attributes.prot),
-                ("qos", 0),
-                ("valid", request.valid),
-            ):
-                m.d.comb += getattr(bus, f"{channel}{wire}").eq(value)
-            m.d.comb += request.ready.eq(getattr(bus, f"{channel}ready"))
-        m.d.comb += [
-            reads.beat.payload.id.eq(bus.rid),
-            reads.beat.payload.data.eq(bus.rdata),
-            # SLVERR and DECERR are the two responses with the upper bit set.
-            reads.beat.payload.error.eq(bus.rresp[1]),
-            reads.beat.valid.eq(bus.rvalid),
-            bus.rready.eq(reads.beat.ready),
-            bus.wdata.eq(writes.beat.payload.data),
-            bus.wstrb.eq(writes.beat.payload.strobe),
-            bus.wlast.eq(writes.beat.payload.last),
-            bus.wvalid.eq(writes.beat.valid),
-            writes.beat.ready.eq(bus.wready),
-            writes.response.payload.id.eq(bus.bid),
-            writes.response.payload.response.error.eq(bus.bresp[1]),
-            writes.response.valid.eq(bus.bvalid),
-            bus.bready.eq(writes.response.ready),
-        ]
+            burst, machine = request.payload.burst, request.payload.id
+            connect_requests(m, bus, channel, request, burst, self._attributes, id=machine)
+        response = writes.response.payload
+        owner = reads.beat.payload.id.eq(bus.rid)
+        connect_transfers(m, bus, reads, writes, [owner], response.response.error)
+        m.d.comb += response.id.eq(bus.bid)
 
 
 def _connect_reads(m: Module, bus: Any, reads: Any) -> None:
