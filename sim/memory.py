@@ -15,10 +15,20 @@ class MemoryBacked:
     """A device's ``memory``: ``memory_bytes``, rounded up to whole bus words, initially zero.
 
     ``origin``, a multiple of 64, is the address of its first byte; accesses to other addresses are
-    bus errors.
+    bus errors. With ``shared`` the device uses the memory of another one.
     """
 
-    def __init__(self, memory_bytes: int, origin: int = 0) -> None:
+    origin: int
+    memory_bytes: int
+    memory: npt.NDArray[np.uint8]
+
+    def __init__(
+        self, memory_bytes: int, origin: int = 0, shared: MemoryBacked | None = None
+    ) -> None:
+        if shared is not None:
+            self.origin, self.memory_bytes = shared.origin, shared.memory_bytes
+            self.memory = shared.memory
+            return
         if origin < 0 or origin % _UNIT:
             raise ValueError(f"origin = {origin:#x} is not a multiple of {_UNIT}")
         self.origin = origin

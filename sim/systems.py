@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.estimate.library import SystemEngine
 from amaranth_vta.sim.machine.dram import memory_timing
-from amaranth_vta.sim.memory import MemoryBacked
+from amaranth_vta.sim.machine.shared_memory import SystemBacked
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.runtime.counters import completed
-from amaranth_vta.sw.runtime.device import Limits, RunResult, SystemResult
+from amaranth_vta.sw.runtime.device import RunResult, SystemResult
 
 
-class FunctionalSystem(MemoryBacked):
+class FunctionalSystem(SystemBacked):
     """A `SystemDevice` without a clock: functional models on one memory, which run sequentially."""
 
     name = "functional"
@@ -27,31 +27,13 @@ class FunctionalSystem(MemoryBacked):
         origin: int = 0,
         clear: bool = False,
     ) -> None:
-        super().__init__(memory_bytes, origin)
-        self.config = system.config
-        self.machines = system.machines
-        self.models = [
+        super().__init__(system, memory_bytes, origin)
+        self.parts = self.models = [
             FunctionalDevice(
                 system.config, memory_bytes, clear=clear, progress=progress, memory=self
             )
             for _ in range(system.machines)
         ]
-
-    def set_limits(self, limits: Limits) -> None:
-        """As `Device.set_limits`, for all machines."""
-        for model in self.models:
-            model.set_limits(limits)
-
-    def run(
-        self,
-        insn_addr: int,
-        insn_count: int,
-        time_limit: float | None = None,
-        watched: Sequence[int] = (),
-    ) -> RunResult:
-        """As `Device.run`, on machine 0; ``watched`` has no effect."""
-        (result,) = self.run_all([(insn_addr, insn_count)], time_limit).runs
-        return result
 
     def run_all(
         self, streams: Sequence[tuple[int, int]], time_limit: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,17 +51,16 @@ class NetworkEnergy:
             "technology": self.technology.name,
             "source": self.technology.source,
             "estimated": True,
-            "total": asdict(self.total),
-            "parts": {part: asdict(energy) for part, energy in self.parts.items()},
-            "layers": [
-                {
-                    "name": layer.name,
-                    "total": asdict(layer.total),
-                    "parts": {part: asdict(energy) for part, energy in layer.parts.items()},
-                }
-                for layer in self.layers
-            ],
+            **_numbers(self.parts),
+            "layers": [{"name": layer.name, **_numbers(layer.parts)} for layer in self.layers],
         }
+
+
+def _numbers(parts: Mapping[str, Energy]) -> dict[str, Any]:
+    return {
+        "total": asdict(summed(parts.values())),
+        "parts": {part: asdict(energy) for part, energy in parts.items()},
+    }
 
 
 def network_energy(network: NetworkProgram, technology: Technology, images: int) -> NetworkEnergy:

@@ -72,9 +72,7 @@ def verilog(
     of the machine. ``passes`` are Yosys passes that preserve registers and memories. ``prefix`` is
     put before the names of all modules and of the top module's ports.
     """
-    parameters = json.dumps(config.to_dict())
-    head = f"// amaranth-vta {metadata.version('amaranth-vta')}\n// Configuration: {parameters}\n"
-    text = head + component_verilog(
+    text = _head(config) + component_verilog(
         machine(config, watched, grouped, attributes), f"{prefix}vta", passes, prefix
     )
     if grouped:
@@ -93,14 +91,15 @@ def system_verilog(
     """
     if system.is_single:
         return verilog(system.config, attributes=attributes, passes=passes, prefix=prefix)
-    parameters = json.dumps(system.config.to_dict())
-    head = (
-        f"// amaranth-vta {metadata.version('amaranth-vta')}\n"
-        f"// {system.machines} machines on a bus of {system.bus_bits} bits\n"
-        f"// Configuration: {parameters}\n"
-    )
+    machines = f"// {system.machines} machines on a bus of {system.bus_bits} bits\n"
     text = component_verilog(System(system, attributes), f"{prefix}vta", passes, prefix)
-    return with_interfaces(head + text, prefix, system.machines)
+    return with_interfaces(_head(system.config, machines) + text, prefix, system.machines)
+
+
+def _head(config: Config, machines: str = "") -> str:
+    """Comments at the beginning of a file; ``machines`` is a line on several of them."""
+    version, parameters = metadata.version("amaranth-vta"), json.dumps(config.to_dict())
+    return f"// amaranth-vta {version}\n{machines}// Configuration: {parameters}\n"
 
 
 def waivers(files: str) -> str:

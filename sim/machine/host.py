@@ -22,7 +22,7 @@ from .dram import ProtocolError
 # More cycles than any compiled instruction can keep the bus silent.
 SILENT_CYCLES = 20_000_000
 # Maximum number of polls for the end of memory accesses in flight after a stop.
-_STOP_POLLS = 20
+STOP_POLLS = 20
 
 
 class StuckError(RuntimeError):
@@ -161,7 +161,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         ended.
         """
         self._ask_to_stop()
-        most = _STOP_POLLS * self.machine.cycles_per_poll
+        most = STOP_POLLS * self.machine.cycles_per_poll
         if not self.machine.advance(most):
             self._reset()
             raise StuckError(f"memory has not answered within {most} cycles of a stop")
@@ -173,7 +173,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
 
     def _drain(self) -> None:
         """Wait for memory to answer; a memory that never does requires the reset line."""
-        for _ in range(_STOP_POLLS):
+        for _ in range(STOP_POLLS):
             if not self._status("draining"):
                 return
             self.machine.advance(self.machine.cycles_per_poll)

@@ -52,12 +52,7 @@ class FunctionalDevice(MemoryBacked):
         origin: int = 0,
         memory: MemoryBacked | None = None,
     ) -> None:
-        if memory is None:
-            super().__init__(memory_bytes, origin)
-        else:
-            self.origin, self.memory = memory.origin, memory.memory
-            self.memory_bytes = memory.memory_bytes
-            origin = memory.origin
+        super().__init__(memory_bytes, origin, memory)
         self.config = config
         self._uninitialized_reads = UninitializedReads(config)
         self._races = Races(config, self.memory_bytes)
@@ -72,9 +67,9 @@ class FunctionalDevice(MemoryBacked):
         self.model: NativeModel | ClearModel
         can_be_native = order == "program" and not observers and not clear
         if can_be_native and not isinstance(library_or_reason(progress), str):
-            self.model = NativeModel(config, self.memory, origin=origin)
+            self.model = NativeModel(config, self.memory, origin=self.origin)
         else:
-            self.model = ClearModel(config, self.memory, order, observers, origin)
+            self.model = ClearModel(config, self.memory, order, observers, self.origin)
 
     @property
     def uninitialized_reads(self) -> list[UninitializedRead]:

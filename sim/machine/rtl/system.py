@@ -10,19 +10,16 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.registers import ADDRESS_WIDTH, WORD_BYTES
 from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.machine.dram import ProtocolError, memory_timing
-from amaranth_vta.sim.machine.host import SILENT_CYCLES, StuckError
-from amaranth_vta.sim.memory import MemoryBacked
-from amaranth_vta.sw.runtime.device import Fault, Limits, RunResult, SystemResult
+from amaranth_vta.sim.machine.host import SILENT_CYCLES, STOP_POLLS, StuckError
+from amaranth_vta.sim.machine.shared_memory import SystemBacked
+from amaranth_vta.sw.runtime.device import Fault, RunResult, SystemResult
 from amaranth_vta.sw.runtime.driver import RegisterDriver
 
 from .build import Progress, system_library
 from .engine import CompiledMachine
 
-# Maximum number of polls for the end of memory accesses in flight after a stop.
-_STOP_POLLS = 20
 
-
-class RtlSystem(MemoryBacked):
+class RtlSystem(SystemBacked):
     """A cycle-accurate `SystemDevice`. ``dram`` names a memory model of `sim.machine.dram`, which
     accepts as many bursts of each machine as of a single one.
 
@@ -40,31 +37,13 @@ class RtlSystem(MemoryBacked):
         origin: int = 0,
     ) -> None:
         timing = memory_timing(dram)
-        super().__init__(memory_bytes, origin)
-        self.config = system.config
-        self.machines = system.machines
+        super().__init__(system, memory_bytes, origin)
         library = system_library(system, progress)
         self.simulator = CompiledMachine(library, self.memory, timing, origin=origin)
-        self.drivers = [
+        self.parts = self.drivers = [
             _MachineRegisters(system.config, self.simulator, number)
             for number in range(system.machines)
         ]
-
-    def set_limits(self, limits: Limits) -> None:
-        """As `Device.set_limits`, for all machines."""
-        for driver in self.drivers:
-            driver.set_limits(limits)
-
-    def run(
-        self,
-        insn_addr: int,
-        insn_count: int,
-        time_limit: float | None = None,
-        watched: Sequence[int] = (),
-    ) -> RunResult:
-        """As `Device.run`, on machine 0; ``watched`` has no effect."""
-        (result,) = self.run_all([(insn_addr, insn_count)], time_limit).runs
-        return result
 
     def run_all(
         self, streams: Sequence[tuple[int, int]], time_limit: float | None = None
@@ -119,7 +98,7 @@ class RtlSystem(MemoryBacked):
         for driver in running:
             driver.stop()
         for driver in running:
-            for _ in range(_STOP_POLLS):
+            for _ in range(STOP_POLLS):
                 if driver.has_ended():
                     break
                 self.simulator.advance(self.simulator.cycles_per_poll)
@@ -131,7 +110,7 @@ class RtlSystem(MemoryBacked):
 
     def _drain(self, used: Sequence[_MachineRegisters]) -> None:
         """Wait for memory to answer; a memory that never does requires the reset line."""
-        for _ in range(_STOP_POLLS):
+        for _ in range(STOP_POLLS):
             if not any(driver.is_draining() for driver in used):
                 return
             self.simulator.advance(self.simulator.cycles_per_poll)
