@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sim.energy.technologies import Energy
 
 ENERGY_HEADS = ("", "typical", "from", "to")
-INCLUDED = (
+_INCLUDED = (
     "An estimate: counts of events times published energies per event. It includes arithmetic, "
     "scratchpads and DRAM, and excludes clock tree, registers, control, leakage and the host."
 )
@@ -24,9 +24,19 @@ def energy_rows(energies: Mapping[str, Energy]) -> list[tuple[str, ...]]:
     return [(name, *microjoules(energy)) for name, energy in energies.items()]
 
 
-def microjoules(energy: Energy) -> tuple[str, str, str]:
+def microjoules(energy: Energy) -> tuple[str, ...]:
     """The typical energy and the ends of the band."""
-    return tuple(f"{pj / 1e6:,.3f}" for pj in (energy.typical, energy.low, energy.high))  # type: ignore[return-value]
+    return tuple(f"{pj / 1e6:,.3f}" for pj in (energy.typical, energy.low, energy.high))
+
+
+def energy_sections(energy: NetworkEnergy) -> dict[str, Mapping[str, Energy]]:
+    """The two tables, by the head of their first column."""
+    return {"layer": {layer.name: layer.total for layer in energy.layers}, "part": energy.parts}
+
+
+def energy_notes(energy: NetworkEnergy) -> tuple[str, str]:
+    """What the energies include, and the source of the energies per event."""
+    return _INCLUDED, f"Energies per event: {energy.technology.source}."
 
 
 def energy_heading(energy: NetworkEnergy) -> str:
@@ -37,12 +47,10 @@ def energy_heading(energy: NetworkEnergy) -> str:
 
 def energy_table(energy: NetworkEnergy, width: int | None = 80) -> str:
     """The energy of each layer and of each part of the machine, with their totals."""
-    layers = {layer.name: layer.total for layer in energy.layers}
     total = ("all", *microjoules(energy.total))
     tables = [
         text_table((title, *ENERGY_HEADS[1:]), energy_rows(items), total, width=width)
-        for title, items in (("layer", layers), ("part", energy.parts))
+        for title, items in energy_sections(energy).items()
     ]
-    source = f"Energies per event: {energy.technology.source}."
-    notes = [fill(note, width or 80) for note in (INCLUDED, source)]
+    notes = [fill(note, width or 80) for note in energy_notes(energy)]
     return "\n".join([energy_heading(energy), tables[0], "", tables[1], *notes])

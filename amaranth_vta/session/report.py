@@ -14,9 +14,10 @@ from amaranth_vta.report.chart import legend, stacked_bars
 from amaranth_vta.report.cycles_table import UNKNOWN
 from amaranth_vta.report.energy_table import (
     ENERGY_HEADS,
-    INCLUDED,
     energy_heading,
+    energy_notes,
     energy_rows,
+    energy_sections,
 )
 from amaranth_vta.report.html import html_page, html_table
 from amaranth_vta.report.layer_report import LayerReport
@@ -137,15 +138,13 @@ def page(
 
 def _energy(energy: NetworkEnergy) -> list[str]:
     """Energies by layer and by part of the machine."""
-    layers = {layer.name: layer.total for layer in energy.layers}
-    total = {"all": energy.total}
-    source = f"{INCLUDED} Energies per event: {energy.technology.source}."
+    total, notes = {"all": energy.total}, " ".join(energy_notes(energy))
     return [
         "<h2>Energy</h2>",
-        f"<p>{escape(energy_heading(energy))}. {escape(source)}</p>",
+        f"<p>{escape(energy_heading(energy))}. {escape(' '.join(energy_notes(energy)))}</p>",
         *(
-            html_table((title, *ENERGY_HEADS[1:]), energy_rows(items | total))
-            for title, items in (("layer", layers), ("part", energy.parts))
+            html_table((title, *ENERGY_HEADS[1:]), energy_rows({**items, **total}))
+            for title, items in energy_sections(energy).items()
         ),
     ]
 

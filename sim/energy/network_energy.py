@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from amaranth_vta.sw.runtime.events import Events, events
-from amaranth_vta.sw.runtime.network.network_program import NetworkProgram, RunLayer
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 
 from .model import PARTS, energy_by_part
 from .technologies import Energy, Technology, summed
@@ -65,13 +63,8 @@ def _numbers(parts: Mapping[str, Energy]) -> dict[str, Any]:
 
 def network_energy(network: NetworkProgram, technology: Technology, images: int) -> NetworkEnergy:
     """The energy of a run of ``images`` of ``network``, without the operators on the host."""
-    config, streams = network.config, network.program.streams
-
-    def of(step: RunLayer) -> LayerEnergy:
-        counts: Events = Counter()
-        for index in step.streams:
-            counts += events(config, streams[index].words)
-        return LayerEnergy(step.name, energy_by_part(config, technology, counts))
-
-    layers = tuple(of(step) for step in network.steps if isinstance(step, RunLayer))
+    layers = tuple(
+        LayerEnergy(name, energy_by_part(network.config, technology, counts))
+        for name, counts in network.layer_events
+    )
     return NetworkEnergy(technology, images, layers)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.events import Events, events
 from amaranth_vta.sw.runtime.program import Program
 from amaranth_vta.sw.runtime.work import Work
 
@@ -150,6 +153,19 @@ class NetworkProgram:
     def layer_count(self) -> int:
         """Number of layers on the machine."""
         return sum(isinstance(step, RunLayer) for step in self.steps)
+
+    @cached_property
+    def layer_events(self) -> tuple[tuple[str, Events], ...]:
+        """The name of each layer on the machine, and its events in one run."""
+        streams = self.program.streams
+        return tuple(
+            (
+                step.name,
+                sum((events(self.config, streams[at].words) for at in step.streams), Counter()),
+            )
+            for step in self.steps
+            if isinstance(step, RunLayer)
+        )
 
     @property
     def host_operator_count(self) -> int:
