@@ -141,7 +141,7 @@ def _energy(energy: NetworkEnergy) -> list[str]:
     total, notes = {"all": energy.total}, " ".join(energy_notes(energy))
     return [
         "<h2>Energy</h2>",
-        f"<p>{escape(energy_heading(energy))}. {escape(' '.join(energy_notes(energy)))}</p>",
+        f"<p>{escape(energy_heading(energy))}. {escape(notes)}</p>",
         *(
             html_table((title, *ENERGY_HEADS[1:]), energy_rows({**items, **total}))
             for title, items in energy_sections(energy).items()

@@ -122,9 +122,7 @@ class Engine:
         library call, without counters.
         """
         self._use(memory)
-        numbers = (ctypes.c_int64 * (3 * len(runs)))()
-        numbers[0::3] = [address for address, _ in runs]
-        numbers[1::3] = [count for _, count in runs]
+        numbers = _runs(runs)
         self._replay_all(self.handle, self._memory_address, memory.nbytes, numbers, len(runs))
         return [cycles if cycles >= 0 else None for cycles in numbers[2::3]]
 
@@ -166,9 +164,7 @@ class SystemEngine:
         """Replays a stream on each machine, all at once; ``runs`` has the first byte in ``memory``
         and the instruction count of each.
         """
-        numbers = (ctypes.c_int64 * (3 * len(runs)))()
-        numbers[0::3] = [address for address, _ in runs]
-        numbers[1::3] = [count for _, count in runs]
+        numbers = _runs(runs)
         engines = (ctypes.c_void_p * len(runs))(
             *(machine.handle for machine in self._machines[: len(runs)])
         )
@@ -189,6 +185,16 @@ class SystemEngine:
             Replay(cycles if cycles >= 0 else None, _NO_RECORDS, row.tobytes())
             for cycles, row in zip(numbers[2::3], counted, strict=True)
         ]
+
+
+def _runs(runs: Sequence[tuple[int, int]]) -> Any:
+    """The engine's ``Run`` structures: of each stream the first byte, the instruction count, and
+    room for its cycles.
+    """
+    numbers = (ctypes.c_int64 * (3 * len(runs)))()
+    numbers[0::3] = [address for address, _ in runs]
+    numbers[1::3] = [count for _, count in runs]
+    return numbers
 
 
 def library(progress: Callable[[str], None] | None = None) -> Path:
