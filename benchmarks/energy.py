@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+from tables import row
+
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
@@ -26,7 +28,7 @@ _TWO = replace(
 
 def main() -> None:
     heads = ("network", "BATCH", "technology", "mJ", "band", "pJ per MAC", *_PARTS)
-    print(f"| {' | '.join(heads)} |\n|---|--:|---|{'--:|' * (len(heads) - 3)}")
+    print(row(*heads), f"|---|--:|---|{'--:|' * (len(heads) - 3)}", sep="\n")
     for name in sys.argv[1:] or _NETWORKS:
         model = generate(name).model
         for config in (_ONE, _TWO):
@@ -45,7 +47,7 @@ def main() -> None:
                         f"{total.typical / macs:.1f}",
                         *(f"{share:.0%}" for share in shares),
                     )
-                    print(f"| {' | '.join(cells)} |", flush=True)
+                    print(row(*cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -45,7 +43,8 @@ def main() -> None:
         for size in arguments.sizes:
             shape = (_ROWS, size)
             given = (function, shape, (_INPUT_SCALE, scale), np.int8, (0, zero))
-            sessions = [session(make(*given)) for make in (qdq_rows, integer_rows)]
+            models = (make(*given).SerializeToString() for make in (qdq_rows, integer_rows))
+            sessions = [exact_session(model) for model in models]
             different, largest, count = 0, 0, -(-arguments.rows // _ROWS)
             for seed in range(count):
                 inputs = {"x": random_rows(shape, np.int8, seed)}
@@ -57,11 +56,6 @@ def main() -> None:
                 largest = max(largest, int(distance.max()))
             share = different / (count * _ROWS * size)
             print(f"{function:22} {size:5}  {share:20.4%}  {largest:18}", flush=True)
-
-
-def session(model: onnx.ModelProto) -> Any:
-    """A session of ONNX Runtime without optimizations."""
-    return exact_session(model.SerializeToString())
 
 
 if __name__ == "__main__":

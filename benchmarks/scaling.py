@@ -1,8 +1,8 @@
-"""Compare systems of several machines: ``python benchmarks/scaling.py [NAME ...]``.
+"""Compare systems of several machines.
 
     python benchmarks/scaling.py [NAME ...] [--config NAME] [--device estimate] [--dram ddr]
 
-Prints a table for docs/performance.md: cycles for an image on each machine at once, and the
+Prints a table for docs/machines.md: cycles for an image on each machine at once, and the
 speed-up over one machine that runs the images sequentially, for several widths of the memory bus.
 """
 
@@ -12,7 +12,7 @@ import argparse
 import sys
 
 import numpy as np
-from tables import row
+from tables import head, row
 
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.networks import NETWORKS, generate
@@ -22,7 +22,7 @@ from amaranth_vta.sim.devices import RunOptions
 NAMES = ("resnet18", "mobilenetv2", "vit-tiny")
 # Machines, and bits of their memory bus.
 SYSTEMS = ((1, 64), (2, 64), (2, 128), (4, 64), (4, 128), (4, 256), (8, 128), (8, 256), (8, 512))
-HEADS = ("network", "machines", "memory bus", "cycles", "speed-up", "of linear")
+COLUMNS = ("machines", "memory bus", "cycles", "speed-up", "of linear")
 
 
 def cycles(name: str, config: Config, options: RunOptions) -> int:
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--dram", default="ddr")
     chosen = parser.parse_args()
     config = Config.load(chosen.config)
-    print(row(*HEADS), "|---|--:|--:|--:|--:|--:|", sep="\n", flush=True)
+    print(*head("network", *COLUMNS), sep="\n", flush=True)
     for name in chosen.names or NAMES:
         single = 0
         for machines, bits in SYSTEMS:
