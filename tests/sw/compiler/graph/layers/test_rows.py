@@ -86,7 +86,8 @@ def test_the_design_computes_the_same(function: str) -> None:
     assert compared(integer_rows(*case(function, (3, 32))), "rtl") == (0, True)
 
 
-def greatest(model: onnx.ModelProto, inputs: dict[str, Any]) -> np.ndarray:
+def results(model: onnx.ModelProto, inputs: dict[str, Any]) -> np.ndarray:
+    """y in ONNX Runtime."""
     return run_session(exact_session(model.SerializeToString()), ["y"], inputs)["y"].astype(int)
 
 
@@ -95,7 +96,7 @@ def greatest(model: onnx.ModelProto, inputs: dict[str, Any]) -> np.ndarray:
 def test_few_elements_differ_from_the_float_operator(function: str, size: int) -> None:
     given = case(function, (2000, size))
     inputs = {"x": random_rows((2000, size), np.int8, 5)}
-    distance = abs(greatest(integer_rows(*given), inputs) - greatest(qdq_rows(*given), inputs))
+    distance = abs(results(integer_rows(*given), inputs) - results(qdq_rows(*given), inputs))
     assert distance.max() <= 1
     assert distance.mean() < 5e-4
 

@@ -93,28 +93,28 @@ def test_a_part_of_two_concatenations_is_in_place_in_one_and_read_there_by_the_o
     assert placed(graph, device) == [conv, f"{conv}+Concat", conv, conv]
 
 
-@pytest.mark.parametrize("device", ["functional", "rtl"])
-def test_whole_tiles_are_read_where_they_are_stored(qdq: Make, device: str) -> None:
-    graph = qdq((1, 4, 8, 8), np.int8).qdq(0.031, 3)
+def swapped_parts(qdq: Make, pixels: int) -> tuple[Any, str]:
+    """A graph, and the concatenation of two slices of a convolution's result."""
+    graph = qdq((1, 4, pixels, pixels), np.int8).qdq(0.031, 3)
     whole = convolved(graph, graph.value, 4, 12)
     parts = []
     for begin in (8, 0):
         graph.value = whole
         bounds = (graph.constant([value], np.int64) for value in (begin, begin + 4, 1))
         parts.append(graph.node("Slice", *bounds).qdq(0.9, 3).value)
-    convolved(graph, concatenated(graph, *parts), 8, 5, 3)
+    return graph, concatenated(graph, *parts)
+
+
+@pytest.mark.parametrize("device", ["functional", "rtl"])
+def test_whole_tiles_are_read_where_they_are_stored(qdq: Make, device: str) -> None:
+    graph, joined = swapped_parts(qdq, 8)
+    convolved(graph, joined, 8, 5, 3)
     assert placed(graph, device) == ["QLinearConv", "QLinearConv"]
 
 
 def test_small_tiles_are_not_read_from_several_places(qdq: Make) -> None:
-    graph = qdq((1, 4, 2, 2), np.int8).qdq(0.031, 3)
-    whole = convolved(graph, graph.value, 4, 12)
-    parts = []
-    for begin in (8, 0):
-        graph.value = whole
-        bounds = (graph.constant([value], np.int64) for value in (begin, begin + 4, 1))
-        parts.append(graph.node("Slice", *bounds).qdq(0.9, 3).value)
-    convolved(graph, concatenated(graph, *parts), 8, 5)
+    graph, joined = swapped_parts(qdq, 2)
+    convolved(graph, joined, 8, 5)
     assert placed(graph) == ["QLinearConv", "Slice", "Slice+Concat", "QLinearConv"]
 
 
