@@ -34,7 +34,7 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .building_blocks.row_stages import RowStages, constant_tiles, missing_for_rows
+from .building_blocks.row_stages import RowKnobs, RowStages, constant_tiles, missing_for_rows
 
 Integers = npt.NDArray[np.int64]
 
@@ -111,24 +111,17 @@ class Normalization:
     zero_point: int = 0
     negated: bool = False
 
-    def scheduled(self, env: Environment, knobs: NormalizationKnobs) -> Scheduled:
+    def scheduled(self, env: Environment, knobs: RowKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[NormalizationKnobs]:
+    def considered(self, config: Config) -> Choice[RowKnobs]:
         return Choice.by_formula(candidates(self, config))
-
-
-@dataclass(frozen=True)
-class NormalizationKnobs:
-    """``rows`` are computed at a time."""
-
-    rows: int
 
 
 def normalization(
     workload: Normalization,
     env: Environment,
-    knobs: NormalizationKnobs | None = None,
+    knobs: RowKnobs | None = None,
     name: str = "normalization",
 ) -> Function:
     """Build a function of the rows, `lane_matrices`, `parameters`, and output.
@@ -189,37 +182,25 @@ class _Stages:
         count = self.line + workload.vectors * (REQUANTIZE_PARAMETERS + 1)
         self.rows = RowStages(workload.rows, workload.vectors, count, env)
 
-    def row(self, name: str, value: Tensor, operation: str, other: Tensor | int) -> Tensor:
-        """One operation on a vector per row; ``other`` is a second operand or an immediate."""
-        return self.rows.row(
-            name,
-            lambda *i: _OPERATIONS[operation](
-                value(*i), other if isinstance(other, int) else other(*i)
-            ),
-        )
-
     def constant(self, name: str, value: Tensor, operation: str, number: int) -> Tensor:
         """One operation with a shared parameter."""
         place = self.shared + number
-        return self.rows.row(
-            name,
-            lambda *i: _OPERATIONS[operation](value(*i), self.rows.parameter(place, *i)),
-        )
+        return self.rows.row(name, value, operation, lambda *i: self.rows.parameter(place, *i))
 
     def result(self) -> Tensor:
-        rows, w = self.rows, self.workload
+        rows, row, w = self.rows, self.rows.row, self.workload
         given = rows.operand("x")
         centre: Tensor | None = None
         rest: Tensor | None = None
         if w.centred:
             total = self.constant("total", rows.sum_of_elements("ones", given), "+", _SUM_OF_128)
             mean = self.constant("mean_scaled", total, "*", _MEAN)
-            mean = self.row("mean_half", self.row("mean_twice", mean, ">>", 21), "+", 1)
-            mean = self.row("mean", mean, ">>", 1)
-            minus = self.row("mean_minus", mean, "*", -1)
+            mean = row("mean_half", row("mean_twice", mean, ">>", 21), "+", 1)
+            mean = row("mean", mean, ">>", 1)
+            minus = row("mean_minus", mean, "*", -1)
             counted = self.constant("mean_count", mean, "*", _MINUS_COUNT)
-            rest = self.row("rest", total, "+", counted)
-            centre = self.row("centre", minus, "+", 128)
+            rest = row("rest", total, "+", counted)
+            centre = row("centre", minus, "+", 128)
         centred = []
         for number in range(2):
             x = rows.copied(given, f"x{number}")
@@ -232,16 +213,16 @@ class _Stages:
         squares = rows.whole("squares", lambda *i: w1(*i) * w0(*i))
         size = (w.vectors * (1 << 16)).bit_length() // 8 + 1
         total = rows.sum_of_lanes(rows.sum_of_vectors("sums", squares), size)
-        total = self.row("lifted", total, "<<", w.lift.bit_length() - 1)
+        total = row("lifted", total, "<<", w.lift.bit_length() - 1)
         if rest is not None:
-            square = self.row("rest_square", rest, "*", rest)
+            square = row("rest_square", rest, "*", rest)
             square = self.constant("rest_scaled", square, "*", _SQUARE)
             elements = w.vectors * rows.tail[1]
-            square = self.row("rest_part", square, ">>", Arithmetic.of_mean(elements).square_shift)
-            square = self.row("rest_minus", square, "*", -1)
-            total = self.row("less_rest", total, "+", square)
+            square = row("rest_part", square, ">>", Arithmetic.of_mean(elements).square_shift)
+            square = row("rest_minus", square, "*", -1)
+            total = row("less_rest", total, "+", square)
         total = self.constant("with_epsilon", total, "+", _EPSILON)
-        total = self.rows.row("d", lambda *i, a=total: te.max(a(*i), LEAST))
+        total = row("d", total, "max", LEAST)
         shift, root = self._root(total)
         product = rows.whole("product", lambda n, v, *i: w0(n, v, *i) * root(n, *i))
         if rest is not None:
@@ -260,55 +241,47 @@ class _Stages:
 
     def _root(self, total: Tensor) -> tuple[Tensor, Tensor]:
         """The shift of products, and r."""
+        row = self.rows.row
         total, shifted = self.rows.normalized(total, 0, 23, 3)
-        half = self.row("half", shifted, ">>", 1)
-        shift = self.row("shift", half, "+", DROPPED)
-        place = self.row("place", total, ">>", 23)
-        u = self.row("u", total, ">>", 15)
-        r = self.row("r0", self.rows.looked_up("guess", place, self.table), "<<", 7)
-        square = self.row("square1", self.row("square1_whole", r, "*", r), ">>", 12)
-        near = self.row("near1", self.row("near1_whole", square, "*", u), ">>", 17)
-        step = self.row("step1", self.row("near1_minus", near, "*", -1), "+", 3 << 13)
-        r = self.row("r1", self.row("r1_whole", r, "*", step), ">>", 14)
-        square = self.row("square2_half", self.row("square2_whole", r, "*", r), "+", 1 << 11)
-        square = self.row("square2", square, ">>", 12)
-        near = self.row("near2_half", self.row("near2_whole", square, "*", u), "+", 1 << 14)
-        near = self.row("near2", near, ">>", 15)
-        step = self.constant("step2", self.row("near2_minus", near, "*", -1), "+", _THREE)
-        whole = self.row("r2_whole", r, "*", step)
-        return shift, self.row("r2", self.row("r2_half", whole, "+", 1 << 13), ">>", 14)
+        half = row("half", shifted, ">>", 1)
+        shift = row("shift", half, "+", DROPPED)
+        place = row("place", total, ">>", 23)
+        u = row("u", total, ">>", 15)
+        r = row("r0", self.rows.looked_up("guess", place, self.table), "<<", 7)
+        square = row("square1", row("square1_whole", r, "*", r), ">>", 12)
+        near = row("near1", row("near1_whole", square, "*", u), ">>", 17)
+        step = row("step1", row("near1_minus", near, "*", -1), "+", 3 << 13)
+        r = row("r1", row("r1_whole", r, "*", step), ">>", 14)
+        square = row("square2_half", row("square2_whole", r, "*", r), "+", 1 << 11)
+        square = row("square2", square, ">>", 12)
+        near = row("near2_half", row("near2_whole", square, "*", u), "+", 1 << 14)
+        near = row("near2", near, ">>", 15)
+        step = self.constant("step2", row("near2_minus", near, "*", -1), "+", _THREE)
+        whole = row("r2_whole", r, "*", step)
+        return shift, row("r2", row("r2_half", whole, "+", 1 << 13), ">>", 14)
 
     def _offset(self, rest: Tensor, root: Tensor) -> Tensor:
         """-s / n · r. The quotient is computed as (s + n) / n - 1, which is not negative, and is
         exact for s = 0: in rows of nearly equal elements r is large.
         """
-        raised = self.row("raised", rest, "+", self.workload.vectors * self.rows.tail[1])
+        row = self.rows.row
+        raised = row("raised", rest, "+", self.workload.vectors * self.rows.tail[1])
         part = self.constant("part_scaled", raised, "*", _REST)
-        part = self.row("part_half", self.row("part_twice", part, ">>", 15), "+", 1)
-        part = self.row("part", part, ">>", 1)
-        part = self.row("part_product", part, "*", root)
-        part = self.row("part_moved", part, ">>", 14)
-        part = self.row("part_minus", part, "*", -1)
-        return self.row("offset", part, "+", root)
+        part = row("part_half", row("part_twice", part, ">>", 15), "+", 1)
+        part = row("part", part, ">>", 1)
+        part = row("part_product", part, "*", root)
+        part = row("part_moved", part, ">>", 14)
+        part = row("part_minus", part, "*", -1)
+        return row("offset", part, "+", root)
 
 
-_OPERATIONS = {
-    "+": lambda a, b: a + b,
-    "*": lambda a, b: a * b,
-    ">>": lambda a, b: a >> b,
-    "<<": lambda a, b: a << b,
-}
-
-
-def scheduled(workload: Normalization, env: Environment, knobs: NormalizationKnobs) -> Scheduled:
+def scheduled(workload: Normalization, env: Environment, knobs: RowKnobs) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     stages = _Stages(workload, env)
     return stages.rows.scheduled(stages.result(), knobs.rows)
 
 
-def candidates(
-    workload: Normalization, config: Config
-) -> Iterator[tuple[float, NormalizationKnobs]]:
+def candidates(workload: Normalization, config: Config) -> Iterator[tuple[float, RowKnobs]]:
     """Knobs with estimated cycles; those whose tiles do not fit fail when they are built."""
     if missing_for_rows(config):
         return
@@ -317,4 +290,4 @@ def candidates(
         work = rows * (12 * vectors + 60)
         if rows * (2 * vectors + 5) + 5 * vectors <= config.acc.depth:
             tiles = parts(workload.rows, rows)
-            yield tiles * (work + 40 * ROW_CYCLES), NormalizationKnobs(rows)
+            yield tiles * (work + 40 * ROW_CYCLES), RowKnobs(rows)

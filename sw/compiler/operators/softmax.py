@@ -32,7 +32,7 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .building_blocks.row_stages import RowStages, constant_tiles, missing_for_rows
+from .building_blocks.row_stages import RowKnobs, RowStages, constant_tiles, missing_for_rows
 
 Integers = npt.NDArray[np.int64]
 
@@ -60,22 +60,15 @@ class Softmax:
     vectors: int
     masked: bool = False
 
-    def scheduled(self, env: Environment, knobs: SoftmaxKnobs) -> Scheduled:
+    def scheduled(self, env: Environment, knobs: RowKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[SoftmaxKnobs]:
+    def considered(self, config: Config) -> Choice[RowKnobs]:
         return Choice.by_formula(candidates(self, config))
 
 
-@dataclass(frozen=True)
-class SoftmaxKnobs:
-    """``rows`` are computed at a time."""
-
-    rows: int
-
-
 def softmax(
-    workload: Softmax, env: Environment, knobs: SoftmaxKnobs | None = None, name: str = "softmax"
+    workload: Softmax, env: Environment, knobs: RowKnobs | None = None, name: str = "softmax"
 ) -> Function:
     """Build a function of the rows, the mask if there is one, `lane_matrices`, `parameters`, and
     output.
@@ -122,7 +115,7 @@ def _stages(workload: Softmax, rows: RowStages, env: Environment) -> Tensor:
         bound = rows.stage("bound", mask.shape, lambda *i: moved(*i) + -256)
         compared = rows.whole("unmasked", lambda n, *i, a=compared: a(n, *i) + bound(0, *i))
     greatest = rows.greatest_lane(rows.greatest_vector("greatest", compared))
-    minus = rows.row("minus", lambda *i: greatest(*i) * -1)
+    minus = rows.row("minus", greatest, "*", -1)
     bytes_of = []
     for name, x, place in zip(("upper", "lower"), first, (upper, lower), strict=True):
         less = rows.whole(f"{name}_less", lambda n, v, *i, x=x: x(n, v, *i) + minus(n, *i))
@@ -145,37 +138,30 @@ def _reciprocal(
     """Append the stages from sums to the shift of products, and to the factor r."""
     left, reciprocals, two = places
     total, shifted = rows.normalized(total, left, 17, 2)
-    shift = rows.row("shift", lambda *i: shifted(*i) + 17)
-    place = rows.row("place", lambda *i: total(*i) >> 17)
-    u = rows.row("u", lambda *i: total(*i) >> 8)
-    guess = rows.looked_up("guess", place, reciprocals)
-    r = rows.row("r0", lambda *i: guess(*i) << 7)
+    shift = rows.row("shift", shifted, "+", 17)
+    place = rows.row("place", total, ">>", 17)
+    u = rows.row("u", total, ">>", 8)
+    r = rows.row("r0", rows.looked_up("guess", place, reciprocals), "<<", 7)
 
-    near = rows.row("near1", lambda *i: u(*i) * r(*i))
-    near = rows.row("near1_less", lambda *i, a=near: a(*i) >> 17)
-    near = rows.row("near1_minus", lambda *i, a=near: a(*i) * -1)
-    rest = rows.row("rest1", lambda *i, a=near: a(*i) + (1 << 14))
-    r = rows.row("r1_whole", lambda *i, a=r: a(*i) * rest(*i))
-    r = rows.row("r1", lambda *i, a=r: a(*i) >> 13)
+    near = rows.row("near1_less", rows.row("near1", u, "*", r), ">>", 17)
+    rest = rows.row("rest1", rows.row("near1_minus", near, "*", -1), "+", 1 << 14)
+    r = rows.row("r1", rows.row("r1_whole", r, "*", rest), ">>", 13)
 
-    near = rows.row("near2", lambda *i, a=r: u(*i) * a(*i))
-    near = rows.row("near2_half", lambda *i, a=near: a(*i) + (1 << 13))
-    near = rows.row("near2_less", lambda *i, a=near: a(*i) >> 14)
-    near = rows.row("near2_minus", lambda *i, a=near: a(*i) * -1)
-    rest = rows.row("rest2", lambda *i, a=near: a(*i) + rows.parameter(two, *i))
-    r = rows.row("r2_whole", lambda *i, a=r, b=rest: a(*i) * b(*i))
-    r = rows.row("r2_half", lambda *i, a=r: a(*i) + (1 << 13))
-    return shift, rows.row("r2", lambda *i, a=r: a(*i) >> 14)
+    near = rows.row("near2_half", rows.row("near2", u, "*", r), "+", 1 << 13)
+    near = rows.row("near2_minus", rows.row("near2_less", near, ">>", 14), "*", -1)
+    rest = rows.row("rest2", near, "+", lambda *i: rows.parameter(two, *i))
+    r = rows.row("r2_half", rows.row("r2_whole", r, "*", rest), "+", 1 << 13)
+    return shift, rows.row("r2", r, ">>", 14)
 
 
-def scheduled(workload: Softmax, env: Environment, knobs: SoftmaxKnobs) -> Scheduled:
+def scheduled(workload: Softmax, env: Environment, knobs: RowKnobs) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     tiles = 4 * env.config.table_elements + REQUANTIZE_PARAMETERS + 1
     rows = RowStages(workload.rows, workload.vectors, tiles, env)
     return rows.scheduled(_stages(workload, rows, env), knobs.rows)
 
 
-def candidates(workload: Softmax, config: Config) -> Iterator[tuple[float, SoftmaxKnobs]]:
+def candidates(workload: Softmax, config: Config) -> Iterator[tuple[float, RowKnobs]]:
     """Knobs with estimated cycles; those whose tiles do not fit fail when they are built."""
     if missing_for_rows(config):
         return
@@ -184,4 +170,4 @@ def candidates(workload: Softmax, config: Config) -> Iterator[tuple[float, Softm
         if rows * (2 * vectors) > config.acc.depth or rows * vectors > config.inp.depth:
             continue
         work = rows * (16 * vectors + 40)
-        yield parts(workload.rows, rows) * (work + 40 * ROW_CYCLES), SoftmaxKnobs(rows)
+        yield parts(workload.rows, rows) * (work + 40 * ROW_CYCLES), RowKnobs(rows)

@@ -7,7 +7,9 @@ rotations for their maximum. Each lane of the result then has the sum or the max
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,20 @@ from .steps import shared_constants
 Array = npt.NDArray[Any]
 # Positions in `lane_matrices`: identity, ones, and the first of the rotations.
 _IDENTITY, _ONES, _ROTATIONS = 0, 1, 2
+_OPERATIONS: dict[str, Callable[..., Expr]] = {
+    "+": operator.add,
+    "*": operator.mul,
+    ">>": operator.rshift,
+    "<<": operator.lshift,
+    "max": te.max,
+}
+
+
+@dataclass(frozen=True)
+class RowKnobs:
+    """``rows`` are computed at a time."""
+
+    rows: int
 
 
 def lane_matrices(env: Environment) -> Array:
@@ -39,10 +55,8 @@ def lane_matrices(env: Environment) -> Array:
 
 def constant_tiles(values: npt.ArrayLike, config: Config) -> Array:
     """int64 (values, BATCH, BLOCK_OUT): tiles that have one of ``values`` in each lane."""
-    return np.broadcast_to(
-        np.asarray(values, np.int64)[:, None, None],
-        (len(np.asarray(values)), config.batch, config.block_out),
-    )
+    tiles = np.asarray(values, np.int64).reshape(-1, 1, 1)
+    return np.broadcast_to(tiles, (len(tiles), config.batch, config.block_out))
 
 
 def missing_for_rows(config: Config) -> str | None:
@@ -103,9 +117,19 @@ class RowStages:
         self._arithmetic.append(made)
         return made
 
-    def row(self, name: str, value: Callable[..., Expr]) -> Tensor:
-        """A stage with one vector per row."""
-        return self.stage(name, (self.shape[0], *self.tail), value)
+    def row(
+        self, name: str, value: Tensor, operation: str, other: int | Callable[..., Expr]
+    ) -> Tensor:
+        """A stage with one vector per row: an operation of `_OPERATIONS` on ``value`` and another
+        tensor of rows, a parameter, or an immediate.
+        """
+        return self.stage(
+            name,
+            (self.shape[0], *self.tail),
+            lambda *i: _OPERATIONS[operation](
+                value(*i), other if isinstance(other, int) else other(*i)
+            ),
+        )
 
     def whole(self, name: str, value: Callable[..., Expr]) -> Tensor:
         """A stage with the shape of the result."""
@@ -151,14 +175,12 @@ class RowStages:
         """
         name, shifts = total.name, []
         for number in range(times):
-            upper = self.row(f"{name}_upper{number}", lambda *i, a=total: a(*i) >> dropped)
+            upper = self.row(f"{name}_upper{number}", total, ">>", dropped)
             shifts.append(self.looked_up(f"{name}_shift{number}", upper, table))
-            total = self.row(
-                f"{name}_normal{number}", lambda *i, a=total, b=shifts[-1]: a(*i) >> b(*i)
-            )
+            total = self.row(f"{name}_normal{number}", total, ">>", shifts[-1])
         whole = shifts[0]
         for number, shift in enumerate(shifts[1:]):
-            whole = self.row(f"{name}_shifts{number}", lambda *i, a=whole, b=shift: a(*i) + b(*i))
+            whole = self.row(f"{name}_shifts{number}", whole, "+", shift)
         return total, whole
 
     def sum_of_elements(self, name: str, source: Tensor) -> Tensor:
@@ -181,15 +203,16 @@ class RowStages:
 
     def sum_of_vectors(self, name: str, value: Tensor) -> Tensor:
         """The sum of the vectors of each row, per lane."""
-        v = te.reduce_axis((0, self.shape[1]), "v")
-        made = self.row(name, lambda n, b, k: te.sum(value(n, v, b, k), axis=v))
-        self._vectors_first[made] = v
-        return made
+        return self._over_vectors(name, value, te.sum)
 
     def greatest_vector(self, name: str, value: Tensor) -> Tensor:
         """The maximum of the vectors of each row, per lane."""
+        return self._over_vectors(name, value, te.max)
+
+    def _over_vectors(self, name: str, value: Tensor, reduce: Callable[..., Expr]) -> Tensor:
         v = te.reduce_axis((0, self.shape[1]), "v")
-        made = self.row(name, lambda n, b, k: te.max(value(n, v, b, k), axis=v))
+        shape = (self.shape[0], *self.tail)
+        made = self.stage(name, shape, lambda n, b, k: reduce(value(n, v, b, k), axis=v))
         self._vectors_first[made] = v
         return made
 
@@ -199,9 +222,7 @@ class RowStages:
             turned = self._product(
                 self._forward(value), _ROTATIONS + number, f"{value.name}_turned"
             )
-            value = self.row(
-                f"{value.name}_{number}", lambda *i, a=value, b=turned: te.max(a(*i), b(*i))
-            )
+            value = self.row(f"{value.name}_{number}", value, "max", turned)
         return value
 
     def sum_of_lanes(self, value: Tensor, size: int) -> Tensor:
@@ -210,16 +231,16 @@ class RowStages:
         """
         parts, name = [value], value.name
         for number in range(1, size):
-            moved = self.row(f"{name}_moved{number}", lambda *i, a=parts[-1]: a(*i) + 128)
-            parts.append(self.row(f"{name}_byte{number}", lambda *i, a=moved: a(*i) >> 8))
+            moved = self.row(f"{name}_moved{number}", parts[-1], "+", 128)
+            parts.append(self.row(f"{name}_byte{number}", moved, ">>", 8))
         total: Tensor | None = None
         for part in reversed(parts):
             lanes = self._product(self._forward(part), _ONES, f"{part.name}_lanes")
             if total is None:
                 total = lanes
                 continue
-            high = self.row(f"{total.name}_high", lambda *i, a=total: a(*i) << 8)
-            total = self.row(f"{part.name}_sum", lambda *i, a=high, b=lanes: a(*i) + b(*i))
+            high = self.row(f"{total.name}_high", total, "<<", 8)
+            total = self.row(f"{part.name}_sum", high, "+", lanes)
         assert total is not None
         return total
 
