@@ -13,11 +13,17 @@ SECOND_FACTOR = {
 }
 
 
+def matrix_swap(dimensions: int) -> list[int]:
+    """The order of a Transpose that exchanges the last two ``dimensions``, and no others."""
+    *leading, rows, columns = range(dimensions)
+    return [*leading, columns, rows]
+
+
 def swaps_matrices(node: Node) -> bool:
     """Whether ``node`` exchanges the last two dimensions, and no others."""
     order = list(node.attributes.get("perm", ()))
-    swapped = [*range(len(order) - 2), len(order) - 1, len(order) - 2]
-    return node.operator == "Transpose" and not node.domain and order == swapped and len(order) > 1
+    is_transpose = node.operator == "Transpose" and not node.domain
+    return is_transpose and len(order) > 1 and order == matrix_swap(len(order))
 
 
 def is_symmetric_factor(network: Network, name: str) -> bool:

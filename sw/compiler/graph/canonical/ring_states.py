@@ -15,7 +15,7 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import UNKNOWN, Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes, renamed
-from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
+from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR, matrix_swap, swaps_matrices
 from amaranth_vta.sw.runtime.network.network_program import State
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
@@ -75,7 +75,7 @@ def _window(network: Network, state: State) -> _Window | None:
     if bool(others) == bool(kept) or is_seen:
         return None
     read, readers = (whole, others) if others else (left, kept)
-    turned = [node for node in readers if _transposes(node, len(shape))]
+    turned = [node for node in readers if swaps_matrices(node)]
     factors = {node.outputs[0] for node in turned} or {read}
     if turned:
         if len(turned) < len(readers):
@@ -102,13 +102,6 @@ def _drops_oldest(network: Network, node: Node, whole: str, rows: int, new_rows:
         and after == (*leading, rows, columns)
         and int(begin.item()) in (new_rows, -rows)
     )
-
-
-def _transposes(node: Node, dimensions: int) -> bool:
-    """Whether ``node`` exchanges the last two of its ``dimensions``."""
-    *leading, rows, columns = range(dimensions)
-    wanted = [*leading, columns, rows]
-    return node.operator == "Transpose" and [*node.attributes.get("perm", ())] == wanted
 
 
 def _fits(network: Network, node: Node, factors: set[str], is_transposed: bool) -> bool:
@@ -163,7 +156,7 @@ class _Rewriter:
         initial, new, axis = np.pad(old.initial, padding), window.new, dimensions - 2
         if window.is_transposed:
             initial, axis = np.ascontiguousarray(initial.swapaxes(-1, -2)), axis + 1
-            order = [*range(dimensions - 2), dimensions - 1, dimensions - 2]
+            order = matrix_swap(dimensions)
             new = self._added("Transpose", f"{new}_columns", new, perm=order)
         source = network.unused_name(f"{old.source}_ring")
         network.types[source] = TensorType(initial.dtype, initial.shape)

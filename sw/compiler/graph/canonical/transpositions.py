@@ -10,7 +10,11 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.graph.second_factor import is_symmetric_factor, swaps_matrices
+from amaranth_vta.sw.compiler.graph.second_factor import (
+    is_symmetric_factor,
+    matrix_swap,
+    swaps_matrices,
+)
 
 from .quantization import BYTE_TYPES, parameters_of, quantized_after
 from .simpler_forms import reduced_axes
@@ -48,10 +52,9 @@ def split_keys(network: Network, node: Node) -> bool:
     if order is None or len(order) < 3:
         return False
     heads = [*order[:-2], order[-1], order[-2]]
-    swap = [*range(len(order) - 2), len(order) - 1, len(order) - 2]
     is_identity = heads == sorted(heads)
     name = network.unused_name(f"{node.name}_heads")
-    after = replace(node, inputs=(name,), attributes={"perm": swap})
+    after = replace(node, inputs=(name,), attributes={"perm": matrix_swap(len(order))})
     if is_identity or not _is_of_keys(network, after, heads):
         return False
     given = network.types[node.inputs[0]]
