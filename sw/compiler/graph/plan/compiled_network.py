@@ -212,9 +212,7 @@ def _record(
                 words = np.concatenate([recorder.streams[index][0] for index in streams])
                 needed = work(config, words)
                 result.append(RunLayer(step.name, step.operator, step.macs, streams, needed))
-            case ToMachine():
-                result.append(replace(step, buffer=buffer(step.buffer).name))
-            case ToHost() | WriteRows():
+            case ToMachine() | ToHost() | WriteRows():
                 result.append(replace(step, buffer=buffer(step.buffer).name))
             case RunHost():
                 result.append(step)

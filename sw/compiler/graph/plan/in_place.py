@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.graph.layers.support.layer import ByteRun, Layer, least_run
+from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer, least_run
 from amaranth_vta.sw.runtime.network.network_program import ToHost, ToMachine
 
 from .steps import PlannedStep
@@ -48,8 +47,10 @@ def without_copies(
         if step.joins and not any(
             name not in makers or name in passed or name in places for name in names
         ):
-            for name, run in zip(names, _ends(step.runs), strict=True):
-                places[name] = (BufferSlice(result, run[0], run[1]),)
+            begin = 0
+            for name, run in zip(names, step.runs, strict=True):
+                places[name] = (BufferSlice(result, begin, run.nbytes),)
+                begin += run.nbytes
             # The layer that writes the last part completes the concatenation.
             last = max((makers[name] for name in names if makers[name] in left), default=None)
             if last is not None:
@@ -64,12 +65,6 @@ def without_copies(
             continue
         del left[number]
     return list(left.values()), places
-
-
-def _ends(runs: Sequence[ByteRun]) -> Iterator[tuple[int, int]]:
-    """The first byte of each run in the result, and its size."""
-    begins = accumulate((run.nbytes for run in runs), initial=0)
-    return zip(begins, (run.nbytes for run in runs), strict=False)
 
 
 def _is_readable(moved: Layer, steps: Iterable[PlannedStep], config: Config) -> bool:

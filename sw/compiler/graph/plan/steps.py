@@ -51,10 +51,9 @@ class _Planner:
         segments = [*_segments(self.network, self.placement)]
         last = _last_uses(segments, self.keeping.values(), self.placement)
         for number, segment in enumerate(segments):
-            writes = [item for item in segment if isinstance(item, RingWrite)]
-            hosts = [item for item in segment if isinstance(item, HostNode)]
-            hosts = [item for item in hosts if item not in writes]
-            if hosts:
+            on_host = [item for item in segment if isinstance(item, HostNode)]
+            writes = [item for item in on_host if isinstance(item, RingWrite)]
+            if hosts := [item for item in on_host if not isinstance(item, RingWrite)]:
                 self._run_host(hosts)
             for item in writes:
                 self._write_rows(item)
