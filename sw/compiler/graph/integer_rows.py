@@ -7,7 +7,7 @@ and a right shift round alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,7 @@ class IntegerSteps:
 
     def __call__(self, operator: str, *operands: str | int | Integers, **given: object) -> str:
         """Append an ``operator``; operands that are not names are constants."""
-        names = [
-            item if isinstance(item, str) else self._constant(item, np.int32) for item in operands
-        ]
-        return self._apply(operator, *names, **given)
+        return self._apply(operator, *self._names(operands, np.int32), **given)
 
     def integers(self, name: str) -> str:
         """``name`` as int32."""
@@ -61,10 +58,12 @@ class IntegerSteps:
 
     def wide(self, operator: str, *operands: str | int) -> str:
         """Append an ``operator`` on int64."""
-        names = [
-            item if isinstance(item, str) else self._constant(item, np.int64) for item in operands
-        ]
-        return self._apply(operator, *names)
+        return self._apply(operator, *self._names(operands, np.int64))
+
+    def _names(self, operands: Iterable[str | int | Integers], dtype: type) -> Iterator[str]:
+        """The ``operands``; those that are not names are added as constants."""
+        for item in operands:
+            yield item if isinstance(item, str) else self._constant(item, dtype)
 
     def bytes_from(self, name: str, dtype: np.dtype) -> str:
         """``name``, 8-bit integers, as numbers from 0 to 255."""

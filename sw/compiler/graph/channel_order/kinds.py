@@ -6,7 +6,7 @@ from enum import Enum
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.channels import chosen_numbers
+from amaranth_vta.sw.compiler.graph.channels import axis_of, chosen_numbers
 from amaranth_vta.sw.compiler.graph.integer_operators import (
     DOMAIN,
     LOOKUP,
@@ -70,9 +70,9 @@ def channels(name: str, network: Network) -> int:
 
 
 def _moves(node: Node, network: Network) -> bool:
-    if node.operator == "Concat" and not node.domain:
-        whole = all(name not in network.constants for name in node.inputs)
-        return whole and int(node.attributes["axis"]) % 4 == 1
+    axis = axis_of(node, network)
+    if node.operator == "Concat" and axis is not None:
+        return axis % 4 == 1 and all(name not in network.constants for name in node.inputs)
     return chosen_numbers(node, network) is not None
 
 

@@ -87,12 +87,13 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
         factor, before = stored
     else:
         factor = TiledTensor(tensors.root(second), matrices, TileLayout.of(config.wgt), weights)
-    if stored is not None or is_ring:
-        sources, own = [given, factor], {"bias": packed.pack(np.zeros(matrices, np.int8))}
-        if isinstance(how, SharedScale):
-            own = {"bias": pack_bias(np.tile(constants, (config.block_out, 1)), config)}
+    sources = [given, factor]
+    if isinstance(how, SharedScale):
+        own = {"bias": pack_bias(np.tile(constants, (config.block_out, 1)), config)}
+    elif stored is not None or is_ring:
+        own = {"bias": packed.pack(np.zeros(matrices, np.int8))}
     else:
-        sources = [given, factor, packed]
+        sources.append(packed)
     row_weights = {}
     if workload.row_sums:
         row = np.full((config.block_out, summed, 1, 1), -zero, np.int16)

@@ -148,9 +148,9 @@ class QuantizedProduct(ConstantProduct):
         return replace(self, sums=replace(self.sums, **first))
 
     def with_fastest_scale(self, workload: Workload) -> tuple[QuantizedProduct, Workload]:
-        """The product and its ``workload``, if there are several tiles of channels, and that takes
-        fewer cycles: with the parameters of REQUANTIZE shared between channels if all have one
-        scale, or compact for a single row, whose products wait for the bus."""
+        """The product and its ``workload`` in the first form with fewer cycles: with the parameters
+        of REQUANTIZE shared between channels if all have one scale, or compact for a single row,
+        whose products wait for the bus. A single tile of channels keeps its form."""
         if workload.outputs == 1:
             return self, workload
         forms = [replace(self.sums, one_scale=True)]
