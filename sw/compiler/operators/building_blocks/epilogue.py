@@ -225,13 +225,10 @@ class TensorScale(Requantization):
 
 
 @dataclass(frozen=True)
-class SharedScale(Requantization):
-    """One scale for all channels, without bias, by REQUANTIZE: its parameters are the only
-    constants, and loaded once."""
+class ScaleWithoutBias(Requantization):
+    """REQUANTIZE by parameters that are not stored per channel, so that no other parameters per
+    channel can follow them."""
 
-    constants_name = "parameters"
-    own_constants = 0
-    own_shared = REQUANTIZE_PARAMETERS
     own_operations = 1
 
     def followed_by(self, step: Step) -> Self | None:
@@ -242,7 +239,17 @@ class SharedScale(Requantization):
 
 
 @dataclass(frozen=True)
-class CompactScale(Requantization):
+class SharedScale(ScaleWithoutBias):
+    """One scale for all channels, without bias, by REQUANTIZE: its parameters are the only
+    constants, and loaded once."""
+
+    constants_name = "parameters"
+    own_constants = 0
+    own_shared = REQUANTIZE_PARAMETERS
+
+
+@dataclass(frozen=True)
+class CompactScale(ScaleWithoutBias):
     """Any scale per channel, without bias, by REQUANTIZE, for layers that wait for the bus: 5 bytes
     per channel are loaded instead of 16. They are the lower bits of the scale, int32, and the upper
     ones, int8. The ALU makes parameters of them, with constants that all channels share.
@@ -252,7 +259,6 @@ class CompactScale(Requantization):
     # Both parts as loaded, and as parameters.
     own_constants = 2 + 2 * REQUANTIZE_PARAMETERS
     own_shared = 3 * REQUANTIZE_PARAMETERS
-    own_operations = 1
 
     @staticmethod
     def factors(bounds: int) -> list[int]:
@@ -267,12 +273,6 @@ class CompactScale(Requantization):
 
     def constant_bytes(self, config: Config) -> tuple[int, ...]:
         return config.acc.element_bytes, config.out.element_bytes
-
-    def followed_by(self, step: Step) -> Self | None:
-        return None if isinstance(step, PerChannelLine) else super().followed_by(step)
-
-    def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
-        return [requantized(total, constant, f"{total.name}_rescaled")]
 
 
 @dataclass(frozen=True)
