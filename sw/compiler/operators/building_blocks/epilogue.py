@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -312,24 +312,21 @@ class WholeSums(Requantization):
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Tensors of an epilogue. ``constants`` is the argument with bias or parameters, and ``buffer``
-    its copy in accumulators; ``stages`` lead from the total to ``y``, the output, out_dtype.
-    ``args`` are the arguments with constants, ``shared`` the buffers of those that all channels
-    share, except those of ``residual``, the addition among the stages, if any. Windows of a pooling
-    share the stages ``carried``.
+    """Tensors of an epilogue. ``args`` are the arguments with constants. ``loaded`` are the buffers
+    of bias or parameters per channel, ``prepared`` the stages that compute parameters from them,
+    and ``shared`` the buffers of constants that all channels share, except those of ``residual``,
+    the addition among the stages, if any. ``stages`` lead from the total to ``y``, the output,
+    out_dtype. Windows of a pooling share the stages ``carried``.
     """
 
-    constants: Tensor
-    buffer: Tensor
+    loaded: list[Tensor]
+    prepared: list[Tensor]
     stages: list[Tensor]
     y: Tensor
     args: list[Tensor]
     shared: list[Tensor]
     residual: Residual | None
     carried: list[Tensor]
-    # Of a `CompactScale`: buffers of the upper bits, and the stages that make the parameters.
-    upper: list[Tensor] = field(default_factory=list)
-    prepared: list[Tensor] = field(default_factory=list)
 
 
 def followed_by(workload: Any, step: Step) -> Any | None:
@@ -361,31 +358,10 @@ def epilogue(
     that of ``total``. A ``pooling`` comes first if the requantization `follows_maxima`, otherwise
     last. ``name`` is a prefix for the names of constants.
     """
-    is_compact, is_shared = (isinstance(requantize, kind) for kind in (CompactScale, SharedScale))
-    count = requantize.own_shared if is_shared else requantize.constants
-    numbers = (count,) if count > 1 and not is_compact else ()
-    constants = te.placeholder(
-        (*((1,) * len(channels) if is_shared else channels), *numbers, env.BATCH, env.BLOCK_OUT),
-        name + requantize.constants_name,
-        env.acc_dtype,
-    )
-    args = [constants]
-    upper: list[Tensor] = []
+    args: list[Tensor] = []
+    loaded: list[Tensor] = []
     prepared: list[Tensor] = []
-    if is_compact:
-        bits = te.placeholder(constants.shape, f"{name}upper_bits", env.out_dtype)
-        args.append(bits)
-        upper.append(
-            te.compute(bits.shape, lambda *i: bits(*i).astype(env.acc_dtype), f"{bits.name}_buf")
-        )
-    buffer = te.compute(constants.shape, lambda *i: constants(*i), f"{constants.name}_buf")
-
-    def constant(number: int, *i: Expr) -> Expr:
-        held = prepared[-1] if prepared else buffer
-        channel = [0] * len(channels) if is_shared else position(*i[:-2])
-        return held(*channel, *([number] if numbers or prepared else []), *i[-2:])
-
-    shared: list[Tensor] = [buffer] if is_shared else []
+    shared: list[Tensor] = []
     residual: Residual | None = None
 
     def share(elements: int, what: str) -> Tensor:
@@ -394,8 +370,30 @@ def epilogue(
         shared.append(kept)
         return kept
 
-    if is_compact:
-        prepared += _parameters(buffer, upper[0], share(requantize.own_shared, "factors"), name)
+    def load(dtype: str, shape: tuple[int, ...], what: str) -> Tensor:
+        given = te.placeholder((*shape, env.BATCH, env.BLOCK_OUT), name + what, dtype)
+        args.append(given)
+        loaded.append(
+            te.compute(given.shape, lambda *i: given(*i).astype(env.acc_dtype), f"{given.name}_buf")
+        )
+        return loaded[-1]
+
+    of_channel = position
+    if isinstance(requantize, SharedScale):
+        held, of_channel = share(requantize.own_shared, requantize.constants_name), lambda *_: ()
+    elif isinstance(requantize, CompactScale):
+        lower = load(env.acc_dtype, (*channels,), requantize.constants_name)
+        upper = load(env.out_dtype, (*channels,), "upper_bits")
+        prepared += _parameters(lower, upper, share(requantize.own_shared, "factors"), name)
+        held = prepared[-1]
+    else:
+        numbers = (requantize.constants,) if requantize.constants > 1 else ()
+        held = load(env.acc_dtype, (*channels, *numbers), requantize.constants_name)
+
+    def constant(number: int, *i: Expr) -> Expr:
+        place = (*of_channel(*i[:-2]), *i[-2:])
+        return held(*place) if len(held.shape) == len(place) else held(*place[:-2], number, *i[-2:])
+
     pooled = pooling.stages(total, env) if pooling and requantize.follows_maxima else []
     scaled = requantize.stages(pooled[-1] if pooled else total, constant, env)
     stages, used = [*pooled, *scaled], requantize.own_constants
@@ -426,7 +424,7 @@ def epilogue(
     else:
         y = output(last)
     carried = pooled[: -len(Pooling.STAGES)]
-    return Epilogue(constants, buffer, stages, y, args, shared, residual, carried, upper, prepared)
+    return Epilogue(loaded, prepared, stages, y, args, shared, residual, carried)
 
 
 def _parameters(lower: Tensor, upper: Tensor, factors: Tensor, name: str) -> list[Tensor]:

@@ -71,13 +71,11 @@ class Product:
         """Load bias or parameters at the output axis ``at``, or at the start if None; constants
         that all channels share are always loaded at the start.
         """
-        for shared in self.epilogue.shared:
+        epilogue = self.epilogue
+        for shared in epilogue.shared:
             s[shared].set_scope(env.acc_scope)
             s[shared].pragma(shared.op.axis[0], env.dma_copy)
-        epilogue = self.epilogue
-        for tensor in (epilogue.buffer, *epilogue.upper, *epilogue.prepared):
-            if tensor in epilogue.shared:
-                continue
+        for tensor in (*epilogue.loaded, *epilogue.prepared):
             s[tensor].set_scope(env.acc_scope)
             if at is not None:
                 s[tensor].compute_at(s[epilogue.y], at)

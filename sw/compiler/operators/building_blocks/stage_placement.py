@@ -35,7 +35,7 @@ def place_epilogue(s: te.Schedule, end: Epilogue, env: Environment) -> None:
     """Turn the stages of an epilogue into ALU operations, and load its constants at the start."""
     for tensor in end.stages:
         s[tensor].pragma(tensor.op.axis[0], env.alu)
-    for tensor in (end.buffer, *end.shared):
+    for tensor in (*end.loaded, *end.shared):
         place_load(s, tensor, env.acc_scope, None, 1, env)
 
 
