@@ -17,11 +17,10 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 if TYPE_CHECKING:
-    from amaranth_vta.sw.runtime.network.parallel_runner import ParallelRunner
     from amaranth_vta.sw.runtime.network.runner import Runner, StepTotals
 
 
-def launch_reports(runner: Runner | ParallelRunner, dram: str) -> list[LaunchReport]:
+def launch_reports(runner: Runner, dram: str) -> list[LaunchReport]:
     """The launches in order; ``dram`` is the memory model for the bounds."""
     return [
         LaunchReport(
@@ -36,7 +35,7 @@ def launch_reports(runner: Runner | ParallelRunner, dram: str) -> list[LaunchRep
     ]
 
 
-def layer_reports(runner: Runner | ParallelRunner, dram: str) -> list[LayerReport]:
+def layer_reports(runner: Runner, dram: str) -> list[LayerReport]:
     """The operators in execution order, including layout conversions.
 
     ``dram`` is the memory model for the bounds.

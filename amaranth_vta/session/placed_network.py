@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import onnx
 
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
-    from amaranth_vta.sw.runtime.network.parallel_runner import ParallelRunner
     from amaranth_vta.sw.runtime.network.runner import Runner
 
 
@@ -33,7 +32,7 @@ class PlacedNetwork:
     program: NetworkProgram
     runtime: Runtime
     batches: Batches
-    runner: Runner | ParallelRunner
+    runner: Runner
     model: onnx.ModelProto | None = None
     compiled: CompiledNetwork | None = None
 
@@ -49,7 +48,6 @@ class PlacedNetwork:
     ) -> PlacedNetwork:
         """Places ``program`` in the memory of ``runtime``, or of a device that ``options`` open."""
         with explain_missing_extras():
-            from amaranth_vta.sw.runtime.network.parallel_runner import ParallelRunner
             from amaranth_vta.sw.runtime.network.runner import Runner
         machines = options.machines
         if runtime is None:
@@ -58,11 +56,7 @@ class PlacedNetwork:
         # Not a method of the session: a reference cycle would keep the device alive until the next
         # garbage collection.
         begins = (lambda _: None) if options.timeline is None else options.timeline.begin
-        runner: Runner | ParallelRunner
-        if machines == 1:
-            runner = Runner(program, runtime, begins, launch)
-        else:
-            runner = ParallelRunner(program, runtime, machines, begins, launch)
+        runner = Runner(program, runtime, begins, launch, machines)
         return cls(program, runtime, Batches(program), runner, model, compiled)
 
     @property

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
     from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
     from amaranth_vta.sw.compiler.tuner.records import Records
-    from amaranth_vta.sw.runtime.network.parallel_runner import ParallelRunner
     from amaranth_vta.sw.runtime.network.runner import Runner
 
     from .shaped_networks import ShapedNetworks
@@ -179,7 +178,7 @@ class Session:
         return self._placed.batches
 
     @property
-    def _runner(self) -> Runner | ParallelRunner:
+    def _runner(self) -> Runner:
         return self._placed.runner
 
     @property

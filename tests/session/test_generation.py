@@ -98,14 +98,14 @@ def test_a_generation_begins_with_empty_caches(decoder: Session) -> None:
 
 def test_tokens_come_one_by_one(decoder: Session) -> None:
     runs = 0
-    run = decoder._runner.run
+    run = decoder._runner.run_all
 
     def counting(inputs: Any) -> Any:
         nonlocal runs
         runs += 1
         return run(inputs)
 
-    decoder._runner.run = counting  # type: ignore[method-assign]
+    decoder._runner.run_all = counting  # type: ignore[method-assign]
     try:
         tokens = decoder.generate(PROMPT, 3)
         assert runs == 0
@@ -114,7 +114,7 @@ def test_tokens_come_one_by_one(decoder: Session) -> None:
         next(tokens)
         assert runs == len(PROMPT) + 1
     finally:
-        decoder._runner.run = run  # type: ignore[method-assign]
+        decoder._runner.run_all = run  # type: ignore[method-assign]
 
 
 def test_a_stop_token_is_the_last(decoder: Session) -> None:

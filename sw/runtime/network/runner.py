@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -86,19 +85,18 @@ class _Joined:
         return work(self.layers[0].work.config, self.words)
 
 
-# A stream of the program, and the STOREs in it to watch.
-Request = tuple[int, Sequence[int]]
-Process = Generator[Request, RunResult, dict[str, Array]]
-
-
 class Runner:
     """A compiled network in the memory of a device.
 
     ``launch`` is one of `LAUNCHES`. ``measured`` has one item per step of the network, in order. In
     a launch of several layers, layers have no counters. If the device can tell, a layer's cycles
     count from the last STORE of the preceding layer to its own, but at least the cycles GEMM needs.
-    ``begins`` is called with the name of each launch before the machine runs it. A runner shares
-    constants and measurements with another one ``beside`` it, on the same device.
+    ``begins`` is called with the name of each launch before the machine runs it.
+
+    With several ``machines``, of a `SystemDevice`, the network is placed once per machine: machines
+    share weights, micro-ops and other constants; activations and instructions are per machine. All
+    machines run the same launch at a time, each on its own inputs, and its cycles count once.
+    Raises `ModelError` for a network with variables, whose runs depend on earlier ones.
     """
 
     def __init__(
@@ -107,27 +105,26 @@ class Runner:
         runtime: Runtime,
         begins: Callable[[str], None] = lambda _: None,
         launch: str = "network",
-        beside: Runner | None = None,
+        machines: int = 1,
     ) -> None:
-        self._network = network
-        self._begins = begins
-        self.placed: PlacedProgram = network.program.place(
-            runtime, network.launched(launch), beside.placed if beside else None
-        )
-        self._joined: dict[int, _Joined]
-        self._sessions: dict[int, Any]
-        self.measured: list[StepTotals]
-        if beside is not None:
-            self._joined, self._sessions = beside._joined, beside._sessions
-            self.measured = beside.measured
-        else:
-            self._joined = dict(_joined(network)) if launch == "network" else {}
-            self._sessions = {
-                index: exact_session(step.model)
-                for index, step in enumerate(network.steps)
-                if isinstance(step, RunHost)
-            }
-            self.measured = [StepTotals() for _ in network.steps]
+        if machines > 1 and network.has_variables:
+            raise ModelError(
+                "the network has variables, so a run needs the result of its predecessor, and "
+                "several machines cannot run images at once"
+            )
+        self._network, self._runtime, self._begins = network, runtime, begins
+        program, streams = network.program, network.launched(launch)
+        first = program.place(runtime, streams)
+        others = (program.place(runtime, streams, beside=first) for _ in range(machines - 1))
+        # One per machine.
+        self._placed: list[PlacedProgram] = [first, *others]
+        self._joined = dict(_joined(network)) if launch == "network" else {}
+        self._sessions = {
+            index: exact_session(step.model)
+            for index, step in enumerate(network.steps)
+            if isinstance(step, RunHost)
+        }
+        self.measured = [StepTotals() for _ in network.steps]
         self.reset()
 
     def reset(self) -> None:
@@ -135,7 +132,7 @@ class Runner:
         self._states = {item.source: item.initial for item in self._network.states}
         for variable in self._network.kept:
             initial = self._network.program.contents[variable.buffer]
-            self.placed.buffer(variable.buffer).write(initial)
+            self._placed[0].buffer(variable.buffer).write(initial)
 
     @property
     def launched(self) -> list[Launched]:
@@ -159,90 +156,100 @@ class Runner:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch; returns the network's outputs. Raises `RuntimeFault`."""
-        process = self.process(inputs)
-        try:
-            request = next(process)
-            while True:
-                try:
-                    result = self.placed.run_one(*request)
-                except RuntimeFault as error:
-                    request = process.throw(error)
-                else:
-                    request = process.send(result)
-        except StopIteration as end:
-            outputs: dict[str, Array] = end.value
-            return outputs
+        (outputs,) = self.run_all([inputs])
+        return outputs
 
     def run_all(self, inputs: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
-        """`run` each of ``inputs``."""
-        return [self.run(feeds) for feeds in inputs]
-
-    def process(self, inputs: Mapping[str, Array]) -> Process:
-        """As `run`, one launch at a time: yields each stream to run, as the arguments of
-        `PlacedProgram.run_one`, takes its result, and returns the outputs. A `RuntimeFault` that is
-        thrown into it gets the name of its layer.
+        """Run up to one batch per machine at once; returns the outputs of each. Raises
+        `RuntimeFault`.
         """
-        values = dict(self._network.constants) | self._states | dict(inputs)
+        known = dict(self._network.constants) | self._states
+        values = [known | dict(feeds) for feeds in inputs]
         steps = iter(enumerate(self._network.steps))
         for index, step in steps:
-            measured, start, result = self.measured[index], perf_counter(), None
-            match step:
-                case RunHost():
-                    feeds = {name: values[name] for name in step.inputs}
-                    values |= run_session(self._sessions[index], step.outputs, feeds)
-                case ToMachine(operand, buffer):
-                    self.placed.buffer(buffer).write(_packed(operand, values[operand.tensor]))
-                case WriteRows(_, buffer, rows, places):
-                    held = self.placed.buffer(buffer)
-                    write_rows(step, held, values[rows], values[places])
-                case ToHost(tensor, info, operand, buffer):
-                    data = self.placed.buffer(buffer).read(np.uint8, operand.nbytes)
-                    images = operand.layout.unpack(data, operand.image, info.dtype)
-                    assert info.shape is not None
-                    values[tensor] = images.reshape(info.shape)
-                case RunLayer():
-                    if index in self._joined:
-                        yield from self._run_joined(index)
-                        for _ in self._joined[index].layers[1:]:
-                            next(steps)
-                        continue
-                    result = yield from self._run_layer(step)
-            measured.add(perf_counter() - start, result)
-        self._states = {item.source: values[item.result] for item in self._network.states}
-        return {name: values[name] for name in self._network.outputs}
+            if index in self._joined:
+                self._run_joined(index, len(inputs))
+                for _ in self._joined[index].layers[1:]:
+                    next(steps)
+                continue
+            start = perf_counter()
+            results: Sequence[RunResult | None] = [None] * len(inputs)
+            if isinstance(step, RunLayer):
+                results = self._run_layer(step, len(inputs))
+            else:
+                for placed, tensors in zip(self._placed, values, strict=False):
+                    self._run_on_host(index, step, placed, tensors)
+            seconds = (perf_counter() - start) / len(inputs)
+            for result in results:
+                self.measured[index].add(seconds, result)
+        self._states = {item.source: values[0][item.result] for item in self._network.states}
+        return [{name: found[name] for name in self._network.outputs} for found in values]
 
-    def _run_layer(self, step: RunLayer) -> Generator[Request, RunResult, RunResult]:
+    def _run_on_host(
+        self,
+        index: int,
+        step: RunHost | ToMachine | ToHost | WriteRows,
+        placed: PlacedProgram,
+        values: dict[str, Array],
+    ) -> None:
+        """Run step ``index`` for one machine; adds the tensors that it computes to ``values``."""
+        match step:
+            case RunHost():
+                feeds = {name: values[name] for name in step.inputs}
+                values |= run_session(self._sessions[index], step.outputs, feeds)
+            case ToMachine(operand, buffer):
+                placed.buffer(buffer).write(_packed(operand, values[operand.tensor]))
+            case WriteRows(_, buffer, rows, places):
+                write_rows(step, placed.buffer(buffer), values[rows], values[places])
+            case ToHost(tensor, info, operand, buffer):
+                data = placed.buffer(buffer).read(np.uint8, operand.nbytes)
+                images = operand.layout.unpack(data, operand.image, info.dtype)
+                assert info.shape is not None
+                values[tensor] = images.reshape(info.shape)
+
+    def _launch(self, stream: int, machines: int, watched: Sequence[int] = ()) -> list[RunResult]:
+        """Run a stream on the first ``machines``; returns their results, the first of which has the
+        cycles of all. STOREs are ``watched``, as in `Device.run`, on a single machine only.
+        """
+        if len(self._placed) == 1:
+            return [self._placed[0].run_one(stream, watched)]
+        streams = [placed.streams[stream] for placed in self._placed[:machines]]
+        result = self._runtime.run_together(streams)
+        others = None if result.cycles is None else 0
+        cycles = [result.cycles, *(others for _ in streams[1:])]
+        return [replace(run, cycles=count) for run, count in zip(result.runs, cycles, strict=True)]
+
+    def _run_layer(self, step: RunLayer, machines: int) -> list[RunResult]:
         self._begins(step.name)
-        results = []
         try:
-            for stream in step.streams:
-                results.append((yield stream, ()))
+            launches = [self._launch(stream, machines) for stream in step.streams]
         except RuntimeFault as error:
             raise _named(error, step) from None
-        return total(results)
+        return [total([results[number] for results in launches]) for number in range(machines)]
 
-    def _run_joined(self, index: int) -> Generator[Request, RunResult, None]:
+    def _run_joined(self, index: int, machines: int) -> None:
         """Run a launch of several layers, which starts with step ``index``."""
         joined, start = self._joined[index], perf_counter()
         self._begins(_launch_name(joined.layers))
         try:
-            result = yield joined.launch.stream, joined.stores
+            results = self._launch(joined.launch.stream, machines, joined.stores)
         except RuntimeFault as error:
             ends = np.array(joined.launch.ends)
             layer = min(int((ends <= error.fault.instruction).sum()), len(ends) - 1)
             raise _named(error, joined.layers[layer]) from None
-        seconds = perf_counter() - start
-        joined.measured.add(seconds, result)
-        cycles: list[int | None] = [None] * len(joined.layers)
-        if result.cycles is not None and len(result.reached) == len(joined.stores):
-            # The last layer ends with the run.
-            reached = (*result.reached[:-1], result.cycles)
-            products = [step.work.gemm_uops for step in joined.layers]
-            cycles = [*_attributed(reached, products)]
-        for step, count in enumerate(cycles, index):
-            layer_result = RunResult(count, seconds=result.seconds / len(cycles))
-            layer_result.estimated = result.estimated
-            self.measured[step].add(seconds / len(cycles), layer_result)
+        seconds = (perf_counter() - start) / machines
+        for result in results:
+            joined.measured.add(seconds, result)
+            cycles: list[int | None] = [None] * len(joined.layers)
+            if result.cycles is not None and len(result.reached) == len(joined.stores):
+                # The last layer ends with the run.
+                reached = (*result.reached[:-1], result.cycles)
+                products = [step.work.gemm_uops for step in joined.layers]
+                cycles = [*_attributed(reached, products)]
+            for step, count in enumerate(cycles, index):
+                layer_result = RunResult(count, seconds=result.seconds / len(cycles))
+                layer_result.estimated = result.estimated
+                self.measured[step].add(seconds / len(cycles), layer_result)
 
 
 def _joined(network: NetworkProgram) -> Iterator[tuple[int, _Joined]]:
