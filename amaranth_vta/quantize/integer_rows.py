@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -27,6 +27,7 @@ from amaranth_vta.sw.compiler.graph.integer_rows import (
     exponentials,
     line_constants,
 )
+from amaranth_vta.sw.compiler.graph.load.input_shapes import is_open
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.normalization import (
@@ -37,6 +38,7 @@ from amaranth_vta.sw.compiler.operators.normalization import (
 )
 from amaranth_vta.sw.compiler.operators.softmax import MOST_ELEMENTS
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .row_patterns import RowNormalization, Scores, normalizations, scores_of
 
@@ -85,7 +87,7 @@ def _closed(model: onnx.ModelProto) -> Network:
     closed.CopyFrom(model)
     for item in closed.graph.input:
         for size in item.type.tensor_type.shape.dim:
-            if not size.HasField("dim_value"):
+            if is_open(size):
                 size.dim_value = 1
     for item in closed.graph.output:
         item.type.tensor_type.ClearField("shape")
@@ -93,14 +95,27 @@ def _closed(model: onnx.ModelProto) -> Network:
     return Network.from_onnx(onnx.shape_inference.infer_shapes(closed))
 
 
-def _ends(
-    network: Network, x: str, result: str
-) -> tuple[str, QuantizationParameters, Node, QuantizationParameters] | None:
-    """The integers of ``x``, the node that quantizes ``result``, and the parameters of both; None
-    unless both have 8 bits and one scale, and rows that the operators support.
+@dataclass(frozen=True)
+class _Ends:
+    """Where a function of rows begins and ends: the integers ``x`` with the parameters ``given``,
+    and the node ``quantize`` with the parameters ``made``, after ``movers`` of the result.
     """
+
+    x: str
+    given: QuantizationParameters
+    movers: tuple[Node, ...]
+    quantize: Node
+    made: QuantizationParameters
+
+
+def _ends(network: Network, x: str, result: str) -> _Ends | None:
+    """The ends of a function of ``x`` with ``result``; None unless the integers at both have 8 bits
+    and one scale, and rows that the operators support.
+    """
+    movers = []
     dequantize, quantize = network.maker(x), network.only_reader(result)
     while quantize is not None and quantize.operator in _MOVERS and quantize.inputs[0] == result:
+        movers.append(quantize)
         result = quantize.outputs[0]
         quantize = network.only_reader(result)
     given = parameters_of(network, dequantize, "DequantizeLinear")
@@ -113,44 +128,40 @@ def _ends(
         return None
     if not shape or not 2 <= shape[-1] <= MOST_ELEMENTS:
         return None
-    return dequantize.inputs[0], given, quantize, made
+    return _Ends(dequantize.inputs[0], given, tuple(movers), quantize, made)
 
 
 def _replace(
     network: Network,
     end: Node,
-    quantize: Node,
+    ends: _Ends,
     operator: str,
-    x: str,
     operands: dict[str, Array],
     attributes: dict[str, int],
     mask: tuple[str, ...] = (),
 ) -> None:
-    """Replace ``end``, a function of the integers ``x``, and the node that quantizes its result, by
-    an ``operator`` of x, the constant ``operands``, and a ``mask`` if there is one.
+    """Replace the function of rows whose last node is ``end``, and the quantization of its result,
+    by an ``operator`` of the integers, the constant ``operands``, and a ``mask`` if there is one.
     """
     names = [
         network.add_constant(f"{end.name}/{name}", np.asarray(value))
         for name, value in operands.items()
     ]
-    names += mask
-    integers, moved = f"{end.outputs[0]}/integers", end.outputs[0]
-    dtype = network.types[quantize.outputs[0]].dtype
+    (result,) = ends.quantize.outputs
+    dtype, x = network.types[result].dtype, ends.x
+    network.nodes.remove(ends.quantize)
     # Operators between the function and the quantization move integers.
-    chain = [end]
-    while (reader := network.only_reader(moved)) is not quantize and reader is not None:
-        chain.append(reader)
-        moved = reader.outputs[0]
-    network.nodes.remove(quantize)
+    chain = (end, *ends.movers)
     for number, node in enumerate(chain):
-        last = number == len(chain) - 1
-        result = quantize.outputs[0] if last else network.unused_name(f"{integers}{number}")
-        network.types[result] = TensorType(dtype, network.types[node.outputs[0]].shape)
-        made = replace(node, outputs=(result,), inputs=(x, *node.inputs[1:]))
+        moved = result
+        if node is not chain[-1]:
+            moved = network.unused_name(f"{end.outputs[0]}/integers{number}")
+        network.types[moved] = TensorType(dtype, network.types[node.outputs[0]].shape)
+        made = replace(node, outputs=(moved,), inputs=(x, *node.inputs[1:]))
         if node is end:
-            made = Node(operator, end.name, (x, *names), (result,), attributes, DOMAIN)
+            made = Node(operator, end.name, (x, *names, *mask), (moved,), attributes, DOMAIN)
         network.nodes.replace(node, [made])
-        x = result
+        x = moved
 
 
 def _as_bytes(network: Network, mask: str) -> str:
@@ -175,8 +186,8 @@ def _replace_softmax(network: Network, node: Node) -> None:
         ends = _ends(network, scores.x, node.outputs[0])
     if ends is None:
         return
-    x, given, quantize, made = ends
-    rank = len(network.types[x].shape or ())
+    given, made = ends.given, ends.made
+    rank = len(network.types[ends.x].shape or ())
     is_last = node.attributes.get("axis", -1) % rank == rank - 1
     share, zero = float(made.scale.item()), int(made.zero.item())
     symmetric = (share, zero) == (SYMMETRIC_SHARE, 0) and made.zero.dtype == np.int8
@@ -184,16 +195,16 @@ def _replace_softmax(network: Network, node: Node) -> None:
         table = {"table": exponentials(float(given.scale.item()) * scores.factor)}
         attributes = {SYMMETRIC: int(symmetric)}
         mask = (_as_bytes(network, scores.mask),) if scores.mask else ()
-        _replace(network, node, quantize, ROW_SOFTMAX, x, table, attributes, mask)
+        _replace(network, node, ends, ROW_SOFTMAX, table, attributes, mask)
 
 
 def _replace_normalization(network: Network, found: RowNormalization) -> None:
     ends = _ends(network, found.x, found.nodes[-1].outputs[0])
     if ends is None:
         return
-    x, given, quantize, made = ends
+    given, made = ends.given, ends.made
     elements = len(found.scale)
-    zero = int(given.zero.item()) + (128 if given.zero.dtype == np.int8 else 0)
+    zero = int(given.zero.item()) - int(np.iinfo(given.zero.dtype).min)
     arithmetic = (
         Arithmetic.of_mean(elements) if found.centred else Arithmetic.of_zero_point(elements, zero)
     )
@@ -211,7 +222,7 @@ def _replace_normalization(network: Network, found: RowNormalization) -> None:
         operands["lift"] = np.array(arithmetic.lift, np.int32)
         operands["zero"] = np.array(zero, np.int32)
     ordered = {name: operands[name] for name in NORMALIZATION_OPERANDS[operator]}
-    _replace(network, found.nodes[-1], quantize, operator, x, ordered, {})
+    _replace(network, found.nodes[-1], ends, operator, ordered, {})
 
 
 def _line(
@@ -227,5 +238,5 @@ def _line(
     bias = np.rint(found.bias * arithmetic.unit / found.scale)
     if np.abs(bias).max() > GREATEST_BIAS or not _FACTOR_BITS <= shift <= 43:
         return None
-    zero = int(made.zero.item()) - (128 if made.zero.dtype == np.uint8 else 0)
+    zero = int(made.zero.item()) - offset(made.zero.dtype)
     return RowLine(bias.astype(np.int64), factor, shift, zero)
