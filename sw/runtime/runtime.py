@@ -343,30 +343,30 @@ class Runtime:
 
         Raises `RuntimeFault`, and `CommandError` while other instructions are queued.
         """
-        if not self._stream.is_empty():
-            raise CommandError("instructions are queued; synchronize before running others")
-        self.invalidate_micro_ops()
+        self._leave_to_streams()
         return self._launch(address, words, time_limit, watched)
 
-    def run_together(
-        self,
-        streams: Sequence[tuple[int, npt.NDArray[np.uint64]]],
-        time_limit: float | None = None,
-    ) -> SystemResult:
+    def run_together(self, streams: Sequence[tuple[int, npt.NDArray[np.uint64]]]) -> SystemResult:
         """Run a stream on each machine of a `SystemDevice` at once; each is as in `run_stream`.
 
         Raises `RuntimeFault` for the first machine that stopped, after all have ended.
         """
-        self.invalidate_micro_ops()
-        if time_limit is None:
-            time_limit = self.time_limit
+        self._leave_to_streams()
         device = cast(SystemDevice, self.device)
         device.set_limits(self.memory.limits)
-        result = device.run_all([(address, len(words)) for address, words in streams], time_limit)
+        counts = [(address, len(words)) for address, words in streams]
+        result = device.run_all(counts, self.time_limit)
         for run, (_, words) in zip(result.runs, streams, strict=True):
-            if run.fault is not None:
-                raise _runtime_fault(self.config, run.fault, words, time_limit)
+            self._check(run, words, self.time_limit)
         return result
+
+    def _leave_to_streams(self) -> None:
+        """Leave the machine to instructions in memory; raises `CommandError` if others are
+        queued.
+        """
+        if not self._stream.is_empty():
+            raise CommandError("instructions are queued; synchronize before running others")
+        self.invalidate_micro_ops()
 
     def invalidate_micro_ops(self) -> None:
         """Invalidate the micro-op cache, for use after others have used the machine."""
@@ -427,9 +427,15 @@ class Runtime:
             time_limit = self.time_limit
         self.device.set_limits(self.memory.limits)
         result = self.device.run(address, len(words), time_limit, watched)
+        self._check(result, words, time_limit)
+        return result
+
+    def _check(
+        self, result: RunResult, words: npt.NDArray[np.uint64], time_limit: float | None
+    ) -> None:
+        """Raise `RuntimeFault` if the run of ``words`` stopped early."""
         if result.fault is not None:
             raise _runtime_fault(self.config, result.fault, words, time_limit)
-        return result
 
 
 def _runtime_fault(
