@@ -19,8 +19,6 @@ from amaranth_vta.report.layer_report import LaunchReport, LayerReport
 from amaranth_vta.report.layer_table import layer_table, per_run
 from amaranth_vta.report.text_table import counted
 from amaranth_vta.sim.devices import RunKeywords, RunOptions
-from amaranth_vta.sim.energy.network_energy import NetworkEnergy, network_energy
-from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 from amaranth_vta.sw.runtime.counters import Spent
 from amaranth_vta.sw.runtime.device import Device, Fault, RunResult, total
 from amaranth_vta.sw.runtime.network.model_error import ModelError
@@ -42,6 +40,7 @@ from .placed_network import PlacedNetwork
 if TYPE_CHECKING:
     import onnx
 
+    from amaranth_vta.sim.energy.network_energy import NetworkEnergy
     from amaranth_vta.sw.compiler.graph.load.onnx_model import Source
     from amaranth_vta.sw.compiler.graph.network import Network
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
@@ -415,6 +414,9 @@ class Session:
         """The estimated energy of one run in a technology, one of `TECHNOLOGIES`; it does not
         depend on the device. Raises `ValueError` for another technology.
         """
+        from amaranth_vta.sim.energy.network_energy import network_energy
+        from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
+
         if technology not in TECHNOLOGIES:
             raise ValueError(f"technology is {' or '.join(TECHNOLOGIES)}, not {technology!r}")
         return network_energy(self.program, TECHNOLOGIES[technology], self.images_per_run)
