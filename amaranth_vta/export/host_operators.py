@@ -17,10 +17,10 @@ import numpy.typing as npt
 from amaranth_vta.sw.compiler.graph.integer_operators import (
     DOMAIN,
     QUANTIZE,
+    REPLACED,
     SOFTMAX,
     expanded,
 )
-from amaranth_vta.sw.compiler.graph.integer_operators import REPLACED as _REPLACED
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.network_program import OnHost, RunHost
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
@@ -74,11 +74,11 @@ def host_operators(step: RunHost) -> list[HostOperator]:
     listed = {item.name: item for item in step.operators}
     found = []
     nodes = [Node.from_onnx(node, node.name) for node in graph.node]
-    for name, group in groupby(nodes, lambda node: node.name.split(_REPLACED)[0]):
+    for name, group in groupby(nodes, lambda node: node.name.split(REPLACED)[0]):
         first, *others = group
         on_host = listed.get(name, OnHost(name, first.operator, "", 0))
         given = HostOperator(first, on_host, constants, types, opsets.get("", 1))
-        if _REPLACED in first.name:
+        if REPLACED in first.name:
             found.append(_recognized([first, *others], given))
         else:
             found += [replace(given, node=node) for node in (first, *others)]
@@ -125,14 +125,14 @@ def _outside(nodes: Sequence[Node], constants: Mapping[str, Array]) -> tuple[str
     made = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.inputs)
     return tuple(
-        name for name in read if name not in made and not (name in constants and _REPLACED in name)
+        name for name in read if name not in made and not (name in constants and REPLACED in name)
     )
 
 
 def _tables(nodes: Sequence[Node], constants: Mapping[str, Array]) -> Iterator[Array]:
     for node in nodes:
         for name in node.inputs:
-            if _REPLACED in name and name in constants and constants[name].size == _DIFFERENCES:
+            if REPLACED in name and name in constants and constants[name].size == _DIFFERENCES:
                 yield constants[name]
 
 
@@ -146,7 +146,7 @@ def _signature(nodes: Sequence[Node], constants: Mapping[str, Array]) -> list[ob
             if name in numbers:
                 continue
             numbers[name] = len(numbers)
-            if name in constants and _REPLACED in name:
+            if name in constants and REPLACED in name:
                 value = constants[name]
                 held = b"" if value.size == _DIFFERENCES else value.tobytes()
                 found.append((str(value.dtype), value.shape, held))

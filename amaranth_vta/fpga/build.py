@@ -27,6 +27,9 @@ from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 from .zynq_project import project_files
 
+if TYPE_CHECKING:
+    from amaranth_vta.firmware.build import Firmware
+
 # Target clock of place and route, which stops optimizing once it is met; as in
 # ``benchmarks/area.py``, slightly above the required clock. A design only has to meet the clock of
 # its board.
@@ -44,9 +47,6 @@ _OF_PROCESSORS = ("pythondata-cpu-vexriscv", "ziglang")
 # Removed from the source lines named in the log, so that it does not depend on the path of the
 # checkout.
 _ROOT = f"{Path(__file__).parents[2]}/".encode()
-
-if TYPE_CHECKING:
-    from amaranth_vta.firmware.build import Firmware
 
 Progress = Callable[[str], None]
 
