@@ -132,8 +132,8 @@ def _checked(
 
 @dataclass(frozen=True)
 class Scores:
-    """What a Softmax reads: ``factor`` times ``x``, where ``mask``, integers of 0 and 1, is 1; all
-    of it if there is no mask.
+    """The operand of a Softmax: ``factor`` times ``x``. Elements at which ``mask``, integers of 0
+    and 1, is 0 are excluded; without a mask, none are.
     """
 
     x: str

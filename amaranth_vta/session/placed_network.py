@@ -26,7 +26,8 @@ class PlacedNetwork:
     """A network in the memory of a device; ``model`` and ``compiled`` are None if it was loaded
     compiled.
 
-    `current`, `require_current` and `select` are those of `ShapedNetworks`, for a single shape.
+    Has the interface of `ShapedNetworks` (`current`, `require_current`, `select`, `close`), for a
+    single shape.
     """
 
     program: NetworkProgram

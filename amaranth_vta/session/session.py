@@ -262,7 +262,8 @@ class Session:
         stop_ids: Collection[int] = (),
     ) -> Iterator[int]:
         """Generates up to ``max_new_tokens`` tokens after a prompt, for a decoder in a session with
-        a ``context``: yields each as soon as it is known, and stops after one of ``stop_ids``.
+        a ``context``: yields each token as soon as it is known, and stops after a token in
+        ``stop_ids``.
 
         Calls `reset`, then runs the network once per token, including those of the prompt. At
         ``temperature`` 0 the token with the largest logit follows; otherwise tokens are drawn, by

@@ -20,11 +20,11 @@ FLASH_BYTES = 4 * 1024 * 1024
 class SimulatedSystem(wiring.Component):
     """A `BoardSystem` with its SDRAM chip and its flash memory, if it has them.
 
-    Timing: that of `BoardSystem`.
+    Timing: as `BoardSystem`.
 
     Ports
     -----
-    rst, rx, tx : those of `BoardSystem`
+    rst, rx, tx : as in `BoardSystem`
     """
 
     rst: In(1)

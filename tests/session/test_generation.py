@@ -71,8 +71,8 @@ def test_two_hundred_tokens_equal_those_of_onnx_runtime_and_no_cache_passes_the_
             kind: sum(step.operand.nbytes for step in steps if isinstance(step, of))
             for kind, of in (("read", ToHost), ("write", ToMachine))
         }
-        # A new key is two tiles' rows per head, a new value a byte in each row of two tiles, which
-        # are read and written whole, but for the bytes before the first and after the last one.
+        # A new key fills a row of two tiles per head. A new value is a byte in each row of two
+        # tiles: the bytes from the first to the last are read and written, with those between.
         keys, values = 2 * 2 * 2 * 16, 2 * 2 * 2 * (256 - 15)
         expected["read"] += values
         expected["write"] += keys + values

@@ -63,8 +63,8 @@ def build(
 
     BOARD is ulx3s, ulx3s-sdram, ecpix5, colorlight-i5, tang-primer-20k or icebreaker. DIR gets the
     bitstream, manifest.json with what it was made of, its floor plan, and the log of place and
-    route; and network.bin for the flash memory if --network is too large for block RAM. Takes some
-    minutes; all tools come from PyPI.
+    route; and network.bin for the flash memory if --network is too large for block RAM. A build
+    takes some minutes; all tools come from PyPI.
 
     For pynq-z1, pynq-z2 and de10-nano the project of the vendor's tool is written, and not built;
     and for pynq-z1-ps, pynq-z2-ps, ultra96 and zcu104 one with the machine beside the processor of

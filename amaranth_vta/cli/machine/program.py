@@ -14,12 +14,16 @@ from .build import find_board
 @click.command()
 @click.argument("board")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--flash", is_flag=True, help="Into the flash memory, from which BOARD starts.")
+@click.option(
+    "--flash",
+    is_flag=True,
+    help="Write FILE to the flash memory, from which BOARD configures itself at power-up.",
+)
 def program(board: str, file: str, flash: bool) -> None:
     """Load the bitstream FILE into BOARD, until power-off.
 
-    openFPGALoader loads it. A FILE whose manifest.json names another board is refused. The network
-    that a manifest.json names is written to the flash memory first.
+    openFPGALoader loads it. A FILE whose manifest.json names another board is refused. If
+    manifest.json names a network, that is written to the flash memory first.
     """
     from amaranth_vta.fpga.tools import LOADER, path_of
 

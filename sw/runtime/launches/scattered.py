@@ -21,7 +21,7 @@ class ScatteredBuffer:
         self._begins = [0, *accumulate(part.size for part in parts)][:-1]
 
     def at(self, byte: int) -> tuple[Buffer, int]:
-        """The part that contains a byte, and the position of the byte in it."""
+        """The part that contains a byte of the tensor, and the byte's position in the part."""
         number = bisect_right(self._begins, byte) - 1
         return self.parts[number], byte - self._begins[number]
 
