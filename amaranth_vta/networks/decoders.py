@@ -43,9 +43,9 @@ def _llama(net: FloatNetwork, size: int, sizes: _Sizes) -> list[Value]:
     """Process one token, given the keys and values of up to ``size`` - 1 earlier ones in the inputs
     ``past``; the results are ``logits`` and the caches ``present``, one token longer.
 
-    Inputs and outputs have the names and shapes of decoders exported by Optimum. Queries and keys
-    have rotary position embeddings, layers begin with RMS normalization, the feed-forward part is
-    gated by Silu (SwiGLU), and masked positions get large negative scores.
+    Takes and returns the same tensors as decoders exported by Optimum. Queries and keys have rotary
+    position embeddings, layers begin with RMS normalization, the feed-forward part is gated by Silu
+    (SwiGLU), and masked positions get large negative scores.
     """
     ids, mask, places = (
         net.tokens("input_ids", 1),
