@@ -124,18 +124,19 @@ def firmware(network: NetworkProgram, board: Target, task: TinyNetwork | None = 
             f"the network needs {needed:,} bytes of the machine's memory, and {board.title} has "
             f"{board.memory_bytes:,}"
         )
+    sources = _sources(network, task)
     own = range(protocol.FIRMWARE_BASE, protocol.FIRMWARE_BASE + board.firmware_bytes)
     try:
-        (image,) = _linked(network, board, task, {"firmware": own})
+        (image,) = _linked(sources, board, {"firmware": own})
         return Firmware(image, network.inputs, network.outputs)
     except _Overflow:
         pass
     outside = range(-(-needed // _PAGE_BYTES) * _PAGE_BYTES, board.memory_bytes)
     memories = {"firmware": own, "data": outside}
     try:
-        _, data = _linked(network, board, task, memories)
+        _, data = _linked(sources, board, memories)
         # The checksum does not change the data.
-        image, data = _linked(network, board, task, memories, crc32(data))
+        image, data = _linked(sources, board, memories, crc32(data))
     except _Overflow as error:
         what, takes, size, purpose = (
             ("firmware", "takes", board.firmware_bytes, "for it")
@@ -166,32 +167,40 @@ def standalone_firmware(
     return made
 
 
+@dataclass(frozen=True)
+class _Sources:
+    """The fixed file with the function ``main``, and the ``generated`` files by name."""
+
+    main: str
+    generated: Mapping[str, bytes]
+
+
+def _sources(network: NetworkProgram, task: TinyNetwork | None) -> _Sources:
+    """The sources that depend on the network, and not on where the linker places it."""
+    generated = {**export(network), "network_tensors.h": _tensors(network).encode()}
+    if task is None:
+        return _Sources(_RAW, generated)
+    from .task import task_header
+
+    return _Sources(_MLPERF_TINY, {**generated, "task.h": task_header(task, network).encode()})
+
+
 def _linked(
-    network: NetworkProgram,
-    board: Target,
-    task: TinyNetwork | None,
-    memories: Mapping[str, range],
-    checksum: int = 0,
+    sources: _Sources, board: Target, memories: Mapping[str, range], checksum: int = 0
 ) -> list[bytes]:
     """The contents of ``memories``: of ``firmware``, and of ``data`` for the network's data if they
     are outside it. Their CRC-32 should be ``checksum``. Raises `_Overflow`.
     """
     generated = {
-        **export(network),
+        **sources.generated,
         "addresses.h": _addresses(board, "data" in memories, checksum).encode(),
         _LINKER_SCRIPT: _linker_script(memories).encode(),
-        "network_tensors.h": _tensors(network).encode(),
     }
-    main = _RAW
-    if task is not None:
-        from .task import task_header
-
-        main, generated["task.h"] = _MLPERF_TINY, task_header(task, network).encode()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, content in generated.items():
             (folder / file).write_bytes(content)
-        return loaded_images(_compiled(folder, main), [*memories.values()])
+        return loaded_images(_compiled(folder, sources.main), [*memories.values()])
 
 
 def _compiled(folder: Path, main: str) -> bytes:

@@ -117,7 +117,7 @@ class Runner:
         first = program.place(runtime, streams)
         others = (program.place(runtime, streams, beside=first) for _ in range(machines - 1))
         # One per machine.
-        self._placed: list[PlacedProgram] = [first, *others]
+        self._placed = [first, *others]
         self._joined = dict(_joined(network)) if launch == "network" else {}
         self._sessions = {
             index: exact_session(step.model)
