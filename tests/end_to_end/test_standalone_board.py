@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy.typing as npt
 import onnxruntime
 import pytest
 
-from amaranth_vta.cli import invoke
 from amaranth_vta.firmware.build import firmware
 from amaranth_vta.firmware.client import Classifier
 from amaranth_vta.hw import isa
@@ -24,9 +22,8 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.board_drivers.device import BoardDevice
 from amaranth_vta.sw.board_drivers.transport import SerialTransport, open_line
 from amaranth_vta.sw.runtime.network.network_file import load_network
+from tests.end_to_end.conftest import DIGITS, powered_up
 
-DIGITS = Path(__file__).parents[2] / "examples" / "digits"
-MODEL = DIGITS / "digits.onnx"
 BOARD = "ulx3s"
 # Of a line of the simulated board: it may take seconds to copy the network.
 TIMEOUT = 120
@@ -41,19 +38,13 @@ class Standalone(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    file = str(tmp_path_factory.mktemp("digits") / "digits.vta")
-    assert invoke(["compile", str(MODEL), "--config", "tiny-extended", "-o", file]) == 0
-    network = load_network(file)
+def standalone(digits_file: str) -> Iterator[Standalone]:
+    network = load_network(digits_file)
     made = firmware(network, BOARDS[BOARD])
-    board = SimulatedBoard(network.config, board=BOARD, firmware=made.image)
-    line = open_line(board.port)
-    line.timeout = TIMEOUT
-    classifier = Classifier(line, made)
-    classifier.wait_until_ready()
-    yield Standalone(network.config, board, classifier)
-    line.close()
-    board.close()
+    with powered_up(BOARDS[BOARD], network, made, TIMEOUT) as (board, line):
+        classifier = Classifier(line, made)
+        classifier.wait_until_ready()
+        yield Standalone(network.config, board, classifier)
 
 
 def images(count: int, start: int = 0) -> list[npt.NDArray[np.float32]]:
@@ -65,7 +56,7 @@ def labels() -> list[int]:
 
 
 def test_digits_are_classified_as_onnx_runtime_does(standalone: Standalone) -> None:
-    reference = onnxruntime.InferenceSession(MODEL)
+    reference = onnxruntime.InferenceSession(DIGITS / "digits.onnx")
     for image in images(2):
         answer = standalone.classifier.run({"image": image})
         (expected,) = reference.run(["logits"], {"image": image})

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,48 +10,36 @@ import pytest
 from amaranth_vta.cli import invoke
 from amaranth_vta.firmware.build import Firmware, standalone_firmware
 from amaranth_vta.firmware.client import Classifier, ClassifierError
-from amaranth_vta.hw.boards.boards import BOARDS, Board
+from amaranth_vta.hw.boards.boards import BOARDS
 from amaranth_vta.networks import generate_tiny
 from amaranth_vta.networks.tflite_network import reference
 from amaranth_vta.serving.mlperf_tiny.tasks import TinyNetwork
 from amaranth_vta.session.compilation import compile as compile_network
-from amaranth_vta.sim.board_model.simulated import SimulatedBoard
 from amaranth_vta.sw.board_drivers.link import Line
-from amaranth_vta.sw.board_drivers.transport import open_line
 from amaranth_vta.sw.runtime.network.network_file import load_network
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
+from tests.end_to_end.conftest import DIGITS, powered_up
 
-DIGITS = Path(__file__).parents[2] / "examples" / "digits"
-CONFIG = "tiny-extended"
 BOARD = BOARDS["ulx3s"]
 # Of a line of the simulated board: it may take seconds to load the network.
 TIMEOUT = 240
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
-    file = str(tmp_path_factory.mktemp("digits") / "digits.vta")
-    assert invoke(["compile", str(DIGITS / "digits.onnx"), "--config", CONFIG, "-o", file]) == 0
-    return file
-
-
-@contextmanager
-def powered_up(board: Board, network: NetworkProgram, made: Firmware) -> Iterator[Line]:
-    """The line of a simulated ``board``."""
-    simulated = SimulatedBoard(network.config, None, board.name, made.image, made.data)
-    with closing(simulated), closing(open_line(simulated.port)) as line:
-        line.timeout = TIMEOUT
-        yield line
+def in_flash(digits_file: str) -> tuple[NetworkProgram, Firmware]:
+    """The digits, and their firmware for less memory than the board has."""
+    network = load_network(digits_file)
+    return network, standalone_firmware(network, replace(BOARD, firmware_bytes=32 * 1024))
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_network_is_loaded_from_flash(is_damaged: bool, digits: str) -> None:
-    """The firmware is made for less memory than the board has."""
-    network = load_network(digits)
-    made = standalone_firmware(network, replace(BOARD, firmware_bytes=32 * 1024))
+def test_a_network_is_loaded_from_flash(
+    is_damaged: bool, in_flash: tuple[NetworkProgram, Firmware]
+) -> None:
+    network, made = in_flash
     flash = bytearray(made.data)
     flash[-20] ^= is_damaged
-    with powered_up(BOARD, network, replace(made, data=bytes(flash))) as line:
+    with powered_up(BOARD, network, replace(made, data=bytes(flash)), TIMEOUT) as (_, line):
         classifier = Classifier(line, made)
         if is_damaged:
             with pytest.raises(ClassifierError, match="the data of the network are not in the"):
@@ -66,11 +51,11 @@ def test_a_network_is_loaded_from_flash(is_damaged: bool, digits: str) -> None:
 
 
 def test_the_command_prints_a_label_per_image(
-    digits: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    digits_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VTA_PORT", f"simulated:{BOARD.name}")
     images = str(DIGITS / "images.npz")
-    assert invoke(["classify", digits, "--inputs", images, "--images", "2"]) == 0
+    assert invoke(["classify", digits_file, "--inputs", images, "--images", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     labels = np.load(DIGITS / "labels.npz")["label"][:2]
     assert [line.split(",")[0] for line in lines] == [
@@ -86,7 +71,7 @@ def test_the_runner_of_mlperf_tiny_gets_the_results_of_litert() -> None:
     network = compile_network(model, board.config).program
     made = standalone_firmware(network, board, task)
     values = np.random.default_rng(1).integers(-128, 128, (1, 49, 10, 1)).astype(np.int8)
-    with powered_up(board, network, made) as line:
+    with powered_up(board, network, made, TIMEOUT) as (_, line):
         assert _lines(line) == ["m-init-done"]
         assert _command(line, "profile")[1] == "m-model-[kws01]"
         sent = values.tobytes()
