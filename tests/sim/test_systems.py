@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,13 @@ from amaranth_vta.sw.runtime.device import SystemResult
 from tests.support.golden import VECTORS
 
 TINY = PRESETS["tiny"]
+
+
+@cache
+def images() -> list[ProgramImage]:
+    paths = [*sorted(VECTORS.glob("tiny-?.npz")), VECTORS / "tiny-corners-1.npz"]
+    programs = [legal_program(TINY, seed, length=120) for seed in range(60, 64)]
+    return [ProgramImage.load(path) for path in paths] + programs
 
 
 def ran(
@@ -36,11 +45,8 @@ def test_estimated_cycles_are_about_those_of_the_rtl(
     bits: int, of_one: float, of_all: float, dram: str
 ) -> None:
     system = SystemConfig(TINY, 2, bits)
-    images = [ProgramImage.load(path) for path in sorted(VECTORS.glob("tiny-?.npz"))]
-    images += [ProgramImage.load(path) for path in sorted(VECTORS.glob("tiny-corners-1.npz"))]
-    images += [legal_program(TINY, seed, length=120) for seed in range(60, 64)]
     totals = np.zeros(2, np.int64)
-    for image in images:
+    for image in images():
         for machines in (1, 2):
             found = [
                 ran(kind, system, image, machines, dram).cycles or 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ NAMES = ("tiny-1", "tiny-corners-1")
 MEMORIES = ("ideal", "ddr", "random:1", "random:2", "random:3")
 
 
+@cache
 def images() -> list[ProgramImage]:
     """The programs of both machines, at consecutive addresses."""
     first, second = (ProgramImage.load(VECTORS / f"{name}.npz") for name in NAMES)
@@ -47,8 +49,10 @@ def streams(programs: list[ProgramImage]) -> list[tuple[int, int]]:
     return [(image.insn_addr, image.insn_count) for image in programs]
 
 
-def alone(image: ProgramImage) -> tuple[RunResult, npt.NDArray[np.uint8]]:
-    """The program on a single machine: its result, and memory afterwards."""
+@cache
+def alone(number: int) -> tuple[RunResult, npt.NDArray[np.uint8]]:
+    """One of `images` on a single machine: its result, and memory afterwards."""
+    image = images()[number]
     device = RtlDevice(image.config, image.dram.size, origin=image.origin)
     device.write(image.origin, image.dram)
     device.set_bases(image.bases)
@@ -57,10 +61,33 @@ def alone(image: ProgramImage) -> tuple[RunResult, npt.NDArray[np.uint8]]:
     return result, device.read(image.origin, image.dram.size)
 
 
-def check_memory(system: RtlSystem, image: ProgramImage) -> None:
-    _, expected = alone(image)
+def check_memory(system: RtlSystem, number: int) -> None:
+    image, (_, expected) = images()[number], alone(number)
     assert (expected != image.dram).any()
     np.testing.assert_array_equal(system.read(image.origin, image.dram.size), expected)
+
+
+def check_bus_error(system: RtlSystem, faulty: int) -> None:
+    """Run `images`: one machine reports a bus error, and the other one does its work."""
+    result = system.run_all(streams(images()))
+    fault = result.runs[faulty].fault
+    assert fault is not None
+    assert fault.cause == "bus_error"
+    assert result.runs[1 - faulty].fault is None
+    check_memory(system, 1 - faulty)
+
+
+def check_next_runs(system: RtlSystem) -> None:
+    result = system.run_all(streams(images()))
+    assert [run.fault for run in result.runs] == [None, None]
+
+
+def start(system: RtlSystem) -> None:
+    """Launch `images`."""
+    for driver, stream in zip(system.drivers, streams(images()), strict=True):
+        driver.prepare(*stream)
+    for driver in system.drivers:
+        driver.start()
 
 
 def counted(result: RunResult) -> dict[str, int]:
@@ -74,11 +101,11 @@ def test_two_programs_at_once_give_what_each_gives_alone(dram: str) -> None:
     programs = images()
     system = opened(dram, programs)
     result = system.run_all(streams(programs))
-    for image, run in zip(programs, result.runs, strict=True):
-        expected, _ = alone(image)
+    for number, run in zip(range(2), result.runs, strict=True):
+        expected, _ = alone(number)
         assert run.fault is None
         assert (run.tokens_left, counted(run)) == (expected.tokens_left, counted(expected))
-        check_memory(system, image)
+        check_memory(system, number)
     assert result.cycles is not None
     longest = max(run.cycles or 0 for run in result.runs)
     # The second machine is launched a few register accesses later.
@@ -103,18 +130,12 @@ def test_a_fault_of_a_machine_leaves_the_other_alone(dram: str, faulty: int) -> 
     system = opened(dram, programs)
     driver, image = system.drivers[faulty], programs[faulty]
     driver.set_limits(dict.fromkeys(isa.LIMITED, 1))
-    result = system.run_all(streams(programs))
-    fault = result.runs[faulty].fault
-    assert fault is not None
-    assert fault.cause == "bus_error"
-    assert result.runs[1 - faulty].fault is None
-    check_memory(system, programs[1 - faulty])
+    check_bus_error(system, faulty)
     # The system goes on.
     system.write(image.origin, image.dram)
     driver.set_limits(image.limits)
-    again = system.run_all(streams(programs))
-    assert [run.fault for run in again.runs] == [None, None]
-    check_memory(system, image)
+    check_next_runs(system)
+    check_memory(system, faulty)
 
 
 @pytest.mark.parametrize("faulty", [0, 1])
@@ -125,12 +146,7 @@ def test_a_bus_error_of_a_machine_leaves_the_other_alone(faulty: int) -> None:
     image = programs[faulty]
     middle = image.origin + image.dram.size // 2
     system.simulator.leave_out(range(middle, image.origin + image.dram.size))
-    result = system.run_all(streams(programs))
-    fault = result.runs[faulty].fault
-    assert fault is not None
-    assert fault.cause == "bus_error"
-    assert result.runs[1 - faulty].fault is None
-    check_memory(system, programs[1 - faulty])
+    check_bus_error(system, faulty)
 
 
 @pytest.mark.parametrize("dram", ["ddr", "random:4"])
@@ -138,10 +154,7 @@ def test_a_stop_of_a_machine_leaves_the_other_alone(dram: str) -> None:
     programs = images()
     system = opened(dram, programs)
     stopped, other = system.drivers
-    for driver, stream in zip(system.drivers, streams(programs), strict=True):
-        driver.prepare(*stream)
-    for driver in system.drivers:
-        driver.start()
+    start(system)
     system.simulator.advance(1000)
     stopped.stop()
     while not stopped.has_ended():
@@ -152,9 +165,8 @@ def test_a_stop_of_a_machine_leaves_the_other_alone(dram: str) -> None:
     while not other.has_ended():
         system.simulator.advance(100)
     assert other.outcome().fault is None
-    check_memory(system, programs[1])
-    again = system.run_all(streams(programs))
-    assert [run.fault for run in again.runs] == [None, None]
+    check_memory(system, 1)
+    check_next_runs(system)
 
 
 def test_a_run_beyond_its_time_is_stopped_on_all_machines() -> None:
@@ -164,8 +176,7 @@ def test_a_run_beyond_its_time_is_stopped_on_all_machines() -> None:
     result = system.run_all(streams(programs), time_limit=0)
     assert result.cycles is None
     assert [run.fault and run.fault.cause for run in result.runs] == ["timeout", "timeout"]
-    again = system.run_all(streams(programs))
-    assert [run.fault for run in again.runs] == [None, None]
+    check_next_runs(system)
 
 
 @pytest.mark.parametrize("after", [10, 300, 1500])
@@ -173,19 +184,15 @@ def test_a_reset_during_runs_leaves_no_trace(after: int) -> None:
     """A reset drops the accesses of both machines at any time; then both run from the beginning."""
     programs = images()
     system = opened("random:5", programs)
-    for driver, stream in zip(system.drivers, streams(programs), strict=True):
-        driver.prepare(*stream)
-    for driver in system.drivers:
-        driver.start()
+    start(system)
     system.simulator.advance(after)
     system.reset()
     for image, driver in zip(programs, system.drivers, strict=True):
         system.write(image.origin, image.dram)
         driver.set_bases(image.bases)
-    result = system.run_all(streams(programs))
-    assert [run.fault for run in result.runs] == [None, None]
-    for image in programs:
-        check_memory(system, image)
+    check_next_runs(system)
+    for number in range(2):
+        check_memory(system, number)
 
 
 def test_registers_are_side_by_side() -> None:
