@@ -27,12 +27,12 @@ DRAM = np.random.default_rng(0).integers(0, 256, 1 << 14, dtype=np.uint8)
 BAD = 0x1008
 
 
-def bursts(seed: int, count: int = 12, most: int = 64) -> list[tuple[int, int]]:
+def bursts(seed: int, count: int = 12) -> list[tuple[int, int]]:
     """Random bursts: first beat and number of beats, within one page each."""
     chance = random.Random(seed)
     found = []
     for _ in range(count):
-        beats = chance.choice((1, 1, 2, 3, chance.randint(1, most)))
+        beats = chance.choice((1, 1, 2, 3, chance.randint(1, 64)))
         first = chance.randrange(512 - beats + 1)
         found.append((512 * chance.randrange(4) + first, beats))
     return found
@@ -49,39 +49,44 @@ def expected(asked: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
     ]
 
 
-async def serve(ctx: Any, bus: Any, width: int, pause: Pauses, seed: int) -> None:
-    """A memory that interleaves words of different machines at random; each machine's own words
+def memory(bus: Any, pause: Pauses = never) -> Any:
+    """A process that interleaves words of different machines at random; each machine's own words
     are in order.
     """
-    chance, size = random.Random(seed), width // 8
-    due: list[deque[tuple[int, int]]] = [deque() for _ in range(MACHINES)]
-    while True:
-        ctx.set(bus.request.ready, not pause())
-        waiting = [number for number in range(MACHINES) if due[number]]
-        valid = bool(waiting) and not pause()
-        if valid:
-            number = chance.choice(waiting)
-            address, _ = due[number].popleft()
-            data = int.from_bytes(DRAM[address : address + size].tobytes(), "little")
-            error = int(address <= BAD < address + size)
-            ctx.set(bus.beat.payload, {"id": number, "data": data, "error": error})
-        ctx.set(bus.beat.valid, valid)
-        _, _, asked, ready, request, taken = await ctx.tick().sample(
-            bus.request.valid, bus.request.ready, bus.request.payload, bus.beat.ready
-        )
-        assert taken, "a word must be accepted in every cycle"
-        if asked and ready:
-            burst, beats = request.burst, request.burst.length + 1
-            assert burst.address % size == 0
-            assert burst.address // 4096 == (burst.address + beats * size - 1) // 4096
-            due[request.id].extend((burst.address + at * size, beats) for at in range(beats))
+    chance, size = random.Random(5), len(bus.beat.payload.data) // 8
+    due: list[deque[int]] = [deque() for _ in range(MACHINES)]
+
+    async def serve(ctx: Any) -> None:
+        while True:
+            ctx.set(bus.request.ready, not pause())
+            waiting = [number for number in range(MACHINES) if due[number]]
+            valid = bool(waiting) and not pause()
+            if valid:
+                number = chance.choice(waiting)
+                address = due[number].popleft()
+                data = int.from_bytes(DRAM[address : address + size].tobytes(), "little")
+                error = int(address <= BAD < address + size)
+                ctx.set(bus.beat.payload, {"id": number, "data": data, "error": error})
+            ctx.set(bus.beat.valid, valid)
+            _, _, asked, ready, request, taken = await ctx.tick().sample(
+                bus.request.valid, bus.request.ready, bus.request.payload, bus.beat.ready
+            )
+            assert taken, "a word must be accepted in every cycle"
+            if asked and ready:
+                burst = request.burst
+                end = burst.address + (burst.length + 1) * size
+                assert burst.address % size == 0
+                assert burst.address // 4096 == (end - 1) // 4096
+                due[request.id].extend(range(burst.address, end, size))
+
+    return serve
 
 
 @pytest.mark.parametrize("bus_width", [64, 128, 256])
 @pytest.mark.parametrize("paused", [0.0, 0.3])
 def test_each_machine_gets_its_own_beats(bus_width: int, paused: float) -> None:
     dut = shared(SharedReads, MACHINES, WIDTH, bus_width, DEPTH)
-    pause = pauses(paused, 1) if paused else never
+    pause = pauses(paused, 1)
     asked = [bursts(number) for number in range(MACHINES)]
 
     def benches(number: int) -> list[Any]:
@@ -99,15 +104,7 @@ def test_each_machine_gets_its_own_beats(bus_width: int, paused: float) -> None:
         return [ask, take]
 
     running = [bench for number in range(MACHINES) for bench in benches(number)]
-    memory = serve_on(dut, bus_width, pause)
-    simulate(dut, *running, background=[memory])
-
-
-def serve_on(dut: Any, bus_width: int, pause: Pauses) -> Any:
-    async def memory(ctx: Any) -> None:
-        await serve(ctx, dut.bus, bus_width, pause, seed=5)
-
-    return memory
+    simulate(dut, *running, background=[memory(dut.bus, pause)])
 
 
 def test_a_machine_that_takes_nothing_does_not_delay_the_others() -> None:
@@ -128,7 +125,7 @@ def test_a_machine_that_takes_nothing_does_not_delay_the_others() -> None:
         beats = await get_all(ctx, dut.machines[1].beat, len(wanted), within=len(wanted) + 300)
         assert [beat.data for beat in beats] == [item["data"] for item in wanted]
 
-    simulate(dut, ask, take, background=[stall, serve_on(dut, 128, never)])
+    simulate(dut, ask, take, background=[stall, memory(dut.bus)])
 
 
 def test_an_error_reaches_only_the_beats_of_its_word() -> None:
@@ -142,7 +139,7 @@ def test_an_error_reaches_only_the_beats_of_its_word() -> None:
         beats = await get_all(ctx, dut.machines[2].beat, 5)
         assert [beat.error for beat in beats] == [0, 1, 1, 0, 0]
 
-    simulate(dut, ask, take, background=[serve_on(dut, 128, never)])
+    simulate(dut, ask, take, background=[memory(dut.bus)])
 
 
 def test_bursts_of_all_machines_take_turns() -> None:

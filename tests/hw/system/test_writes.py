@@ -52,14 +52,14 @@ class Memory:
     address of ``bad`` with an error.
     """
 
-    def __init__(self, bus_width: int, pause: Pauses, bad: int | None = None) -> None:
+    def __init__(self, bus: Any, pause: Pauses = never, bad: int | None = None) -> None:
         self.contents = np.zeros(MACHINES * REGION, np.uint8)
-        self.size = bus_width // 8
-        self.pause, self.bad = pause, bad
+        self.bus, self.pause, self.bad = bus, pause, bad
+        self.size = len(bus.beat.payload.strobe)
         self.gaps = 0
 
-    async def serve(self, ctx: Any, bus: Any) -> None:
-        chance = random.Random(3)
+    async def serve(self, ctx: Any) -> None:
+        bus, chance = self.bus, random.Random(3)
         announced: deque[tuple[int, int, int]] = deque()
         due: list[deque[int]] = [deque() for _ in range(MACHINES)]
         offered, at = False, 0
@@ -102,9 +102,9 @@ class Memory:
 @pytest.mark.parametrize("paused", [0.0, 0.3])
 def test_memory_gets_the_bytes_of_each_machine(bus_width: int, paused: float) -> None:
     dut = shared(SharedWrites, MACHINES, WIDTH, bus_width, DEPTH)
-    pause = pauses(paused, 1) if paused else never
+    pause = pauses(paused, 1)
     writers = [Writer(number) for number in range(MACHINES)]
-    memory = Memory(bus_width, pause)
+    memory = Memory(dut.bus, pause)
 
     def benches(number: int) -> list[Any]:
         port, writer = dut.machines[number], writers[number]
@@ -121,11 +121,8 @@ def test_memory_gets_the_bytes_of_each_machine(bus_width: int, paused: float) ->
 
         return [announce, send, receive]
 
-    async def serve(ctx: Any) -> None:
-        await memory.serve(ctx, dut.bus)
-
     running = [bench for number in range(MACHINES) for bench in benches(number)]
-    simulate(dut, *running, background=[serve])
+    simulate(dut, *running, background=[memory.serve])
     for number, writer in enumerate(writers):
         own = memory.contents[number * REGION : (number + 1) * REGION]
         np.testing.assert_array_equal(own, writer.contents)
@@ -135,7 +132,7 @@ def test_memory_gets_the_bytes_of_each_machine(bus_width: int, paused: float) ->
 
 def test_a_machine_that_stalls_within_a_burst_does_not_block_the_others() -> None:
     dut = shared(SharedWrites, MACHINES, WIDTH, 128, DEPTH)
-    writer, memory = Writer(1), Memory(128, never)
+    writer, memory = Writer(1), Memory(dut.bus)
 
     async def stall(ctx: Any) -> None:
         await put_all(ctx, dut.machines[0].request, [{"address": 0, "length": 7}])
@@ -150,16 +147,13 @@ def test_a_machine_that_stalls_within_a_burst_does_not_block_the_others() -> Non
     async def receive(ctx: Any) -> None:
         await get_all(ctx, dut.machines[1].response, len(writer.requests), within=2000)
 
-    async def serve(ctx: Any) -> None:
-        await memory.serve(ctx, dut.bus)
-
-    simulate(dut, announce, send, receive, background=[stall, serve])
+    simulate(dut, announce, send, receive, background=[stall, memory.serve])
     np.testing.assert_array_equal(memory.contents[REGION : 2 * REGION], writer.contents)
 
 
 def test_an_error_reaches_the_machine_that_wrote() -> None:
     dut = shared(SharedWrites, MACHINES, WIDTH, 128, DEPTH)
-    memory = Memory(128, never, bad=REGION + 8)
+    memory = Memory(dut.bus, bad=REGION + 8)
 
     def write(number: int) -> Any:
         async def bench(ctx: Any) -> None:
@@ -172,7 +166,4 @@ def test_an_error_reaches_the_machine_that_wrote() -> None:
 
         return bench
 
-    async def serve(ctx: Any) -> None:
-        await memory.serve(ctx, dut.bus)
-
-    simulate(dut, *(write(number) for number in range(MACHINES)), background=[serve])
+    simulate(dut, *(write(number) for number in range(MACHINES)), background=[memory.serve])
