@@ -19,6 +19,12 @@ _MACHINES = 2
 _WIDTH, _BUS_WIDTH, _DEPTH = 8, 16, 3
 _ADDRESS, _LENGTH = 3, 2
 _BURSTS = 3
+# Of all machines.
+_REQUESTS = {
+    "valid": In(_MACHINES),
+    "address": In(_ADDRESS).array(_MACHINES),
+    "length": In(_LENGTH).array(_MACHINES),
+}
 _SMALLER = (("BURSTS_IN_FLIGHT)", f"{_BURSTS})"),)
 
 
@@ -66,9 +72,7 @@ class SharedReadsProperty(wiring.Component):
         self._shared = modules[-1].SharedReads(_MACHINES, _WIDTH, _BUS_WIDTH, _DEPTH)
         super().__init__(
             {
-                "valid": In(_MACHINES),
-                "address": In(_ADDRESS).array(_MACHINES),
-                "length": In(_LENGTH).array(_MACHINES),
+                **_REQUESTS,
                 "takes": In(_MACHINES),
                 "bus_takes": In(1),
                 "answers": In(1),
@@ -105,23 +109,17 @@ class SharedReadsProperty(wiring.Component):
         """Requests of a machine, and the beats that it gets."""
         port = self._shared.machines[number]
         request, beat = port.request, port.beat
-        m.d.comb += [
-            request.valid.eq(self.valid[number]),
-            request.payload.address.eq(self.address[number]),
-            request.payload.length.eq(self.length[number]),
-            Assume(self.length[number] < 3),
-            beat.ready.eq(self.takes[number]),
-        ]
-        assume_stable(m, request, f"request_{number}")
-        asked = List(_ADDRESS + _LENGTH, _BURSTS + 2)
+        burst = _ask(m, self, request, number)
+        asked = List(len(burst), _BURSTS + 2)
         m.submodules[f"asked_{number}"] = asked
         place = Signal(_LENGTH, name=f"place_{number}")
         first, length = asked.items[0][:_ADDRESS], asked.items[0][_ADDRESS:]
         at = Signal(_ADDRESS, name=f"at_{number}")
         taken = beat.valid & beat.ready
         m.d.comb += [
+            beat.ready.eq(self.takes[number]),
             asked.put.eq(request.valid & request.ready),
-            asked.item.eq(Cat(self.address[number], self.length[number])),
+            asked.item.eq(burst),
             asked.take.eq(taken & beat.payload.last),
             at.eq(first + place),
             Assert(~beat.valid | (asked.count != 0)),
@@ -174,9 +172,7 @@ class SharedWritesProperty(wiring.Component):
         self._shared = modules[-1].SharedWrites(_MACHINES, _WIDTH, _BUS_WIDTH, _DEPTH)
         super().__init__(
             {
-                "valid": In(_MACHINES),
-                "address": In(_ADDRESS).array(_MACHINES),
-                "length": In(_LENGTH).array(_MACHINES),
+                **_REQUESTS,
                 "sends": In(_MACHINES),
                 "accepts": In(_MACHINES),
                 "bus_takes": In(1),
@@ -215,16 +211,9 @@ class SharedWritesProperty(wiring.Component):
         """Bursts of a machine, and their beats; returns the bursts that have words to come."""
         port = self._shared.machines[number]
         request, beat = port.request, port.beat
-        packed = Cat(self.address[number], self.length[number])
-        m.d.comb += [
-            request.valid.eq(self.valid[number]),
-            request.payload.address.eq(self.address[number]),
-            request.payload.length.eq(self.length[number]),
-            Assume(self.length[number] < 3),
-        ]
-        assume_stable(m, request, f"request_{number}")
-        m.submodules[f"sending_{number}"] = sending = List(len(packed), _BURSTS + 3)
-        m.submodules[f"asked_{number}"] = asked = List(len(packed), _BURSTS + 5)
+        burst = _ask(m, self, request, number)
+        m.submodules[f"sending_{number}"] = sending = List(len(burst), _BURSTS + 3)
+        m.submodules[f"asked_{number}"] = asked = List(len(burst), _BURSTS + 5)
         place, at = Signal(_LENGTH, name=f"place_{number}"), Signal(_ADDRESS, name=f"at_{number}")
         sent = beat.valid & beat.ready
         last = place == sending.items[0][_ADDRESS:]
@@ -234,10 +223,10 @@ class SharedWritesProperty(wiring.Component):
         announced = bus.request.valid & (bus.request.payload.id == number)
         m.d.comb += [
             sending.put.eq(request.valid & request.ready),
-            sending.item.eq(packed),
+            sending.item.eq(burst),
             sending.take.eq(sent & last),
             asked.put.eq(sending.put),
-            asked.item.eq(packed),
+            asked.item.eq(burst),
             at.eq(sending.items[0][:_ADDRESS] + place),
             beat.valid.eq(self.sends[number] & (sending.count != 0)),
             beat.payload.data.eq(at),
@@ -307,6 +296,21 @@ class SharedWritesProperty(wiring.Component):
             Assert(~response.valid | (responses.count != 0)),
             Assert(~response.valid | (response.payload.error == responses.items[0])),
         ]
+
+
+def _ask(m: Module, inputs: Any, request: Any, number: int) -> Value:
+    """Connect the requests of a machine to those of ``inputs``, stable until accepted, of at most
+    three beats. Returns address and length.
+    """
+    address, length = inputs.address[number], inputs.length[number]
+    m.d.comb += [
+        request.valid.eq(inputs.valid[number]),
+        request.payload.address.eq(address),
+        request.payload.length.eq(length),
+        Assume(length < 3),
+    ]
+    assume_stable(m, request, f"request_{number}")
+    return Cat(address, length)
 
 
 def _strobe(address: Value) -> Value:
