@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import cocotb
-from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles, RisingEdge, with_timeout
-from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster, AxiRam
+from cocotbext.axi import AxiLiteMaster
 
 from amaranth_vta.hw.registers import ADDRESS_WIDTH, REGISTERS
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
-from tests.cocotb.test_top import CYCLE_NS, TIME_LIMIT_US, pauses, reset
+from tests.cocotb.test_top import TIME_LIMIT_US, connect, reset
 from tests.support.golden import VECTORS
 
 NAMES = ("tiny-1", "tiny-corners-1")
@@ -26,15 +25,7 @@ SPACING = 1 << 19  # bytes between the programs
 async def run_a_program_on_each_machine(dut: Any, backpressure: bool) -> None:
     """Each part of memory then equals the expectation of the image of its machine."""
     images = [ProgramImage.load(VECTORS / f"{name}.npz") for name in NAMES]
-    Clock(dut.clk, CYCLE_NS, unit="ns").start()
-    memory = AxiRam(AxiBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, size=2 * SPACING)
-    registers = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk, dut.rst)
-    if backpressure:
-        read, write = memory.read_if, memory.write_if
-        for number, channel in enumerate(
-            (read.ar_channel, read.r_channel, write.aw_channel, write.w_channel, write.b_channel)
-        ):
-            channel.set_pause_generator(pauses(seed=number))
+    memory, registers = connect(dut, 2 * SPACING, backpressure)
     await reset(dut)
     for number, image in enumerate(images):
         memory.write(number * SPACING, image.dram.tobytes())

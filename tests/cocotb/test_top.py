@@ -42,15 +42,7 @@ TIME_LIMIT_US = 10_000
 async def run_a_program(dut: Any, program: str, backpressure: bool) -> None:
     """Memory then equals the program image's expectation."""
     image = ProgramImage.load(VECTORS / f"{program}.npz")
-    Clock(dut.clk, CYCLE_NS, unit="ns").start()
-    memory = AxiRam(AxiBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, size=image.dram.size)
-    registers = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk, dut.rst)
-    if backpressure:
-        read, write = memory.read_if, memory.write_if
-        for number, channel in enumerate(
-            (read.ar_channel, read.r_channel, write.aw_channel, write.w_channel, write.b_channel)
-        ):
-            channel.set_pause_generator(pauses(seed=number))
+    memory, registers = connect(dut, image.dram.size, backpressure)
     memory.write(0, image.dram.tobytes())
     await reset(dut)
     assert await status_after(dut, registers, image) == {"done"}
@@ -110,6 +102,20 @@ async def meet_errors(dut: Any, first: int) -> None:
     assert await status_after(dut, registers, image) == {"done"}
     assert image.expected is not None
     assert bytes(memory.mem[:]) == image.expected.tobytes()
+
+
+def connect(dut: Any, memory_bytes: int, backpressure: bool) -> tuple[AxiRam, AxiLiteMaster]:
+    """Start the clock; return the machine's memory, which may stall, and its registers."""
+    Clock(dut.clk, CYCLE_NS, unit="ns").start()
+    memory = AxiRam(AxiBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, size=memory_bytes)
+    registers = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk, dut.rst)
+    if backpressure:
+        read, write = memory.read_if, memory.write_if
+        for number, channel in enumerate(
+            (read.ar_channel, read.r_channel, write.aw_channel, write.w_channel, write.b_channel)
+        ):
+            channel.set_pause_generator(pauses(seed=number))
+    return memory, registers
 
 
 async def status_after(dut: Any, registers: AxiLiteMaster, image: ProgramImage) -> set[str]:
