@@ -1,5 +1,5 @@
-"""Machines on a shared bus: each gets its beats and responses, memory gets the bytes of each,
-and no machine starves."""
+"""Machines on a shared bus: each receives its beats and responses, memory receives the bytes that
+each writes, and no machine starves."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ class TurnsProperty(wiring.Component):
 
 
 class SharedReadsProperty(wiring.Component):
-    """Each beat of memory holds its own address, so each beat that a machine gets tells where it is
-    from: each machine gets the beats of its bursts, in order, and the errors of their words.
+    """Memory returns each beat's address as its data, which identifies the beats that a machine
+    receives: each machine receives the beats of its bursts, in order, with the errors of their
+    words.
 
     Memory answers the words of a machine in order, and different machines in any order.
     It may stall requests, and machines may stall beats, for any time; words are never stalled.
@@ -106,7 +107,7 @@ class SharedReadsProperty(wiring.Component):
         return m
 
     def _machine(self, m: Module, number: int) -> None:
-        """Requests of a machine, and the beats that it gets."""
+        """Requests of a machine, and the beats that it receives."""
         port = self._shared.machines[number]
         request, beat = port.request, port.beat
         burst = _ask(m, self, request, number)
@@ -160,8 +161,9 @@ class SharedReadsProperty(wiring.Component):
 
 
 class SharedWritesProperty(wiring.Component):
-    """Each beat that a machine writes holds its own address, and a strobe that depends on it: each
-    word on the bus has the beats of the burst that was announced with it, and no other bytes.
+    """The data of each beat that a machine writes are its address, and its strobe depends on the
+    address: each word on the bus has the beats of the burst that was announced with it, and no
+    other bytes.
 
     A burst is announced on the bus only if the machine has sent all of its beats. Each response
     reaches its machine, in order. Memory may stall everything, and respond to the bursts of
@@ -208,7 +210,9 @@ class SharedWritesProperty(wiring.Component):
         return m
 
     def _machine(self, m: Module, number: int) -> List:
-        """Bursts of a machine, and their beats; returns the bursts that have words to come."""
+        """Bursts of a machine, and their beats; returns the bursts whose words are not all on the
+        bus.
+        """
         port = self._shared.machines[number]
         request, beat = port.request, port.beat
         burst = _ask(m, self, request, number)
@@ -241,7 +245,7 @@ class SharedWritesProperty(wiring.Component):
         return asked
 
     def _words(self, m: Module, asked: list[List]) -> Signal:
-        """Words on the bus; returns the machine of the burst that ends in this cycle."""
+        """Words on the bus; returns, one-hot, the machine whose burst ends in this cycle."""
         bus = self._shared.bus
         burst = bus.request.payload.burst
         m.submodules.owners = owners = List(1 + _ADDRESS + 8, 2 * _BURSTS + 4)
@@ -299,8 +303,8 @@ class SharedWritesProperty(wiring.Component):
 
 
 def _ask(m: Module, inputs: Any, request: Any, number: int) -> Value:
-    """Connect the requests of a machine to those of ``inputs``, stable until accepted, of at most
-    three beats. Returns address and length.
+    """Drive the ``request`` stream of machine ``number`` from ``inputs``; assume bursts of at most
+    three beats, stable until accepted. Returns address and length.
     """
     address, length = inputs.address[number], inputs.length[number]
     m.d.comb += [

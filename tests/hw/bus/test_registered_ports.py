@@ -59,7 +59,7 @@ def test_no_input_reaches_an_output_without_a_register(config: str) -> None:
     assert combinational_paths(Top(PRESETS[config])) == []
 
 
-def test_nor_through_the_arbiter_of_several_machines() -> None:
+def test_no_input_reaches_an_output_through_the_arbiter_of_several_machines() -> None:
     assert combinational_paths(System(SystemConfig(PRESETS["tiny"], 2))) == []
 
 

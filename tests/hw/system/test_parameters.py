@@ -15,7 +15,7 @@ TINY = PRESETS["tiny"]
 @pytest.mark.parametrize(
     ("machines", "bits"), [(1, 64), (2, 128), (3, 256), (4, 256), (5, 512), (8, 512)]
 )
-def test_the_bus_is_as_wide_as_those_of_all_machines(machines: int, bits: int) -> None:
+def test_the_bus_is_as_wide_as_the_buses_of_all_machines(machines: int, bits: int) -> None:
     assert SystemConfig(TINY, machines).bus_bits == bits
 
 

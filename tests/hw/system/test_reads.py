@@ -1,4 +1,4 @@
-"""Reads of several machines: each gets its beats in order."""
+"""Reads of several machines: each receives its beats in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes of several machines: memory gets the bytes of each, burst by burst without gaps."""
+"""Writes of several machines: memory receives the bytes of each, burst by burst without gaps."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_memory_gets_the_bytes_of_each_machine(bus_width: int, paused: float) ->
     for number, writer in enumerate(writers):
         own = memory.contents[number * REGION : (number + 1) * REGION]
         np.testing.assert_array_equal(own, writer.contents)
-    # The bus is not held by a burst whose words have yet to come.
+    # No burst holds the bus while its words have not arrived.
     assert paused or not memory.gaps
 
 

@@ -70,6 +70,6 @@ def test_larger_tiles_and_scratchpads_cost_more_per_micro_op() -> None:
     assert typical(replace(PYNQ, log_wgt_buff_size=17), work) < typical(PYNQ, work)
 
 
-def test_newer_technology_takes_less() -> None:
+def test_newer_technology_takes_less_energy() -> None:
     for event in _EVENTS:
         assert typical(PYNQ, Counter({event: 1}), "7nm") < typical(PYNQ, Counter({event: 1}))

@@ -99,7 +99,7 @@ def simulation_of(device: PysimDevice) -> object:
     return device.machine._simulation
 
 
-def test_a_device_takes_over_the_machine_of_one_that_is_gone_in_its_initial_state() -> None:
+def test_a_device_reuses_the_machine_of_a_deleted_device_in_its_initial_state() -> None:
     program = _load_and_store(TINY)
     device = PysimDevice(TINY, 4096)
     simulation = simulation_of(device)

@@ -113,7 +113,7 @@ def test_two_programs_at_once_give_what_each_gives_alone(dram: str) -> None:
 
 
 def test_machines_share_the_bus_in_time() -> None:
-    """Two equal programs at once take much less than one after the other, and more than one."""
+    """Two equal programs at once take more cycles than one, and much fewer than in sequence."""
     first = ProgramImage.load(VECTORS / "tiny-1.npz")
     programs = [relocated(first, at * (1 << 17), random.Random(at)) for at in range(2)]
     system = opened("ddr", programs)
