@@ -1,4 +1,4 @@
-"""pytest plugin of `make test`: report the processor time of the tests of each folder.
+"""pytest plugin of `make test`: report the processor time of folders and of the slowest test files.
 
 Includes processes that tests have started, such as compilers of simulators. In contrast to
 ``--durations`` it hardly depends on what else the computer runs. Collection is not included.
@@ -31,16 +31,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    folders: Counter[str] = Counter()
+    files: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if getattr(report, "when", "") == "teardown":
                 seconds = dict(report.user_properties).get(_NAME, 0.0)
-                path = PurePosixPath(report.nodeid.partition("::")[0])
-                folders["/".join(path.parent.parts[:3])] += seconds
+                files[report.nodeid.partition("::")[0]] += seconds
+    folders: Counter[str] = Counter()
+    for file, seconds in files.items():
+        folders["/".join(PurePosixPath(file).parent.parts[:3])] += seconds
     terminalreporter.section("processor time in seconds")
-    for folder, seconds in folders.most_common(25):
-        terminalreporter.write_line(f"{seconds:8.1f}  {folder}")
+    for name, seconds in [*folders.most_common(25), *files.most_common(40)]:
+        terminalreporter.write_line(f"{seconds:8.1f}  {name}")
     terminalreporter.write_line(f"{folders.total():8.1f}  all tests")
 
 
