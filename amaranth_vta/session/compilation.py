@@ -46,6 +46,7 @@ def compile(
     dimensions: Mapping[str, int] | None = None,
     context: int | None = None,
     states: Mapping[str, str] | None = None,
+    machines: int = 1,
 ) -> CompiledNetwork:
     """Compiles ``model`` for the machine of ``config``, both as in `Session`.
 
@@ -59,6 +60,9 @@ def compile(
     many tokens in total, and they are variables. ``states`` are variables, zeros at first: the
     names of outputs with their next values, by input; by default the caches of a decoder, found by
     their names.
+
+    If several ``machines`` share each image, layers are divided between them wherever that is
+    estimated to take fewer cycles.
 
     A model that was compiled before is loaded from the cache folder,
     unless passes or operators have been added. Raises `ModelError`, `ConfigError`, `RecordsError`,
@@ -81,12 +85,13 @@ def compile(
 
     def compile_it() -> CompiledNetwork:
         with knobs_from(records.knobs):
-            return compile_network(find_network(), config, open_batch(model), passes)
+            return compile_network(find_network(), config, open_batch(model), passes, machines)
 
     if passes or has_own_operators():
         # The cache key does not cover the code of passes and operators.
         return compile_it()
-    found = _cached_program(model, config, number, records, allow_rounding, compile_it)
+    options = str(number), records.digest, str(allow_rounding), str(machines)
+    found = _cached_program(model, config, options, compile_it)
     if isinstance(found, CompiledNetwork):
         return found
 
@@ -122,9 +127,7 @@ def open_network(model: Source, images: int, allow_rounding: bool = False) -> tu
 def _cached_program(
     model: onnx.ModelProto,
     config: Config,
-    images: int,
-    records: Records,
-    allow_rounding: bool,
+    options: Sequence[str],
     compile_it: Callable[[], CompiledNetwork],
 ) -> CompiledNetwork | NetworkProgram:
     """Returns a cached program, or compiles the network with ``compile_it`` and caches its program.
@@ -140,20 +143,15 @@ def _cached_program(
         save_network(compiled.program, path)
 
     try:
-        path = kept(
-            "networks", f"{_cache_key(model, config, images, records, allow_rounding)}.vta", make
-        )
+        path = kept("networks", f"{_cache_key(model, config, options)}.vta", make)
         return compiled or load_network(path, config)
     except (ToolchainError, ProgramError):
         return compiled or compile_it()
 
 
-def _cache_key(
-    model: onnx.ModelProto, config: Config, images: int, records: Records, allow_rounding: bool
-) -> str:
+def _cache_key(model: onnx.ModelProto, config: Config, options: Sequence[str]) -> str:
     # The model includes weights stored in external files.
     contents = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    options = str(images), records.digest, str(allow_rounding)
     return hash_of(contents, config.to_json(), *options, *package_version())
 
 

@@ -29,7 +29,8 @@ def launch_reports(runner: Runner, dram: str) -> list[LaunchReport]:
             runs=launched.measured.runs,
             cycles=launched.measured.result.cycles if launched.measured.result else None,
             bound_cycles=bound_cycles(launched.work, dram, launched.streams)
-            * launched.measured.runs,
+            * launched.measured.runs
+            // launched.machines,
         )
         for launched in runner.launched
     ]
@@ -52,6 +53,7 @@ def layer_reports(runner: Runner, dram: str) -> list[LayerReport]:
                 bound = None
                 if index in alone:
                     bound = bound_cycles(step.work, dram, len(step.streams)) * spent.runs
+                    bound //= step.machines
                 reports.append(_machine_report(step, spent, bound))
             case ToMachine():
                 reason = _conversion(step.operand, stored)

@@ -52,7 +52,8 @@ class PlacedNetwork:
             from amaranth_vta.sw.runtime.network.runner import Runner
         machines = options.machines
         if runtime is None:
-            size = program.program.placed_bytes(program.launched(launch), machines)
+            placements = machines // program.machines
+            size = program.program.placed_bytes(program.launched(launch), placements)
             runtime = Runtime(options.open(program.config, size))
         # Not a method of the session: a reference cycle would keep the device alive until the next
         # garbage collection.

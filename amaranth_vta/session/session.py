@@ -69,7 +69,8 @@ class Session:
     ``device`` is the name of a device, an open device, or a `RunOptions`. With a name, ``dram`` and
     the keywords ``waves``, ``timeline``, ``skip``, ``timing_only`` and ``progress`` are those of
     `RunOptions`. With several ``machines``, as many runs take place at once as a group; cycles
-    count once per group, and layers within a launch have no cycles.
+    count once per group, and layers within a launch have no cycles. With ``split`` all machines
+    share the layers of each run instead.
 
     Threads may share a session: `run`, `check`, `report` and `close` hold a lock, since the machine
     and its memory run one program at a time. Parallel runs need one session each.
@@ -96,6 +97,7 @@ class Session:
         context: int | None = None,
         states: Mapping[str, str] | None = None,
         launch: str = "network",
+        split: bool = False,
         **keywords: Unpack[RunKeywords],
     ) -> None:
         options = RunOptions.of(device, dram, keywords)
@@ -111,7 +113,8 @@ class Session:
         self._begin(machine, options, launch)
 
         def compiled(model: onnx.ModelProto) -> CompiledNetwork:
-            return compile(model, machine, images, passes, tuned, allow_rounding)
+            machines = options.machines if split else 1
+            return compile(model, machine, images, passes, tuned, allow_rounding, machines=machines)
 
         if context is not None or states:
             read, sizes = prepared(model, machine, dimensions, context, states), {}
@@ -219,6 +222,11 @@ class Session:
         return self._batches.images_per_run or 1
 
     @property
+    def runs_at_once(self) -> int:
+        """Number of runs that take place at once: one per machine, or one that all share."""
+        return self._runner.runs_at_once
+
+    @property
     def inputs(self) -> dict[str, TensorInfo]:
         return {name: self._batches.info(name) for name in self.program.inputs}
 
@@ -237,7 +245,7 @@ class Session:
             start = perf_counter()
             try:
                 runner = self._runner
-                return self._batches.run_in_groups(inputs, runner.run_all, self.machines)
+                return self._batches.run_in_groups(inputs, runner.run_all, runner.runs_at_once)
             except RuntimeFault as error:
                 self._fault = error.fault
                 raise
@@ -484,7 +492,7 @@ def random_inputs(session: Session) -> dict[str, Array]:
     random = np.random.default_rng(0)
     inputs: dict[str, Array] = {}
     for name, info in session.inputs.items():
-        images = session.images_per_run * session.machines
+        images = session.images_per_run * session.runs_at_once
         shape = tuple(images if size is None else size for size in info.shape)
         if np.issubdtype(info.dtype, np.integer) and info.dtype.itemsize > 1:
             inputs[name] = random.integers("mask" in name.lower(), 2, shape, info.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -96,6 +96,22 @@ class Dense:
     def is_added_to(self) -> bool:
         """Whether another tensor is added to the results."""
         return self.requantize.addition is not None
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        if self.heads > 1 or self.joined:
+            return {}
+        groups = {-5: self.groups} if self.groups > 1 else {}
+        return groups | {-4: self.rows, -3: self.outputs}
+
+    def part(self, axis: int, extent: int) -> Dense:
+        match axis:
+            case -5:
+                return replace(self, groups=extent)
+            case -4:
+                return replace(self, rows=extent)
+            case _:
+                return replace(self, outputs=extent)
 
     def scheduled(self, env: Environment, knobs: DenseKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

@@ -103,12 +103,19 @@ class _Builder:
             if stage.body is None or stage.attach is not None or stage.inlined:
                 continue
             if stage.tensor in self.buffers:
-                whole = [(Affine({}), extent) for extent in stage.tensor.shape]
-                body = seq(self._stage(stage, whole, self.buffers[stage.tensor]), body)
+                body = seq(self._argument(stage), body)
             else:
                 body = self._place(stage, body)
         body = self._read_arguments(body)
         return LoopNest(name, [self.buffers[t] for t in self.args], body)
+
+    def _argument(self, stage: Stage) -> Stmt:
+        """The nest of a stage that computes an argument."""
+        bounds = []
+        for axis, whole in zip(stage.op.axis, stage.tensor.shape, strict=True):
+            begin, extent = stage.parts.get(axis, (0, whole))
+            bounds.append((Affine({}, begin), extent))
+        return self._stage(stage, bounds, self.buffers[stage.tensor])
 
     def _inlined(self, value: Expr) -> Expr:
         value = rebuild(value, self._inlined)
@@ -267,6 +274,9 @@ class _Builder:
         rolling: RollingBuffer | None = None,
     ) -> Stmt:
         loops = stage_loops(stage, self.bodies[stage], bounds, buffer)
+        if stage.tensor in self.buffers:
+            # An argument is in memory as a whole, even if only a part of it is computed.
+            loops.indices = [loops.values[axis] for axis in stage.op.axis]
         if rolling is not None:
             loops.indices = rolling.written(loops.indices, bounds)
         limits = [*loops.limits, *limits_of_attached(loops, self.schedule, self.bodies)]

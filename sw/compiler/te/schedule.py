@@ -81,6 +81,8 @@ class Stage:
         self.threads: dict[IterVar, IterVar] = {}
         self.unrolled: set[IterVar] = set()
         self.whole: set[IterVar] = set()
+        # First element and number of elements of the axes of an output that is computed in part.
+        self.parts: dict[IterVar, tuple[int, int]] = {}
         self.copies = 1
         self.bank: int | None = None
         self.ahead = 0
@@ -191,6 +193,21 @@ class Stage:
     def compute_whole(self, axis: IterVar) -> None:
         """Compute the full extent of an ``axis`` of the tensor, even if only part of it is read."""
         self.whole.add(self._own(axis, "compute_whole"))
+
+    def compute_part(self, axis: IterVar, begin: int, extent: int) -> None:
+        """Compute only ``extent`` elements of an output from ``begin`` on along its ``axis``, and
+        leave all others as they are in memory.
+        """
+        step = f"compute_part of {self.name}.{axis}"
+        if self.tensor not in self.schedule.outputs:
+            raise ScheduleError(f"{step}: {self.name} is not an output")
+        whole = self._own(axis, "compute_part").extent
+        assert whole is not None
+        if begin < 0 or positive(step, extent) + begin > whole:
+            raise ScheduleError(
+                f"{step}: {begin} to {begin + extent - 1} is not in 0 to {whole - 1}"
+            )
+        self.parts[axis] = begin, extent
 
     def after(self, other: Stage) -> None:
         """Compute the stage after ``other``, if both are computed at the same axis. By default a

@@ -86,6 +86,7 @@ def _parts(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Array]]:
         ],
         "states": [{"source": item.source, "result": item.result} for item in network.states],
         "kept": [{"operand": asdict(item.operand), "buffer": item.buffer} for item in network.kept],
+        **({"machines": network.machines} if network.machines > 1 else {}),
     }
     return header, arrays
 
@@ -119,6 +120,7 @@ def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkP
         kept=tuple(
             KeptTensor(_operand(item["operand"]), item["buffer"]) for item in header.get("kept", ())
         ),
+        machines=header.get("machines", 1),
     )
     validate(network)
     return network
@@ -134,7 +136,11 @@ def _step_to_json(step: Step) -> dict[str, Any]:
             work = {name: n for name, n in vars(step.work).items() if name != "config"}
             streams = [step.streams.start, step.streams.stop]
             names = {"name": step.name, "operator": step.operator}
-            return {"kind": "layer", **names, "macs": step.macs, "streams": streams, "work": work}
+            layer = {"kind": "layer", **names, "macs": step.macs, "streams": streams, "work": work}
+            if not step.beside:
+                return layer
+            beside = [[streams.start, streams.stop] for streams in step.beside]
+            return layer | {"kind": "shared_layer", "beside": beside}
         case ToMachine():
             return {"kind": "to_machine", "operand": asdict(step.operand), "buffer": step.buffer}
         case WriteRows():
@@ -158,13 +164,14 @@ def _step(item: Mapping[str, Any], config: Config, models: Iterator[bytes]) -> S
                 outputs=tuple(item["outputs"]),
                 operators=tuple(OnHost(**operator) for operator in item["operators"]),
             )
-        case "layer":
+        case "layer" | "shared_layer":
             return RunLayer(
                 name=item["name"],
                 operator=item["operator"],
                 macs=item["macs"],
                 streams=range(*item["streams"]),
                 work=Work(config, **item["work"]),
+                beside=tuple(range(*streams) for streams in item.get("beside", ())),
             )
         case "to_machine":
             return ToMachine(_operand(item["operand"]), item["buffer"])

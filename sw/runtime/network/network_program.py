@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.events import Events, events
@@ -40,7 +41,8 @@ class RunHost:
 @dataclass(frozen=True)
 class RunLayer:
     """Runs ``streams`` of the program, which belong to one layer. ``macs`` are the network's,
-    without padding to tiles.
+    without padding to tiles. If machines share the layer, ``beside`` has the streams of machines 1,
+    2, …, and ``work`` is the total of all machines.
     """
 
     name: str
@@ -48,6 +50,17 @@ class RunLayer:
     macs: int
     streams: range
     work: Work
+    beside: tuple[range, ...] = ()
+
+    @property
+    def machines(self) -> int:
+        """Number of machines that share the layer."""
+        return 1 + len(self.beside)
+
+    @property
+    def all_streams(self) -> tuple[int, ...]:
+        """The streams of all machines."""
+        return tuple(chain(self.streams, *self.beside))
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,8 @@ class NetworkProgram:
     depend on an input, and constants that are written to the machine as activations. With
     ``open_batch`` the first dimension of inputs is an arbitrary number of images; each run takes
     as many as the machine's BATCH. Variables are neither inputs nor outputs: the host holds
-    ``states`` between runs, the machine ``kept``.
+    ``states`` between runs, the machine ``kept``. If ``machines`` share the layers of each image,
+    a launch starts on all of them once its predecessor is done on all of them.
     """
 
     program: Program
@@ -139,6 +153,7 @@ class NetworkProgram:
     launches: tuple[Launch, ...] = ()
     states: tuple[State, ...] = ()
     kept: tuple[KeptTensor, ...] = ()
+    machines: int = 1
 
     @property
     def config(self) -> Config:
@@ -161,7 +176,7 @@ class NetworkProgram:
         return tuple(
             (
                 step.name,
-                sum((events(self.config, streams[at].words) for at in step.streams), Counter()),
+                sum((events(self.config, streams[at].words) for at in step.all_streams), Counter()),
             )
             for step in self.steps
             if isinstance(step, RunLayer)
@@ -176,6 +191,6 @@ class NetworkProgram:
         """The streams that a run launches; ``by`` is one of `LAUNCHES`."""
         joined = self.launches if by == "network" else ()
         covered = {index for launch in joined for index in launch.streams}
-        layers = [step.streams for step in self.steps if isinstance(step, RunLayer)]
+        layers = [step.all_streams for step in self.steps if isinstance(step, RunLayer)]
         alone = {index for streams in layers for index in streams if index not in covered}
         return sorted(alone | {launch.stream for launch in joined})

@@ -54,7 +54,7 @@ class StepTotals:
 class Launched:
     """The launch that starts with step ``first``: its ``layers``, the ``work`` of one run, and the
     ``measured`` time and counters of all runs. A layer with several ``streams`` counts as one
-    launch.
+    launch. ``machines`` share it.
     """
 
     first: int
@@ -62,6 +62,7 @@ class Launched:
     work: Work
     streams: int
     measured: StepTotals
+    machines: int = 1
 
     @property
     def name(self) -> str:
@@ -96,7 +97,9 @@ class Runner:
     With several ``machines``, of a `SystemDevice`, the network is placed once per machine: machines
     share weights, micro-ops and other constants; activations and instructions are per machine. All
     machines run the same launch at a time, each on its own inputs, and its cycles count once.
-    Raises `ModelError` for a network with variables, whose runs depend on earlier ones.
+    Raises `ModelError` for a network with variables, whose runs depend on earlier ones. A network
+    that is compiled for several machines, which share each run, is placed once. Raises `ModelError`
+    for another number of ``machines``.
     """
 
     def __init__(
@@ -107,7 +110,13 @@ class Runner:
         launch: str = "network",
         machines: int = 1,
     ) -> None:
-        if machines > 1 and network.has_variables:
+        if network.machines not in (1, machines):
+            raise ModelError(
+                f"the network is compiled for {network.machines} machines, which share each image; "
+                f"the device has {machines}"
+            )
+        self.machines = machines
+        if machines > network.machines and network.has_variables:
             raise ModelError(
                 "the network has variables, so a run needs the result of its predecessor, and "
                 "several machines cannot run images at once"
@@ -115,9 +124,9 @@ class Runner:
         self._network, self._runtime, self._begins = network, runtime, begins
         program, streams = network.program, network.launched(launch)
         first = program.place(runtime, streams)
-        others = (program.place(runtime, streams, beside=first) for _ in range(machines - 1))
-        # One per machine.
-        self._placed = [first, *others]
+        others = range(machines // network.machines - 1)
+        # One per run that takes place at once.
+        self._placed = [first, *(program.place(runtime, streams, beside=first) for _ in others)]
         self._joined = dict(_joined(network)) if launch == "network" else {}
         self._sessions = {
             index: exact_session(step.model)
@@ -147,12 +156,18 @@ class Runner:
                     next(steps)
             elif isinstance(step, RunLayer):
                 streams = len(step.streams)
-                found.append(Launched(index, (step,), step.work, streams, self.measured[index]))
+                spent = self.measured[index]
+                found.append(Launched(index, (step,), step.work, streams, spent, step.machines))
         return found
 
     @property
     def steps(self) -> tuple[Step, ...]:
         return self._network.steps
+
+    @property
+    def runs_at_once(self) -> int:
+        """Number of runs that take place at once."""
+        return len(self._placed)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch; returns the network's outputs. Raises `RuntimeFault`."""
@@ -160,7 +175,7 @@ class Runner:
         return outputs
 
     def run_all(self, inputs: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
-        """Run up to one batch per machine at once; returns the outputs of each. Raises
+        """Run up to `runs_at_once` batches at once; returns the outputs of each. Raises
         `RuntimeFault`.
         """
         known = dict(self._network.constants) | self._states
@@ -207,37 +222,47 @@ class Runner:
                 assert info.shape is not None
                 values[tensor] = images.reshape(info.shape)
 
-    def _launch(self, stream: int, machines: int, watched: Sequence[int] = ()) -> list[RunResult]:
-        """Run a stream on the first ``machines``; returns their results, the first of which has the
-        cycles of all. STOREs are ``watched``, as in `Device.run`, on a single machine only.
+    def _launch(
+        self, streams: Sequence[int], runs: int, watched: Sequence[int] = ()
+    ) -> list[RunResult]:
+        """Run each of ``streams`` on a machine, for each of the first ``runs`` that take place at
+        once; returns the result of each run, the first of which has the cycles of all. STOREs are
+        ``watched``, as in `Device.run`, on a single machine only.
         """
-        if len(self._placed) == 1:
-            return [self._placed[0].run_one(stream, watched)]
-        streams = [placed.streams[stream] for placed in self._placed[:machines]]
-        result = self._runtime.run_together(streams)
+        if self.machines == 1:
+            return [self._placed[0].run_one(streams[0], watched)]
+        placed = [run.streams[stream] for run in self._placed[:runs] for stream in streams]
+        result = self._runtime.run_together(placed)
         others = None if result.cycles is None else 0
-        cycles = [result.cycles, *(others for _ in streams[1:])]
-        return [replace(run, cycles=count) for run, count in zip(result.runs, cycles, strict=True)]
+        cycles = [result.cycles, *(others for _ in placed[1:])]
+        results = [
+            replace(run, cycles=count) for run, count in zip(result.runs, cycles, strict=True)
+        ]
+        count = len(streams)
+        return [total(results[run * count : (run + 1) * count]) for run in range(runs)]
 
-    def _run_layer(self, step: RunLayer, machines: int) -> list[RunResult]:
+    def _run_layer(self, step: RunLayer, runs: int) -> list[RunResult]:
         self._begins(step.name)
         try:
-            launches = [self._launch(stream, machines) for stream in step.streams]
+            launches = [
+                self._launch(streams, runs)
+                for streams in zip(step.streams, *step.beside, strict=True)
+            ]
         except RuntimeFault as error:
             raise _named(error, step) from None
-        return [total([results[number] for results in launches]) for number in range(machines)]
+        return [total([results[number] for results in launches]) for number in range(runs)]
 
-    def _run_joined(self, index: int, machines: int) -> None:
+    def _run_joined(self, index: int, runs: int) -> None:
         """Run a launch of several layers, which starts with step ``index``."""
         joined, start = self._joined[index], perf_counter()
         self._begins(_launch_name(joined.layers))
         try:
-            results = self._launch(joined.launch.stream, machines, joined.stores)
+            results = self._launch([joined.launch.stream], runs, joined.stores)
         except RuntimeFault as error:
             ends = np.array(joined.launch.ends)
             layer = min(int((ends <= error.fault.instruction).sum()), len(ends) - 1)
             raise _named(error, joined.layers[layer]) from None
-        seconds = (perf_counter() - start) / machines
+        seconds = (perf_counter() - start) / runs
         for result in results:
             joined.measured.add(seconds, result)
             cycles: list[int | None] = [None] * len(joined.layers)

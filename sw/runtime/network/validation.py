@@ -50,10 +50,12 @@ def validate(network: NetworkProgram) -> None:
         known[name] = TensorType(value.dtype, value.shape)
     for name, info in (*known.items(), *network.outputs.items()):
         _check_type(name, info)
+    machines = network.machines
+    require(type(machines) is int and machines > 0, f"it is for {machines!r} machines")
     require(isinstance(network.open_batch, bool), "open_batch is neither true nor false")
     sizes = {item.name: item.size for item in network.program.buffers}
     for step in network.steps:
-        _check_step(step, known, sizes, len(network.program.streams))
+        _check_step(step, known, sizes, len(network.program.streams), network.machines)
     for name in network.outputs:
         require(name in known, f"nothing makes its output {name}")
     for item in network.states:
@@ -77,7 +79,11 @@ def validate(network: NetworkProgram) -> None:
 
 
 def _check_step(
-    step: Step, known: dict[str, TensorType], sizes: dict[str, int], streams: int
+    step: Step,
+    known: dict[str, TensorType],
+    sizes: dict[str, int],
+    streams: int,
+    machines: int,
 ) -> None:
     """Add the tensors that the step produces to ``known``, the tensors on the host."""
     match step:
@@ -89,9 +95,13 @@ def _check_step(
             for item in step.operators:
                 _check_operator(item)
         case RunLayer():
-            _check_numbers(step.name, (step.macs, *step.streams, *_counts(step.work)))
-            inside = 0 <= step.streams.start <= step.streams.stop <= streams
-            require(inside, f"{step.name} runs streams {step.streams} of {streams}")
+            _check_numbers(step.name, (step.macs, *step.all_streams, *_counts(step.work)))
+            require(step.machines <= machines, f"{step.name} runs on more machines than there are")
+            for used in (step.streams, *step.beside):
+                inside = 0 <= used.start <= used.stop <= streams
+                require(inside, f"{step.name} runs streams {used} of {streams}")
+                alike = len(used) == len(step.streams)
+                require(alike, f"the machines of {step.name} run different numbers of streams")
             _text(step.name)
             _text(step.operator)
         case ToMachine(operand, buffer):

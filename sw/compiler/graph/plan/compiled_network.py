@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-import numpy as np
-
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer, RingWrite
+from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import divided_functions
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
-from amaranth_vta.sw.runtime.launches.join import CannotJoin
 from amaranth_vta.sw.runtime.launches.scattered import ScatteredBuffer
-from amaranth_vta.sw.runtime.launches.scratchpad_offsets import OffsetRuntime, ScratchpadOffsets
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.network_program import (
@@ -25,7 +21,6 @@ from amaranth_vta.sw.runtime.network.network_program import (
     Launch,
     NetworkProgram,
     RunHost,
-    RunLayer,
     Step,
     ToHost,
     ToMachine,
@@ -33,11 +28,11 @@ from amaranth_vta.sw.runtime.network.network_program import (
 )
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.program import Program, Recorder
-from amaranth_vta.sw.runtime.work import work
 
 from .in_place import BufferSlice, Places, overwrite_variables, stored_slices, without_copies
 from .memory_plan import share_buffers
 from .placement import Placement, place
+from .record_layers import LayerCall, groups_between_barriers, record
 from .steps import PlannedStep, planned_steps
 
 
@@ -70,17 +65,19 @@ def compile_network(
     config: Config,
     open_batch: bool = False,
     passes: Sequence[PlacedPass] = (),
+    machines: int = 1,
 ) -> CompiledNetwork:
     """Place the operators of a canonical network and compile the layers of the machine. Raises
     `ModelError` for an output that the file format cannot hold.
 
-    ``open_batch`` is that of `NetworkProgram`; ``passes`` are additional passes for the loop nest
-    of each layer.
+    ``open_batch`` and ``machines`` are those of `NetworkProgram`; ``passes`` are additional passes
+    for the loop nest of each layer.
     """
     placement = place(network, config, passes)
     planned = planned_steps(placement)
     variables = _variables(network, placement)
-    steps, launches, program = _record(planned, config, placement.network.constants, variables)
+    known = placement.network.constants
+    steps, launches, program = _record(planned, config, known, variables, machines)
     outputs = {name: network.types[name] for name in network.public_outputs}
     on_machine = {item.operand.tensor for item in variables}
     states = tuple(item for item in network.states if item.source not in on_machine)
@@ -100,6 +97,7 @@ def compile_network(
         launches=launches,
         states=states,
         kept=tuple(KeptTensor(item.operand, item.buffer) for item in variables),
+        machines=machines,
     )
     return CompiledNetwork(result, lambda: network, lambda _: placement)
 
@@ -136,10 +134,11 @@ def _record(
     config: Config,
     known: Mapping[str, Array],
     variables: Sequence[_Variable],
+    machines: int,
 ) -> tuple[tuple[Step, ...], tuple[Launch, ...], Program]:
-    """Record the layers' streams. Buffers with disjoint lifetimes share memory. The network's
-    ``known`` constants are packed once, into constant buffers; so are the initial values of
-    ``variables``."""
+    """Record the layers' streams for ``machines`` that share them. Buffers with disjoint lifetimes
+    share memory. The network's ``known`` constants are packed once, into constant buffers; so are
+    the initial values of ``variables``."""
     recorder = Recorder(config)
     sizes = dict(size for step in steps for size in _buffers_of(step))
     steps, within = without_copies(steps, config)
@@ -188,8 +187,7 @@ def _record(
         return ScatteredBuffer([part(place, name) for place in places], name)
 
     constants = list(packed.values())
-    result: list[Step] = []
-    offsets = ScratchpadOffsets(config)
+    result: list[Step | LayerCall] = []
     for step in steps:
         match step:
             case Layer():
@@ -200,28 +198,25 @@ def _record(
                     own.append(recorder.allocate(data.size, f"{step.name} {name}"))
                     own[-1].write(data)
                 constants += own
-                if not (result and isinstance(result[-1], RunLayer)):
-                    # Each group of layers can be launched separately.
-                    recorder.invalidate_micro_ops()
-                    offsets = ScratchpadOffsets(config)
-                first = len(recorder.streams)
-                offset = OffsetRuntime(recorder, offsets.next(step.function.elements))
-                step.function.run_on(offset, *sources, *own, target)
-                recorder.synchronize()
-                streams = range(first, len(recorder.streams))
-                words = np.concatenate([recorder.streams[index][0] for index in streams])
-                needed = work(config, words)
-                result.append(RunLayer(step.name, step.operator, step.macs, streams, needed))
+                functions = divided_functions(step, machines)
+                result.append(LayerCall(step, functions, [*sources, *own, target]))
             case ToMachine() | ToHost() | WriteRows():
                 result.append(replace(step, buffer=buffer(step.buffer).name))
             case RunHost():
                 result.append(step)
-    launches = tuple(_launches(result, recorder))
+    launches = record(recorder, [*_groups(result)])
     program = recorder.program(constants=constants)
     # Layers with constant results read no input, so the program has no buffer for it.
     used = {item.name for item in program.buffers}
     kept = (step for step in result if not isinstance(step, ToMachine) or step.buffer in used)
-    return tuple(kept), launches, program
+    recorded = (step.recorded(recorder) if isinstance(step, LayerCall) else step for step in kept)
+    return tuple(recorded), tuple(launches), program
+
+
+def _groups(steps: Sequence[Step | LayerCall]) -> Iterator[list[LayerCall]]:
+    """The groups of layers that can be launched at once."""
+    for _, group in groupby(steps, lambda step: isinstance(step, LayerCall)):
+        yield from groups_between_barriers([step for step in group if isinstance(step, LayerCall)])
 
 
 def _uses(steps: Sequence[PlannedStep], within: Places) -> dict[str, list[int]]:
@@ -232,19 +227,6 @@ def _uses(steps: Sequence[PlannedStep], within: Places) -> dict[str, list[int]]:
             for part in stored_slices(*item, within):
                 uses.setdefault(part.buffer, []).append(index)
     return uses
-
-
-def _launches(steps: Sequence[Step], recorder: Recorder) -> Iterator[Launch]:
-    """Join the streams of consecutive layers."""
-    for is_layer, group in groupby(steps, lambda step: isinstance(step, RunLayer)):
-        layers = [step for step in group if isinstance(step, RunLayer)] if is_layer else []
-        streams = [index for layer in layers for index in layer.streams]
-        if len(layers) < 2 or any(len(layer.streams) != 1 for layer in layers):
-            continue
-        whole = range(streams[0], streams[-1] + 1)
-        with suppress(CannotJoin):
-            stream, ends = recorder.join(whole)
-            yield Launch(stream, whole, ends)
 
 
 def _buffers_of(step: PlannedStep) -> list[tuple[str, int]]:

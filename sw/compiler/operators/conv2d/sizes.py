@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -72,6 +72,25 @@ class Conv2dSizes(SlidingWindow):
     def without_parameters(self) -> Self:
         """The same sizes with placeholders for constants that are arguments."""
         return replace(self, requantize=self.requantize.without_parameters())
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        return {-6: self.batch, -5: self.outputs, -4: self.output_height}
+
+    def part(self, axis: int, extent: int) -> Self:
+        if axis == -6:
+            return replace(self, batch=extent)
+        return replace(self, outputs=extent) if axis == -5 else self.of_rows(extent)
+
+    def of_rows(self, rows: int) -> Self:
+        """A convolution like ``rows`` rows of results, without padding above and below."""
+        pooling, image_rows = self.pooling, rows
+        if pooling is not None:
+            pooling = replace(pooling, output=(rows, pooling.output[1]), pads=(0, pooling.pads[1]))
+            image_rows = pooling.image[0]
+        _, left, _, right = self.pads
+        height = super().input_rows(image_rows)
+        return replace(self, height=height, pads=(0, left, 0, right), pooling=pooling)
 
     def followed_by(self, step: Step) -> Self | None:
         """This convolution with a ``step`` at its end; None if that is impossible."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec
 
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.tuner.parts import divided
 from amaranth_vta.sw.compiler.tuner.records import recorded_knobs
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, schedule_of
 
@@ -33,6 +35,36 @@ def where_it_fits(fused: Callable[_P, Layer | None]) -> Callable[_P, Layer | Non
     return fitting
 
 
+@dataclass(frozen=True)
+class PromisedFunction:
+    """The function that ``make`` builds for ``workload``; call it to build the function."""
+
+    functions: LayerFunctions
+    make: MakeFunction
+    workload: Any
+    name: str
+
+    def __call__(self) -> Function:
+        return self.functions.built(self)
+
+    def divided(self, machines: int) -> list[Function]:
+        """Functions that compute disjoint parts of the result, for as many machines if that is
+        estimated to take fewer cycles; else only this function. All have the same arguments.
+        """
+        try:
+            parts = divided(self.workload, machines, self.functions.env.config)
+            return [replace(self, workload=part)() for part in parts or (self.workload,)]
+        except NoScheduleFits:
+            return [self()]
+
+
+def divided_functions(layer: Layer, machines: int) -> list[Function]:
+    """`PromisedFunction.divided` of the function of ``layer``; the layers of registered operators
+    are not divided."""
+    promise = layer.find_function
+    return promise.divided(machines) if isinstance(promise, PromisedFunction) else [layer.function]
+
+
 class LayerFunctions:
     """Functions by builder and workload, built lazily.
 
@@ -45,28 +77,32 @@ class LayerFunctions:
         self.env = env
         self._built: dict[Hashable, Function] = {}
 
-    def promised(self, make: MakeFunction, workload: Hashable, name: str) -> Callable[[], Function]:
-        """Return a callable that builds the function ``name`` with ``make`` for ``workload``.
+    def promised(self, make: MakeFunction, workload: Hashable, name: str) -> PromisedFunction:
+        """Promise the function ``name`` that ``make`` builds for ``workload``.
 
         Workloads that differ only in argument values share one function. Raises `NoScheduleFits` if
         building the function has raised it before.
         """
-        # The tuner records workloads with their actual constants.
-        recorded = recorded_knobs(workload, self.env.config) is not None
-        key = make, workload if recorded else schedule_of(workload)
+        promise = PromisedFunction(self, make, workload, name)
+        self._require(self._key(promise))
+        return promise
+
+    def built(self, promise: PromisedFunction) -> Function:
+        """The promised function. Raises `NoScheduleFits`."""
+        key = self._key(promise)
         self._require(key)
+        if key not in self._built:
+            try:
+                self._built[key] = promise.make(promise.workload, self.env, name=promise.name)
+            except NoScheduleFits as reason:
+                self._refused[key] = reason
+                raise
+        return self._built[key].named(promise.name)
 
-        def built() -> Function:
-            self._require(key)
-            if key not in self._built:
-                try:
-                    self._built[key] = make(workload, self.env, name=name)
-                except NoScheduleFits as reason:
-                    self._refused[key] = reason
-                    raise
-            return self._built[key].named(name)
-
-        return built
+    def _key(self, promise: PromisedFunction) -> Hashable:
+        # The tuner records workloads with their actual constants.
+        recorded = recorded_knobs(promise.workload, self.env.config) is not None
+        return promise.make, promise.workload if recorded else schedule_of(promise.workload)
 
     def _require(self, key: Hashable) -> None:
         if key in self._refused:

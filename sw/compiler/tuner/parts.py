@@ -1,0 +1,75 @@
+"""Divides workloads into parts, which compute disjoint parts of the results: `divided`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, runtime_checkable
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.environment import Environment
+
+from .search import Choice
+from .workload import Scheduled, Workload, choose, schedule_of
+
+# Cycles that a layer on several machines costs in addition: the first operands are loaded after all
+# machines are done with the preceding layer, instead of while it drains.
+_BARRIER_CYCLES = 1000
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A workload that can be computed in parts."""
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        """Extents of the axes of the output that can be divided, by negative index."""
+
+    def part(self, axis: int, extent: int) -> Self:
+        """A workload like a part of the output with this ``extent`` along ``axis``, for the tuner:
+        as much work, and with the same knobs.
+        """
+
+
+@dataclass(frozen=True)
+class Part:
+    """The workload that computes ``extent`` elements from ``begin`` on along ``axis``, a negative
+    index, of the output of ``whole``. Arguments are those of ``whole``.
+    """
+
+    whole: Any
+    axis: int
+    begin: int
+    extent: int
+
+    def without_parameters(self) -> Part:
+        return replace(self, whole=schedule_of(self.whole))
+
+    def scheduled(self, env: Environment, knobs: Any) -> Scheduled:
+        schedule, args = self.whole.scheduled(env, knobs)
+        (output,) = schedule.outputs
+        stage = schedule[output]
+        stage.compute_part(stage.op.axis[self.axis], self.begin, self.extent)
+        return schedule, args
+
+    def considered(self, config: Config) -> Choice[Any]:
+        return choose(self.whole.part(self.axis, self.extent), config)
+
+
+def divided(workload: Workload[Any], parts: int, config: Config) -> tuple[Part, ...]:
+    """Divide ``workload`` along one axis into at most ``parts`` parts of almost equal extent, such
+    that the largest takes the fewest estimated cycles; empty if the whole takes fewer.
+    """
+    best: tuple[Part, ...] = ()
+    least = choose(workload, config).cycles - _BARRIER_CYCLES
+    for axis, extent in workload.extents.items() if isinstance(workload, Divisible) else ():
+        count = min(parts, extent)
+        ends = [-(-extent * number // count) for number in range(count + 1)]
+        found = tuple(
+            Part(workload, axis, begin, end - begin)
+            for begin, end in zip(ends[:-1], ends[1:], strict=True)
+        )
+        cycles = choose(found[0], config).cycles
+        if count > 1 and cycles < least:
+            best, least = found, cycles
+    return best
