@@ -44,13 +44,19 @@ def export(network: NetworkProgram, name: str = "network") -> dict[str, bytes]:
     """The files of the export, by name; the header, NAME.h, explains their use. Identifiers of the
     network, too, begin with ``name``.
 
-    Raises `ExportError` if the host would run operators that exported C does not have, if the
-    machine holds scalars other than bytes, or if ``name`` is no prefix of identifiers.
+    Raises `ExportError` if several machines share the network, if the host would run operators that
+    exported C does not have, if the machine holds scalars other than bytes, or if ``name`` is no
+    prefix of identifiers.
     """
     if not is_network_name(name):
         raise ExportError(
             f"{name!r} cannot name a network in C: it takes letters, digits and underscores, with "
             f"a letter first, and does not begin with vta"
+        )
+    if network.machines > 1:
+        raise ExportError(
+            f"the network is compiled for {network.machines} machines, which share each image; "
+            "exported C drives a single machine"
         )
     if network.constants:
         name = next(iter(network.constants))

@@ -54,7 +54,8 @@ def layer_reports(runner: Runner, dram: str) -> list[LayerReport]:
                 if index in alone:
                     bound = bound_cycles(step.work, dram, len(step.streams)) * spent.runs
                     bound //= step.machines
-                reports.append(_machine_report(step, spent, bound))
+                peak = step.work.config.macs_per_cycle * runner.machines
+                reports.append(_machine_report(step, spent, bound, peak))
             case ToMachine():
                 reason = _conversion(step.operand, stored)
                 if reason:
@@ -68,7 +69,10 @@ def layer_reports(runner: Runner, dram: str) -> list[LayerReport]:
     return reports
 
 
-def _machine_report(step: RunLayer, measured: StepTotals, bound: int | None) -> LayerReport:
+def _machine_report(
+    step: RunLayer, measured: StepTotals, bound: int | None, peak: int
+) -> LayerReport:
+    """The report of a layer; ``peak`` is the number of MACs per cycle of all machines."""
     cycles = measured.result.cycles if measured.result else None
     macs = step.macs * measured.runs
     return LayerReport(
@@ -80,7 +84,7 @@ def _machine_report(step: RunLayer, measured: StepTotals, bound: int | None) -> 
         macs=macs,
         cycles=cycles,
         bound_cycles=bound,
-        utilization=macs / cycles / step.work.config.macs_per_cycle if cycles else None,
+        utilization=macs / cycles / peak if cycles else None,
         bytes_loaded=step.work.bytes_loaded * measured.runs,
         bytes_stored=step.work.bytes_stored * measured.runs,
         runs=measured.runs,

@@ -412,9 +412,11 @@ class Session:
 
     @property
     def spent(self) -> list[Spent]:
-        """Breakdown of the cycles of each launch; empty on a device without a clock."""
+        """Breakdown of the cycles of each launch, on average over the machines that share it; empty
+        on a device without a clock.
+        """
         return [
-            Spent(launched.name, result.counters, launched.measured.runs)
+            Spent(launched.name, result.counters, launched.measured.runs * launched.machines)
             for launched in self._runner.launched
             if (result := launched.measured.result) is not None and result.cycles is not None
         ]

@@ -225,6 +225,12 @@ machines_option = click.option(
     help="Several machines behind one memory bus, with their registers 4 KiB apart; images of a "
     "batch run on them at once.",
 )
+split_option = click.option(
+    "--split",
+    is_flag=True,
+    help="Divide the layers of each image between the machines, for less latency, instead of "
+    "running an image on each.",
+)
 memory_bus_option = click.option(
     "--memory-bus",
     type=int,

@@ -14,6 +14,7 @@ from amaranth_vta.cli.common.options import (
 )
 from amaranth_vta.cli.common.outputs import Outputs
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import MOST_MACHINES
 from amaranth_vta.report.text_table import counted
 
 
@@ -28,6 +29,13 @@ from amaranth_vta.report.text_table import counted
 @rounding_option
 @dim_option
 @context_option
+@click.option(
+    "--machines",
+    type=click.IntRange(1, MOST_MACHINES),
+    default=1,
+    show_default=True,
+    help="Divide the layers of each image between several machines.",
+)
 def compile_model(
     model: str,
     output: str,
@@ -37,6 +45,7 @@ def compile_model(
     allow_rounding: bool,
     dim: tuple[tuple[str, int], ...],
     context: int | None,
+    machines: int,
 ) -> None:
     """Compile the quantized network of MODEL for a machine.
 
@@ -51,8 +60,9 @@ def compile_model(
     with Outputs() as outputs:
         outputs.reserve("--output", output)
         sizes = dict(dim)
-        compiled = compile(model, config, images, (), tuned, allow_rounding, sizes, context)
-        network = compiled.program
+        network = compile(
+            *(model, config, images, (), tuned, allow_rounding, sizes, context), machines=machines
+        ).program
         outputs.save("--output", lambda file: write_network(network, file))
     click.echo(
         f"{output}: {counted(network.layer_count, 'layer')} on the machine, "

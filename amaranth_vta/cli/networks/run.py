@@ -21,6 +21,7 @@ from amaranth_vta.cli.common.options import (
     machines_option,
     memory_bus_option,
     rounding_option,
+    split_option,
     tuned_option,
     unchecked,
     waves_option,
@@ -55,6 +56,7 @@ _ENOUGH = 0.9
 @config_option
 @device_options()
 @machines_option
+@split_option
 @memory_bus_option
 @images_option
 @tuned_option
@@ -128,6 +130,7 @@ def run(
     config: Config,
     options: RunOptions,
     machines: int,
+    split: bool,
     memory_bus: int,
     trace: str | None,
     images: int | None,
@@ -158,7 +161,9 @@ def run(
     from amaranth_vta.session.report import PAGE
 
     options = replace(options, machines=machines, memory_bus=memory_bus)
-    _refuse_contradictions(model, images, tuned, allow_rounding, dim, check, explain, options)
+    _refuse_contradictions(
+        model, images, tuned, allow_rounding, dim, split, check, explain, options
+    )
     if labels_path is not None or float_path is not None:
         _refuse_accuracy(labels_path, inputs_path, options)
     if options.timing_only and outputs_path is not None:
@@ -173,6 +178,7 @@ def run(
         labels = read_labels(labels_path) if labels_path is not None else None
         launch = launch or ("network" if report_path is None else "layer")
         compiling = {"images": images, "tuned": tuned, "allow_rounding": allow_rounding}
+        compiling["split"] = split
         with _open(model, config, compiling, options, launch, dict(dim), given) as session:
             if not allow_host:
                 refuse_host_alone(session, model)
@@ -212,6 +218,7 @@ def _refuse_contradictions(
     tuned: str | None,
     allow_rounding: bool,
     dim: tuple[tuple[str, int], ...],
+    split: bool,
     check: bool,
     explain: bool,
     options: RunOptions,
@@ -222,6 +229,8 @@ def _refuse_contradictions(
         raise click.UsageError("--check compares results, which are wrong with --skip")
     if check and options.timing_only:
         raise click.UsageError("--check compares results, and --timing-only computes none")
+    if split and options.machines == 1:
+        raise click.UsageError("--split divides layers between machines: give --machines, too")
     if not is_archive(model):
         return
     if check or explain:
@@ -233,6 +242,7 @@ def _refuse_contradictions(
         ("--tuned", tuned),
         ("--allow-rounding", rounding),
         ("--dim", dim or None),
+        ("--split", split or None),
     ):
         if value is not None:
             raise click.UsageError(f"{option} is for `vta compile`; {model} is compiled")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -45,6 +45,15 @@ class AveragePool2d(SlidingWindow):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
     by_result: bool = False
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        return {-6: self.batch, -5: self.channels, -4: self.output_height}
+
+    def part(self, axis: int, extent: int) -> AveragePool2d:
+        if axis == -6:
+            return replace(self, batch=extent)
+        return replace(self, channels=extent) if axis == -5 else self.of_rows(extent)
 
     def scheduled(self, env: Environment, knobs: AveragePool2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

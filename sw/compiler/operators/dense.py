@@ -99,19 +99,18 @@ class Dense:
 
     @property
     def extents(self) -> Mapping[int, int]:
-        if self.heads > 1 or self.joined:
-            return {}
-        groups = {-5: self.groups} if self.groups > 1 else {}
-        return groups | {-4: self.rows, -3: self.outputs}
+        rows, groups = (-5, -4) if self.joined else (-4, -5)
+        outer = self.heads if self.heads > 1 else self.groups
+        return {groups: outer, rows: self.rows, -3: self.outputs // self.heads}
 
     def part(self, axis: int, extent: int) -> Dense:
-        match axis:
-            case -5:
-                return replace(self, groups=extent)
-            case -4:
-                return replace(self, rows=extent)
-            case _:
-                return replace(self, outputs=extent)
+        if axis == -3:
+            return replace(self, outputs=extent * self.heads)
+        if axis == (-5 if self.joined else -4):
+            return replace(self, rows=extent)
+        if self.heads > 1:
+            return replace(self, heads=extent, outputs=self.outputs // self.heads * extent)
+        return replace(self, groups=extent)
 
     def scheduled(self, env: Environment, knobs: DenseKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

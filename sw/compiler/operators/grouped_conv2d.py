@@ -9,7 +9,7 @@ cycle if groups have one or two channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, lcm
@@ -69,6 +69,16 @@ class GroupedConv2d:
     def products(self) -> int:
         """GEMM micro-ops per vector of results."""
         return self.group.inputs * self.group.kernel[0] * self.weights_per_row
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        c = self.group
+        return {-7: c.batch, -6: self.groups, -5: c.outputs, -4: c.output_height}
+
+    def part(self, axis: int, extent: int) -> GroupedConv2d:
+        if axis == -6:
+            return replace(self, groups=extent)
+        return replace(self, group=self.group.part(-6 if axis == -7 else axis, extent))
 
     def followed_by(self, step: Step) -> GroupedConv2d | None:
         """These convolutions with a ``step`` at their end; None if that is impossible."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 from amaranth_vta.hw.config import Config
@@ -38,6 +38,15 @@ class MaxPool2d(SlidingWindow):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
     dilations: tuple[int, int] = (1, 1)
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        return {-6: self.batch, -5: self.channels, -4: self.output_height}
+
+    def part(self, axis: int, extent: int) -> MaxPool2d:
+        if axis == -6:
+            return replace(self, batch=extent)
+        return replace(self, channels=extent) if axis == -5 else self.of_rows(extent)
 
     def scheduled(self, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

@@ -16,8 +16,8 @@ constants. Other quotients are rounded down. Only the product with M has more th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -110,6 +110,13 @@ class Normalization:
     centred: bool
     zero_point: int = 0
     negated: bool = False
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        return {-4: self.rows}
+
+    def part(self, axis: int, extent: int) -> Normalization:
+        return replace(self, rows=extent)
 
     def scheduled(self, env: Environment, knobs: RowKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

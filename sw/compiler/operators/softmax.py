@@ -15,8 +15,8 @@ All numbers are from 0 to 2^31 - 1, and other quotients are rounded down.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,13 @@ class Softmax:
     rows: int
     vectors: int
     masked: bool = False
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        return {-4: self.rows}
+
+    def part(self, axis: int, extent: int) -> Softmax:
+        return replace(self, rows=extent)
 
     def scheduled(self, env: Environment, knobs: RowKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

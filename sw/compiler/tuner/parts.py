@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Protocol, Self, runtime_checkable
 
 from amaranth_vta.hw.config import Config
@@ -65,10 +66,7 @@ def divided(workload: Workload[Any], parts: int, config: Config) -> tuple[Part, 
     for axis, extent in workload.extents.items() if isinstance(workload, Divisible) else ():
         count = min(parts, extent)
         ends = [-(-extent * number // count) for number in range(count + 1)]
-        found = tuple(
-            Part(workload, axis, begin, end - begin)
-            for begin, end in zip(ends[:-1], ends[1:], strict=True)
-        )
+        found = tuple(Part(workload, axis, begin, end - begin) for begin, end in pairwise(ends))
         cycles = choose(found[0], config).cycles
         if count > 1 and cycles < least:
             best, least = found, cycles

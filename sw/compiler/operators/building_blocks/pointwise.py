@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
@@ -67,6 +68,14 @@ class Pointwise(ABC):
 
         ``parameters`` must not be read if there are none.
         """
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        return {-3: self.vectors}
+
+    def part(self, axis: int, extent: int) -> Self:
+        workload: Any = self
+        return replace(workload, vectors=extent)
 
     def scheduled(self, env: Environment, knobs: PointwiseKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

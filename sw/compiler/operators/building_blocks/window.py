@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
+from typing import Any, Self
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.te.tensor import Tensor
@@ -35,6 +37,12 @@ class SlidingWindow:
     def _output(self) -> tuple[int, int]:
         window = Window(self.kernel, self.strides, self.dilations, self.pads)
         return window.size((self.height, self.width))
+
+    def of_rows(self, rows: int) -> Self:
+        """An operator like ``rows`` rows of results, without padding above and below."""
+        _, left, _, right = self.pads
+        window: Any = self
+        return replace(window, height=self.input_rows(rows), pads=(0, left, 0, right))
 
     def input_rows(self, rows: int, kernel_rows: int | None = None) -> int:
         """Rows of input that ``rows`` rows of output read through ``kernel_rows`` rows of the

@@ -84,13 +84,10 @@ class Conv2dSizes(SlidingWindow):
 
     def of_rows(self, rows: int) -> Self:
         """A convolution like ``rows`` rows of results, without padding above and below."""
-        pooling, image_rows = self.pooling, rows
-        if pooling is not None:
-            pooling = replace(pooling, output=(rows, pooling.output[1]), pads=(0, pooling.pads[1]))
-            image_rows = pooling.image[0]
-        _, left, _, right = self.pads
-        height = super().input_rows(image_rows)
-        return replace(self, height=height, pads=(0, left, 0, right), pooling=pooling)
+        if self.pooling is None:
+            return super().of_rows(rows)
+        pooling = replace(self.pooling, output=(rows, self.pooling.output[1]))
+        return replace(super().of_rows(self.image_rows(rows)), pooling=pooling)
 
     def followed_by(self, step: Step) -> Self | None:
         """This convolution with a ``step`` at its end; None if that is impossible."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2dSizes
@@ -17,6 +19,15 @@ class ExpandedSizes:
 
     expansion: Conv2dSizes
     depthwise: GroupedConv2d
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        return {-6: self.depthwise.groups, -4: self.depthwise.group.output_height}
+
+    def part(self, axis: int, extent: int) -> Self:
+        depthwise = self.depthwise.part(axis, extent)
+        expansion = replace(self.expansion, outputs=depthwise.groups, height=depthwise.group.height)
+        return replace(self, expansion=expansion, depthwise=depthwise)
 
 
 @dataclass(frozen=True)

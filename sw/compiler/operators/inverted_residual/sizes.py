@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2dSizes
@@ -22,6 +24,14 @@ class InvertedResidualSizes:
 
     expanded: ExpandedSizes
     projection: Conv2dSizes
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        return {-4: self.projection.output_height}
+
+    def part(self, axis: int, extent: int) -> Self:
+        expanded, projection = self.expanded.part(axis, extent), self.projection.part(axis, extent)
+        return replace(self, expanded=expanded, projection=projection)
 
 
 @dataclass(frozen=True)
