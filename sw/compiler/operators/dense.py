@@ -100,8 +100,9 @@ class Dense:
     @property
     def extents(self) -> Mapping[int, int]:
         rows, groups = (-5, -4) if self.joined else (-4, -5)
-        outer = self.heads if self.heads > 1 else self.groups
-        return {groups: outer, rows: self.rows, -3: self.outputs // self.heads}
+        outer = max(self.heads, self.groups)
+        extents = {rows: self.rows, -3: self.outputs // self.heads}
+        return extents if outer == 1 else {groups: outer, **extents}
 
     def part(self, axis: int, extent: int) -> Dense:
         if axis == -3:
