@@ -97,7 +97,7 @@ class Session:
         context: int | None = None,
         states: Mapping[str, str] | None = None,
         launch: str = "network",
-        split: bool = False,
+        split: bool | None = None,
         **keywords: Unpack[RunKeywords],
     ) -> None:
         options = RunOptions.of(device, dram, keywords)
@@ -444,7 +444,7 @@ class Session:
         cycles, seconds = self.cycles, self.device_seconds
         fault, peak = self._fault, self.config.macs_per_cycle * self.machines
         return {
-            **({"machines": self.machines} if self.machines > 1 else {}),
+            **self._system_report(),
             "cycles": cycles,
             "estimated": self.estimated,
             "macs": self.macs,
@@ -467,6 +467,12 @@ class Session:
             "launches": [asdict(launch) for launch in launches],
             "energy": self.energy(technology).report() if technology else None,
         }
+
+    def _system_report(self) -> dict[str, Any]:
+        """The numbers that only several machines have."""
+        if self.machines == 1:
+            return {}
+        return {"machines": self.machines, "split": self.program.machines > 1}
 
     def plan_table(self, width: int | None = 80, explain: bool = False) -> str:
         """One line per layer with its MACs and cycles per run, and the host's operators by reason.

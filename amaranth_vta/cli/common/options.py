@@ -226,10 +226,10 @@ machines_option = click.option(
     "batch run on them at once.",
 )
 split_option = click.option(
-    "--split",
-    is_flag=True,
-    help="Divide the layers of each image between the machines, for less latency, instead of "
-    "running an image on each.",
+    "--split/--no-split",
+    default=None,
+    help="Divide the layers of each image between the machines, for less latency, or run an image "
+    "on each. By default layers are divided if the inputs are those of a single run.",
 )
 memory_bus_option = click.option(
     "--memory-bus",

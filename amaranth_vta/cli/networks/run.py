@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from amaranth_vta.cli.common.options import (
     command_line,
@@ -41,6 +42,8 @@ from .explain import explanation
 from .input_files import LABELS, read_inputs, read_labels
 
 if TYPE_CHECKING:
+    import onnx
+
     from amaranth_vta.session import CheckReport, Session
     from amaranth_vta.sim.trace.perfetto import Timeline
     from amaranth_vta.sw.compiler.graph.load.onnx_model import Source
@@ -130,7 +133,7 @@ def run(
     config: Config,
     options: RunOptions,
     machines: int,
-    split: bool,
+    split: bool | None,
     memory_bus: int,
     trace: str | None,
     images: int | None,
@@ -218,7 +221,7 @@ def _refuse_contradictions(
     tuned: str | None,
     allow_rounding: bool,
     dim: tuple[tuple[str, int], ...],
-    split: bool,
+    split: bool | None,
     check: bool,
     explain: bool,
     options: RunOptions,
@@ -318,7 +321,23 @@ def _open(
                     f"--dim {name}={size}, but the inputs have {name}={found[name]}"
                 )
         sizes = found | sizes
+        if compiling["split"] is None and options.machines > 1:
+            images = compiling["images"] or config.batch
+            compiling["split"] = _is_one_run(source, inputs, images)
     return Session(source, config, options, launch=launch, dimensions=sizes, **compiling)
+
+
+def _is_one_run(model: onnx.ModelProto, inputs: Arrays, images: int) -> bool:
+    """Whether ``inputs`` are those of one run, which is of ``images`` if the model leaves that
+    open.
+    """
+    from amaranth_vta.sw.compiler.graph.load.input_shapes import inputs_of, is_open
+
+    return all(
+        len(inputs[item.name]) <= (images if is_open(dims[0]) else dims[0].dim_value)
+        for item in inputs_of(model)
+        if (dims := item.type.tensor_type.shape.dim) and np.ndim(inputs.get(item.name, 0))
+    )
 
 
 def _run(

@@ -119,7 +119,8 @@ class Runner:
         if machines > network.machines and network.has_variables:
             raise ModelError(
                 "the network has variables, so a run needs the result of its predecessor, and "
-                "several machines cannot run images at once"
+                "several machines cannot run images at once; they can share the layers of each "
+                "(split)"
             )
         self._network, self._runtime, self._begins = network, runtime, begins
         program, streams = network.program, network.launched(launch)

@@ -409,3 +409,38 @@ def test_several_machines_run_images_at_once(model: Path, tmp_path: Path) -> Non
     assert found["2"]["mismatches"] == 0
     # The third image runs alone.
     assert found["2"]["cycles"] == pytest.approx(found["1"]["cycles"] * 2 / 3, rel=0.15)
+
+
+def test_machines_share_the_layers_of_inputs_of_one_run(model: Path, tmp_path: Path) -> None:
+    """Unless asked not to; images of several runs are shared only if asked for."""
+    one, two, path = (tmp_path / name for name in ("1.npz", "2.npz", "numbers.json"))
+    np.savez(one, x=IMAGE)
+    np.savez(two, x=np.concatenate([IMAGE] * 2))
+    command = (model, "--allow-host", "--machines", 2, "--check", "--json", path, "--inputs")
+    for file, options, split in (
+        (one, (), True),
+        (one, ("--no-split",), False),
+        (two, (), False),
+        (two, ("--split",), True),
+    ):
+        assert vta(*command, file, *options) == 0
+        found = json.loads(path.read_text())
+        assert (found["split"], found["mismatches"]) == (split, 0)
+
+
+def test_a_compiled_network_for_several_machines(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled = tmp_path / "two.vta"
+    arguments = ["--machines", "2", "--config", "tiny", "-o", str(compiled)]
+    assert cli.invoke(["compile", str(model), *arguments]) == 0
+    assert vta(compiled, "--allow-host", "--machines", 2) == 0
+    capsys.readouterr()
+    assert vta(compiled, "--machines", 3) == 2
+    assert "compiled for 2 machines, which share each image; the device has 3" in (
+        capsys.readouterr().err
+    )
+    assert vta(compiled, "--machines", 2, "--split") == 2
+    assert "--split is for `vta compile`" in capsys.readouterr().err
+    assert vta(model, "--split") == 2
+    assert "--split divides layers between machines: give --machines" in capsys.readouterr().err
