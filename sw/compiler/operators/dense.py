@@ -100,13 +100,15 @@ class Dense:
     @property
     def extents(self) -> Mapping[int, int]:
         rows, groups = (-5, -4) if self.joined else (-4, -5)
-        outer = max(self.heads, self.groups)
-        extents = {rows: self.rows, -3: self.outputs // self.heads}
-        return extents if outer == 1 else {groups: outer, **extents}
+        if self.heads > 1:
+            # Tiles are sized for whole heads.
+            return {groups: self.heads, rows: self.rows}
+        outer = {groups: self.groups} if self.groups > 1 else {}
+        return {**outer, rows: self.rows, -3: self.outputs}
 
     def part(self, axis: int, extent: int) -> Dense:
         if axis == -3:
-            return replace(self, outputs=extent * self.heads)
+            return replace(self, outputs=extent)
         if axis == (-5 if self.joined else -4):
             return replace(self, rows=extent)
         if self.heads > 1:
