@@ -61,8 +61,8 @@ def compile(
     names of outputs with their next values, by input; by default the caches of a decoder, found by
     their names.
 
-    If several ``machines`` share each image, layers are divided between them wherever that is
-    estimated to take fewer cycles.
+    If several ``machines`` share each image, the program divides a layer between them if the parts
+    are estimated to take fewer cycles.
 
     A model that was compiled before is loaded from the cache folder,
     unless passes or operators have been added. Raises `ModelError`, `ConfigError`, `RecordsError`,

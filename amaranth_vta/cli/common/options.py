@@ -229,7 +229,7 @@ split_option = click.option(
     "--split/--no-split",
     default=None,
     help="Divide the layers of each image between the machines, for less latency, or run an image "
-    "on each. By default layers are divided if the inputs are those of a single run.",
+    "on each. By default layers are divided if the inputs fit a single run.",
 )
 memory_bus_option = click.option(
     "--memory-bus",

@@ -328,9 +328,7 @@ def _open(
 
 
 def _is_one_run(model: onnx.ModelProto, inputs: Arrays, images: int) -> bool:
-    """Whether ``inputs`` are those of one run, which is of ``images`` if the model leaves that
-    open.
-    """
+    """Whether ``inputs`` fit one run, of ``images`` if the batch size of the model is open."""
     from amaranth_vta.sw.compiler.graph.load.input_shapes import inputs_of, is_open
 
     return all(

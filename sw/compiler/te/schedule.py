@@ -196,7 +196,7 @@ class Stage:
 
     def compute_part(self, axis: IterVar, begin: int, extent: int) -> None:
         """Compute only ``extent`` elements of an output from ``begin`` on along its ``axis``, and
-        leave all others as they are in memory.
+        leave all others unchanged in memory.
         """
         step = f"compute_part of {self.name}.{axis}"
         if self.tensor not in self.schedule.outputs:

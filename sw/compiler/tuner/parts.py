@@ -35,7 +35,7 @@ class Divisible(Protocol):
 @dataclass(frozen=True)
 class Part:
     """The workload that computes ``extent`` elements from ``begin`` on along ``axis``, a negative
-    index, of the output of ``whole``. Arguments are those of ``whole``.
+    index, of the output of ``whole``. It has the same arguments.
     """
 
     whole: Any

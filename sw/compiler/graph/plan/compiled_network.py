@@ -70,7 +70,7 @@ def compile_network(
     """Place the operators of a canonical network and compile the layers of the machine. Raises
     `ModelError` for an output that the file format cannot hold.
 
-    ``open_batch`` and ``machines`` are those of `NetworkProgram`; ``passes`` are additional passes
+    ``open_batch`` and ``machines`` are as in `NetworkProgram`; ``passes`` are additional passes
     for the loop nest of each layer.
     """
     placement = place(network, config, passes)

@@ -21,7 +21,7 @@ from amaranth_vta.sw.runtime.work import work
 @dataclass
 class LayerCall:
     """A ``layer``, its ``functions``, one per machine that computes a part of it, and their
-    arguments, ``buffers``. ``streams`` has those of each machine, once recorded.
+    arguments, ``buffers``. ``streams`` has the streams of each machine, once recorded.
     """
 
     layer: Layer

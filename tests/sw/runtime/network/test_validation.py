@@ -60,6 +60,26 @@ def is_valid(network: NetworkProgram) -> bool:
 
 
 @pytest.mark.parametrize(
+    ("beside", "machines", "valid"),
+    [
+        ((range(1), range(1, 2)), 3, True),
+        ((range(1), range(1, 2)), 2, False),
+        ((range(5, 6),), 2, False),
+        ((range(-1, 0),), 2, False),
+        ((range(2),), 2, False),  # two streams beside one
+        ((), 0, False),
+        ((), True, False),
+        ((), 1.0, False),
+    ],
+)
+def test_machines_that_share_a_layer_run_streams_of_the_program(
+    digits: NetworkProgram, beside: tuple[range, ...], machines: Any, valid: bool
+) -> None:
+    alone = replace(digits, launches=(), machines=machines)
+    assert is_valid(with_step(alone, RunLayer, lambda step: replace(step, beside=beside))) == valid
+
+
+@pytest.mark.parametrize(
     ("streams", "valid"),
     [
         (range(3, 4), True),
