@@ -13,8 +13,8 @@ from amaranth_vta.sw.compiler.environment import Environment
 from .search import Choice
 from .workload import Scheduled, Workload, choose, schedule_of
 
-# Cycles that a layer on several machines costs in addition: the first operands are loaded after all
-# machines are done with the preceding layer, instead of while it drains.
+# Least cycles that a division must save, for the host's time between launches. A barrier also
+# exposes the load of the first operands, but in most cases neighbouring layers need one anyway.
 _BARRIER_CYCLES = 1000
 
 
