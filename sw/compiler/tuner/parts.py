@@ -33,7 +33,7 @@ class Divisible(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkloadPart:
     """The workload that computes ``extent`` elements from ``begin`` on along ``axis``, a negative
     index, of the output of ``whole``. It has the same arguments.
     """
@@ -43,7 +43,7 @@ class Part:
     begin: int
     extent: int
 
-    def without_parameters(self) -> Part:
+    def without_parameters(self) -> WorkloadPart:
         return replace(self, whole=schedule_of(self.whole))
 
     def scheduled(self, env: Environment, knobs: Any) -> Scheduled:
@@ -57,16 +57,18 @@ class Part:
         return choose(self.whole.part(self.axis, self.extent), config)
 
 
-def divided(workload: Workload[Any], parts: int, config: Config) -> tuple[Part, ...]:
+def divided(workload: Workload[Any], parts: int, config: Config) -> tuple[WorkloadPart, ...]:
     """Divide ``workload`` along one axis into at most ``parts`` parts of almost equal extent, such
     that the largest takes the fewest estimated cycles; empty if the whole takes fewer.
     """
-    best: tuple[Part, ...] = ()
+    best: tuple[WorkloadPart, ...] = ()
     least = choose(workload, config).cycles - _BARRIER_CYCLES
     for axis, extent in workload.extents.items() if isinstance(workload, Divisible) else ():
         count = min(parts, extent)
         ends = [-(-extent * number // count) for number in range(count + 1)]
-        found = tuple(Part(workload, axis, begin, end - begin) for begin, end in pairwise(ends))
+        found = tuple(
+            WorkloadPart(workload, axis, begin, end - begin) for begin, end in pairwise(ends)
+        )
         cycles = choose(found[0], config).cycles
         if count > 1 and cycles < least:
             best, least = found, cycles

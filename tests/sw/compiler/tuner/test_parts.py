@@ -24,7 +24,7 @@ from amaranth_vta.sw.compiler.operators.elementwise import Elementwise
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d
 from amaranth_vta.sw.compiler.te.schedule import ScheduleError
-from amaranth_vta.sw.compiler.tuner.parts import Part, divided
+from amaranth_vta.sw.compiler.tuner.parts import WorkloadPart, divided
 from amaranth_vta.sw.compiler.tuner.workload import choose, tuned
 from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.sw.compiler.operators import (
@@ -92,7 +92,9 @@ def test_parts_write_their_part_of_the_results_of_the_whole(name: str) -> None:
             continue
         cut = pick.randint(1, extent - 1)
         for begin, end in ((0, cut), (cut, extent)):
-            got = results([tuned(Part(workload, axis, begin, end - begin), ENV, None, name)])
+            got = results(
+                [tuned(WorkloadPart(workload, axis, begin, end - begin), ENV, None, name)]
+            )
             inside = [slice(None)] * want.ndim
             inside[place] = slice(begin, end)
             np.testing.assert_array_equal(got[tuple(inside)], want[tuple(inside)])
@@ -107,7 +109,7 @@ def test_the_tuner_estimates_a_part_of_the_work(name: str) -> None:
     workload = WORKLOADS[name]
     whole = choose(workload, ENV.config).cycles
     for axis, extent in workload.extents.items():
-        cycles = choose(Part(workload, axis, 0, extent), ENV.config).cycles
+        cycles = choose(WorkloadPart(workload, axis, 0, extent), ENV.config).cycles
         assert cycles == pytest.approx(whole, rel=0.2)
 
 
