@@ -60,19 +60,21 @@ def measure_network(
     options: RunOptions,
     launch: str = "network",
     allow_rounding: bool = False,
+    dimensions: Mapping[str, int] | None = None,
 ) -> MeasuredNetwork:
-    """Measure one run of ``name``, one of `NETWORKS`, as `measure_model` does. A decoder keeps its
-    caches in the machine's memory.
+    """Measure one run of ``name``, one of `NETWORKS`, as `measure_model` does, on random inputs
+    with ``dimensions``. A decoder keeps its caches in the machine's memory.
     """
     network, generator = generate(name), NETWORKS[name]
     return measure_model(
         network.model,
-        network.inputs,
+        None if dimensions else network.inputs,
         config,
         options,
         launch,
         allow_rounding,
         generator.size if generator.decodes else None,
+        dimensions,
     )
 
 
@@ -84,13 +86,20 @@ def measure_model(
     launch: str = "network",
     allow_rounding: bool = False,
     context: int | None = None,
+    dimensions: Mapping[str, int] | None = None,
 ) -> MeasuredNetwork:
     """Measure one run of ``model`` on ``inputs``, random ones by default, and compare the results
-    with the reference's unless ``options`` make them wrong. ``launch``, ``allow_rounding`` and
-    ``context`` as in `Session`; inputs that become variables are left out.
+    with the reference's unless ``options`` make them wrong. ``launch``, ``allow_rounding``,
+    ``context`` and ``dimensions`` as in `Session`; inputs that become variables are left out.
     """
     with Session(
-        model, config, options, allow_rounding=allow_rounding, context=context, launch=launch
+        model,
+        config,
+        options,
+        allow_rounding=allow_rounding,
+        dimensions=dimensions,
+        context=context,
+        launch=launch,
     ) as session:
         mismatches = 0
         given = random_inputs(session) if inputs is None else inputs

@@ -1,15 +1,17 @@
-"""Decoders of text that produce one token per run, with caches of keys and values."""
+"""Decoders of text, with caches of keys and values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
 from .float_network import FloatNetwork, Value
 
 # Added to the scores of masked positions.
 _MASKED = -1e9
+_FLOAT, _BOOL = TensorProto.FLOAT, TensorProto.BOOL
 
 
 @dataclass(frozen=True)
@@ -40,21 +42,21 @@ llama_15m_int4 = llama_15m
 
 
 def _llama(net: FloatNetwork, size: int, sizes: _Sizes) -> list[Value]:
-    """Process one token, given the keys and values of up to ``size`` - 1 earlier ones in the inputs
-    ``past``; the results are ``logits`` and the caches ``present``, one token longer.
+    """Process one token or several, given the keys and values of earlier ones in the inputs
+    ``past``; the results are ``logits`` and the caches ``present``, longer by the new tokens. The
+    graph is built for one token after ``size`` - 1 others; all lengths are open.
 
     Takes and returns the same tensors as decoders exported by Optimum. Queries and keys have rotary
     position embeddings, layers begin with RMS normalization, the feed-forward part is gated by Silu
-    (SwiGLU), and masked positions get large negative scores.
+    (SwiGLU), and masked and later positions get large negative scores.
     """
     ids, mask, places = (
-        net.tokens("input_ids", 1),
-        net.tokens("attention_mask", size),
-        net.tokens("position_ids", 1),
+        net.tokens("input_ids", 1, "sequence_length"),
+        net.tokens("attention_mask", size, "total_sequence_length"),
+        net.tokens("position_ids", 1, "sequence_length"),
     )
     x = net.node("Gather", net.normal("embeddings", sizes.vocabulary, sizes.wide), ids, rms=1.0)
-    hidden = net.node("Sub", net.constant("one", 1), net.node("Cast", mask, to=1))
-    hidden = net.node("Mul", hidden, net.constant("masked", _MASKED))
+    hidden = _hidden(net, mask, places)
     angles = np.outer(np.arange(4 * size), 1e4 ** (-np.arange(0, sizes.each, 2) / sizes.each))
     waves = [
         net.node("Gather", net.constant(name, np.tile(wave(angles), 2)), places, rms=0.7)
@@ -70,7 +72,19 @@ def _llama(net: FloatNetwork, size: int, sizes: _Sizes) -> list[Value]:
             gate, up = _product(net, y, sizes.inner, "Silu"), _product(net, y, sizes.inner)
             x = net.add(x, _product(net, net.node("Mul", gate, up, rms=0.6), sizes.wide))
     logits = _product(net, _rms_norm(net, x), sizes.vocabulary)
-    return [net.named("logits", logits), *present]
+    return [net.named("logits", logits, {1: "sequence_length"}), *present]
+
+
+def _hidden(net: FloatNetwork, mask: Value, places: Value) -> Value:
+    """Large negative scores of each new token (rows) for masked and later ones (columns). The
+    position of a token is the number of tokens before it that are not masked.
+    """
+    ends = net.node("CumSum", mask, net.constant("axis", 1, np.int64))
+    places = net.node("Add", places, net.constant("one", 1, np.int64))
+    later = net.node("Greater", ends, net.reshape(places, -1, 1))
+    masked = net.node("Not", net.node("Cast", mask, to=_BOOL))
+    hidden = net.node("Cast", net.node("Or", later, masked), to=_FLOAT)
+    return net.node("Mul", hidden, net.constant("masked", _MASKED))
 
 
 def _attention(
@@ -82,26 +96,27 @@ def _attention(
     waves: list[Value],
     size: int,
 ) -> list[Value]:
-    """Attention of one token to the cache and itself; also returns the new caches."""
+    """Attention of new tokens to the cache and themselves; also returns the new caches."""
     heads, each = sizes.heads, sizes.each
 
     def projected(turned: bool) -> Value:
-        y = net.reshape(_product(net, x, sizes.wide), 0, 1, heads, each)
+        y = net.reshape(_product(net, x, sizes.wide), 0, 0, heads, each)
         y = net.node("Transpose", y, perm=[0, 2, 1, 3])
         return _turned(net, y, waves) if turned else y
 
     query = projected(turned=True)
     caches = []
     for what in ("key", "value"):
-        past = net.past(f"past_key_values.{layer}.{what}", heads, size - 1, each)
+        name = f"past_key_values.{layer}.{what}"
+        past = net.past(name, "past_sequence_length", heads, size - 1, each)
         cache = net.concat([past, projected(turned=what == "key")], axis=2)
-        caches.append(net.named(f"present.{layer}.{what}", cache))
+        caches.append(net.named(f"present.{layer}.{what}", cache, {2: "total_sequence_length"}))
     keys = net.node("Transpose", caches[0], perm=[0, 1, 3, 2])
     scores = net.node("MatMul", query, keys, rms=each**0.5)
     scores = net.node("Mul", scores, net.constant("root", each**-0.5), rms=1.0)
     shares = net.node("Softmax", net.node("Add", scores, hidden), axis=-1, rms=1 / size)
     mixed = net.node("MatMul", shares, caches[1], rms=1.6 / size**0.5)
-    mixed = net.reshape(net.node("Transpose", mixed, perm=[0, 2, 1, 3]), 0, 1, sizes.wide)
+    mixed = net.reshape(net.node("Transpose", mixed, perm=[0, 2, 1, 3]), 0, 0, sizes.wide)
     return [_product(net, mixed, sizes.wide), *caches]
 
 

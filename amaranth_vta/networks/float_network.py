@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -43,7 +43,10 @@ class FloatNetwork:
     def __init__(self, name: str, seed: int, opset: int = 17, width: float = 1.0) -> None:
         self._name, self._opset, self._width = name, opset, width
         self._rng = np.random.default_rng(seed)
-        self._inputs: list[tuple[str, int, tuple[int, ...], bool]] = []
+        # Name, ONNX type, sizes, and by position the names of open dimensions.
+        self._inputs: list[tuple[str, int, tuple[int, ...], Mapping[int, str]]] = []
+        self._open_outputs: dict[str, Mapping[int, str]] = {}
+        self._kinds: dict[str, int] = {}  # ONNX types by tensor
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[str, Array] = {}
         self._parts: list[str] = []
@@ -53,19 +56,33 @@ class FloatNetwork:
 
     def image(self, *shape: int) -> Value:
         """The input ``image`` (N, *shape) with an open number of images."""
-        return self._input("image", TensorProto.FLOAT, (1, *shape), is_open=True)
+        return self._input("image", TensorProto.FLOAT, (1, *shape), {0: "n"})
 
-    def tokens(self, name: str, length: int) -> Value:
-        """An int64 input of shape (1, length)."""
-        return self._input(name, TensorProto.INT64, (1, length), is_open=False)
+    def tokens(self, name: str, length: int, dimension: str = "") -> Value:
+        """An int64 input of shape (1, length); a named ``dimension`` is open in the model."""
+        names = {1: dimension} if dimension else {}
+        return self._input(name, TensorProto.INT64, (1, length), names)
 
-    def past(self, name: str, *shape: int) -> Value:
-        """A float input of shape (1, *shape), such as a cache."""
-        return self._input(name, TensorProto.FLOAT, (1, *shape), is_open=False)
+    def past(self, name: str, dimension: str, *shape: int) -> Value:
+        """A float input of shape (1, heads, length, width), a cache, whose length is an open
+        ``dimension``.
+        """
+        return self._input(name, TensorProto.FLOAT, (1, *shape), {2: dimension})
 
-    def named(self, name: str, x: Value) -> Value:
-        """Rename ``x`` to ``name``, for use as an output."""
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """The sizes of open dimensions for which the network was built."""
+        return {
+            name: shape[position]
+            for *_, shape, names in self._inputs
+            for position, name in names.items()
+        }
+
+    def named(self, name: str, x: Value, dimensions: Mapping[int, str] | None = None) -> Value:
+        """Rename ``x`` to ``name``, for use as an output, with names of open ``dimensions``."""
+        self._open_outputs[name] = dimensions or {}
         self._nodes.append(helper.make_node("Identity", [x.name], [name], name=name))
+        self._kinds[name] = self._kinds[x.name]
         return Value(name, x.shape, x.rms)
 
     def channels(self, count: int) -> int:
@@ -82,12 +99,14 @@ class FloatNetwork:
     def model(self, *outputs: Value) -> onnx.ModelProto:
         """The finished network with these ``outputs``, after ONNX's checker."""
         inputs = []
-        for name, kind, shape, is_open in self._inputs:
-            sizes: list[str | int | None] = ["n" if is_open else shape[0], *shape[1:]]
+        for name, kind, shape, names in self._inputs:
+            sizes: list[str | int | None] = [names.get(at, size) for at, size in enumerate(shape)]
             inputs.append(helper.make_tensor_value_info(name, kind, sizes))
-        made = [
-            helper.make_tensor_value_info(item.name, TensorProto.FLOAT, None) for item in outputs
-        ]
+        made = []
+        for item in outputs:
+            names = self._open_outputs.get(item.name)
+            shape = [names.get(at, size) for at, size in enumerate(item.shape)] if names else None
+            made.append(helper.make_tensor_value_info(item.name, TensorProto.FLOAT, shape))
         constants = [numpy_helper.from_array(data, name) for name, data in self._constants.items()]
         graph = helper.make_graph(self._nodes, self._name, inputs, made, constants)
         opsets = [helper.make_opsetid("", self._opset)]
@@ -252,8 +271,11 @@ class FloatNetwork:
     def _bias(self, outputs: int) -> str:
         return self.normal("bias", outputs, deviation=0.2)
 
-    def _input(self, name: str, kind: int, shape: tuple[int, ...], is_open: bool) -> Value:
-        self._inputs.append((name, kind, shape, is_open))
+    def _input(
+        self, name: str, kind: int, shape: tuple[int, ...], names: Mapping[int, str]
+    ) -> Value:
+        self._inputs.append((name, kind, shape, names))
+        self._kinds[name] = kind
         return Value(name, shape)
 
     def _unused(self, name: str) -> str:
@@ -267,8 +289,7 @@ class FloatNetwork:
         types, data = {}, {}
         for item in inputs:
             if isinstance(item, Value):
-                kinds = {name: kind for name, kind, *_ in self._inputs}
-                kind = kinds.get(item.name, TensorProto.FLOAT)
+                kind = self._kinds[item.name]
                 types[item.name] = helper.make_tensor_type_proto(kind, item.shape)
             elif item:
                 value = self._constants[item]
@@ -279,6 +300,7 @@ class FloatNetwork:
         schema = defs.get_schema(node.op_type, self._opset, "")
         opsets = [helper.make_opsetid("", self._opset)]
         found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=opsets)
+        self._kinds |= {name: found[name].tensor_type.elem_type for name in node.output}
         return [
             (name, tuple(size.dim_value for size in found[name].tensor_type.shape.dim))
             for name in node.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from zlib import crc32
@@ -36,7 +37,7 @@ def generated_network(name: str, generator: Generator, size: int, width: float) 
     net = FloatNetwork(name, seed, generator.opset, width)
     model = net.model(*grow(net, size))
     rng = np.random.default_rng(seed)
-    samples = [_inputs(model, rng) for _ in range(_SAMPLES)]
+    samples = [_inputs(model, net.dimensions, rng) for _ in range(_SAMPLES)]
     return GeneratedNetwork(quantize(model, samples, _options(generator.form)).model, samples[0])
 
 
@@ -54,13 +55,18 @@ def _options(form: Form) -> Options:
     )
 
 
-def _inputs(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, Array]:
-    made = {}
+def _inputs(
+    model: onnx.ModelProto, sizes: Mapping[str, int], rng: np.random.Generator
+) -> dict[str, Array]:
+    made, past = {}, sizes.get("past_sequence_length", 0)
     for item in model.graph.input:
         tensor = item.type.tensor_type
-        shape = tuple(size.dim_value or 1 for size in tensor.shape.dim)
+        shape = tuple(dim.dim_value or sizes[dim.dim_param] for dim in tensor.shape.dim)
         if tensor.elem_type == onnx.TensorProto.INT64:
-            made[item.name] = rng.integers(0, 2, shape)
+            tokens = rng.integers(0, 2, shape)
+            # The caches of decoders are full.
+            full = {"attention_mask": 1, "position_ids": past}.get(item.name)
+            made[item.name] = tokens if not past or full is None else np.full_like(tokens, full)
         else:
             made[item.name] = _image(shape, rng)
     return made

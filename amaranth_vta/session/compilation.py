@@ -56,10 +56,10 @@ def compile(
     to the scale of the sums can shift results by more than half a step. ``dimensions`` has sizes of
     open dimensions, by name.
 
-    With ``context``, the model is a decoder: runs take one token, its caches have room for that
-    many tokens in total, and they are variables. ``states`` are variables, zeros at first: the
-    names of outputs with their next values, by input; by default the caches of a decoder, found by
-    their names.
+    With ``context``, the model is a decoder: runs take one token unless ``dimensions`` has another
+    number of tokens, its caches have room for ``context`` tokens in total, and they are variables.
+    ``states`` are variables, zeros at first: the names of outputs with their next values, by input;
+    by default the caches of a decoder, found by their names.
 
     If several ``machines`` share each image, the program divides a layer between them if the parts
     are estimated to take fewer cycles.
@@ -108,11 +108,14 @@ def prepared(
     dimensions: Mapping[str, int] | None = None,
     context: int | None = None,
     states: Mapping[str, str] | None = None,
+    block: int = 1,
 ) -> onnx.ModelProto:
-    """The ``model`` with sizes of open dimensions and variables, as in `compile`."""
+    """The ``model`` with sizes of open dimensions and variables, as in `compile`; with a
+    ``context``, for runs of a ``block`` of tokens.
+    """
     read = with_dimensions(read_model(model), dimensions or {})
     if context is not None:
-        return decoder(read, context, max(config.block_in, config.block_out), states)
+        return decoder(read, context, max(config.block_in, config.block_out), states, block)
     return with_states(read, states) if states else read
 
 

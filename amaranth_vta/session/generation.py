@@ -53,8 +53,8 @@ class Sampling:
 
 
 class TokenDecoder:
-    """The inputs of ``program`` for one token at a time; raises `ModelError` if it is no decoder
-    with caches as variables.
+    """The inputs of ``program`` for new tokens; raises `ModelError` if it is no decoder with caches
+    as variables.
     """
 
     def __init__(self, program: NetworkProgram) -> None:
@@ -78,15 +78,19 @@ class TokenDecoder:
         self._logits = next(iter(program.outputs))
         self.vocabulary = (program.outputs[self._logits].shape or (0,))[-1]
 
-    def feeds(self, token: int, place: int) -> dict[str, Array]:
-        """Inputs for ``token`` after ``place`` others, whose keys and values end the caches."""
-        fed = {}
+    def feeds(self, tokens: Sequence[int], place: int, length: int) -> dict[str, Array]:
+        """Inputs of ``length`` that end with ``tokens`` after ``place`` others, whose keys and
+        values end the caches. Masked positions come first.
+        """
+        fed, end = {}, place + len(tokens)
         for role, (name, info) in self._inputs.items():
-            values = np.zeros(info.shape or (), info.dtype)
+            *leading, size = info.shape or ()
             if role == _MASK:
-                values[..., -place - 1 :] = 1
+                values = np.zeros((*leading, size), info.dtype)
+                values[..., -end:] = 1
             else:
-                values[...] = token if role == _IDS else place
+                values = np.zeros((*leading, length), info.dtype)
+                values[..., -len(tokens) :] = tokens if role == _IDS else np.arange(place, end)
             fed[name] = values
         return fed
 
@@ -114,19 +118,24 @@ def generate(
     decoder: TokenDecoder,
     run: Run,
     prompt_ids: Sequence[int],
+    block: int,
     max_new_tokens: int,
     sampling: Sampling,
     stop_ids: Collection[int],
 ) -> Iterator[int]:
     """Yields up to ``max_new_tokens`` tokens after the prompt, each as soon as it is known; a token
-    of ``stop_ids`` is the last. ``run`` starts with empty caches.
+    of ``stop_ids`` is the last. ``run`` starts with empty caches, and takes a single token or a
+    ``block``. If the prompt is no multiple of that, its first block begins with masked positions.
     """
-    choose, tokens = sampling.chooser(), [*prompt_ids]
-    for place in range(len(prompt_ids) + max_new_tokens - 1):
-        outputs = run(decoder.feeds(tokens[place], place))
-        if place + 1 < len(tokens):
+    choose, tokens, place = sampling.chooser(), [*prompt_ids], 0
+    while True:
+        count = (len(tokens) - place) % block or block
+        new = tokens[place : place + count]
+        outputs = run(decoder.feeds(new, place, 1 if count == 1 else block))
+        place += count
+        if place < len(tokens):
             continue
         tokens.append(choose(decoder.logits(outputs)))
         yield tokens[-1]
-        if tokens[-1] in stop_ids:
+        if tokens[-1] in stop_ids or len(tokens) == len(prompt_ids) + max_new_tokens:
             return

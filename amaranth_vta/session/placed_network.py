@@ -46,8 +46,11 @@ class PlacedNetwork:
         model: onnx.ModelProto | None = None,
         compiled: CompiledNetwork | None = None,
         runtime: Runtime | None = None,
+        beside: Runner | None = None,
     ) -> PlacedNetwork:
-        """Places ``program`` in the memory of ``runtime``, or of a device that ``options`` open."""
+        """Places ``program`` in the memory of ``runtime``, or of a device that ``options`` open,
+        ``beside`` a network with the same variables.
+        """
         with explain_missing_extras():
             from amaranth_vta.sw.runtime.network.runner import Runner
         machines = options.machines
@@ -58,7 +61,7 @@ class PlacedNetwork:
         # Not a method of the session: a reference cycle would keep the device alive until the next
         # garbage collection.
         begins = (lambda _: None) if options.timeline is None else options.timeline.begin
-        runner = Runner(program, runtime, begins, launch, machines)
+        runner = Runner(program, runtime, begins, launch, machines, beside)
         return cls(program, runtime, Batches(program), runner, model, compiled)
 
     @property
@@ -68,8 +71,9 @@ class PlacedNetwork:
     def require_current(self) -> Self:
         return self
 
-    def select(self, inputs: Mapping[str, Array]) -> None:
-        """Does nothing: inputs of other shapes are refused when they run."""
+    def select(self, inputs: Mapping[str, Array]) -> Self:
+        """This network: inputs of other shapes are refused when they run."""
+        return self
 
     def close(self) -> None:
         """Closes the device; may be called again."""

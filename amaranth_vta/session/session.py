@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.tuner.records import Records
     from amaranth_vta.sw.runtime.network.runner import Runner
 
+    from .decoder_networks import DecoderNetworks
     from .shaped_networks import ShapedNetworks
 
 
@@ -61,6 +62,10 @@ class Session:
     ``context`` and ``states`` are as in `compile`. ``launch`` is ``network``, which joins
     consecutive layers in one launch, or ``layer``, which launches each layer separately and so
     measures the counters of each.
+
+    With ``prefill``, a decoder with a ``context`` processes prompts in blocks of that many tokens:
+    it is compiled for a block too, and both networks have the same caches. Numbers and reports
+    refer to runs of single tokens; ``prefill`` in `report` has runs and cycles of blocks.
 
     If dimensions other than the first are open, such as the length of a sequence, the network is
     compiled and cached for each new shape of inputs; ``dimensions`` has sizes by name, and if it
@@ -80,7 +85,9 @@ class Session:
     """
 
     # The networks of a model by shape, or a single one that was loaded compiled.
-    _networks: ShapedNetworks | PlacedNetwork
+    _networks: ShapedNetworks | DecoderNetworks | PlacedNetwork
+    # The number of tokens in a block of a prompt and the network that takes it, for ``prefill``.
+    _prefill: tuple[int, PlacedNetwork] | None
 
     def __init__(
         self,
@@ -96,6 +103,7 @@ class Session:
         dimensions: Mapping[str, int] | None = None,
         context: int | None = None,
         states: Mapping[str, str] | None = None,
+        prefill: int = 1,
         launch: str = "network",
         split: bool | None = None,
         **keywords: Unpack[RunKeywords],
@@ -106,7 +114,12 @@ class Session:
             from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
             from .compilation import compile, prepared
+            from .decoder_networks import DecoderNetworks
             from .shaped_networks import ShapedNetworks
+        if prefill < 1 or (prefill > 1 and context is None):
+            raise ValueError(
+                f"prefill is {prefill}: give a number of tokens, and the decoder's context"
+            )
         self._name = _name(model)
         self._images = images
         machine = Config.load(config) if isinstance(config, str) else config
@@ -116,6 +129,14 @@ class Session:
             machines = options.machines if split else 1
             return compile(model, machine, images, passes, tuned, allow_rounding, machines=machines)
 
+        if prefill > 1:
+            single, block = (
+                prepared(model, machine, dimensions, context, states, tokens)
+                for tokens in (1, prefill)
+            )
+            self._networks = DecoderNetworks(single, block, compiled, options, launch)
+            self._prefill = prefill, self._networks.block
+            return
         if context is not None or states:
             read, sizes = prepared(model, machine, dimensions, context, states), {}
         else:
@@ -154,6 +175,7 @@ class Session:
         self.dram = options.dram
         self.machines = options.machines
         self._skip = options.skip
+        self._prefill = None
         # Held while the machine runs; reentrant, since `check` calls `run`.
         self._lock = RLock()
         self._wall_seconds = 0.0
@@ -241,11 +263,11 @@ class Session:
         runs. Raises `InputError`, or `RuntimeFault` if the machine stops with a fault.
         """
         with self._lock:
-            self._networks.select(inputs)
+            placed = self._networks.select(inputs)
             start = perf_counter()
             try:
-                runner = self._runner
-                return self._batches.run_in_groups(inputs, runner.run_all, runner.runs_at_once)
+                runner = placed.runner
+                return placed.batches.run_in_groups(inputs, runner.run_all, runner.runs_at_once)
             except RuntimeFault as error:
                 self._fault = error.fault
                 raise
@@ -273,7 +295,8 @@ class Session:
         a ``context``: yields each token as soon as it is known, and stops after a token in
         ``stop_ids``.
 
-        Calls `reset`, then runs the network once per token, including those of the prompt. At
+        Calls `reset`, then runs the network once per token, including those of the prompt; a
+        session with ``prefill`` runs it once per block of the prompt. At
         ``temperature`` 0 the token with the largest logit follows; otherwise tokens are drawn, by
         ``seed``, with the probabilities of Softmax of the logits divided by ``temperature``, among
         the ``top_k`` largest if that is not 0. Raises `InputError` for a prompt that is empty, has
@@ -283,7 +306,8 @@ class Session:
         prompt = [int(token) for token in prompt_ids]
         decoder.require(prompt, max_new_tokens)
         self.reset()
-        return generate(decoder, self.run, prompt, max_new_tokens, sampling, stop_ids)
+        block = 1 if self._prefill is None else self._prefill[0]
+        return generate(decoder, self.run, prompt, block, max_new_tokens, sampling, stop_ids)
 
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:
         """Runs the network, and compares the outputs with ONNX Runtime on the canonical form and on
@@ -292,14 +316,14 @@ class Session:
         Raises as `run` does, and `ModelError` for a network that was loaded compiled.
         """
         with self._lock:
-            self._networks.select(inputs)
-            network, model = self.compiled.network, self._model
+            placed = self._networks.select(inputs)
+            network, model = self._compiled(placed).network, placed.model
             assert model is not None
             self.reset()
             outputs = self.run(inputs)
             images = self._images or self.config.batch
             report = compare(
-                outputs, network, model, images, lambda run: self._batches.run(inputs, run)
+                outputs, network, model, images, lambda run: placed.batches.run(inputs, run)
             )
             self._checked = report
             return report
@@ -333,13 +357,15 @@ class Session:
     @property
     def compiled(self) -> CompiledNetwork:
         """The compiled network with its graph; raises `ModelError` for a session from `load`."""
-        compiled = self._placed.compiled
-        if compiled is None:
+        return self._compiled(self._placed)
+
+    def _compiled(self, placed: PlacedNetwork) -> CompiledNetwork:
+        if placed.compiled is None:
             raise ModelError(
                 f"{self._name} is a compiled network without its model; this needs a Session of "
                 f"the ONNX file"
             )
-        return compiled
+        return placed.compiled
 
     @property
     def network(self) -> Network:
@@ -407,8 +433,7 @@ class Session:
     @property
     def _results(self) -> list[RunResult]:
         """The results of the launches of the machine."""
-        measured = [launched.measured for launched in self._runner.launched]
-        return [item.result for item in measured if item.result is not None]
+        return _results(self._runner)
 
     @property
     def spent(self) -> list[Spent]:
@@ -466,6 +491,7 @@ class Session:
             "layers": [asdict(layer) for layer in layers],
             "launches": [asdict(launch) for launch in launches],
             "energy": self.energy(technology).report() if technology else None,
+            **({} if self._prefill is None else {"prefill": _prefill_report(*self._prefill)}),
         }
 
     def _system_report(self) -> dict[str, Any]:
@@ -490,6 +516,18 @@ class Session:
             return ""
         per = per_run(self.images_per_run, self.layers).lower()
         return cycles_table(self.spent, per, width, self.estimated)
+
+
+def _results(runner: Runner) -> list[RunResult]:
+    """The results of the launches of a machine."""
+    measured = [launched.measured for launched in runner.launched]
+    return [item.result for item in measured if item.result is not None]
+
+
+def _prefill_report(tokens: int, placed: PlacedNetwork) -> dict[str, Any]:
+    """Runs of blocks of ``tokens``, and their cycles."""
+    runs = max((item.measured.runs for item in placed.runner.launched), default=0)
+    return {"tokens": tokens, "runs": runs, "cycles": total(_results(placed.runner)).cycles}
 
 
 def random_inputs(session: Session) -> dict[str, Array]:

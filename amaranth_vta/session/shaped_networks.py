@@ -62,11 +62,12 @@ class ShapedNetworks:
         assert self.current is not None
         return self.current
 
-    def select(self, inputs: Mapping[str, Array]) -> None:
+    def select(self, inputs: Mapping[str, Array]) -> PlacedNetwork:
         """Selects the network for the shapes of ``inputs``, and compiles it if they are new."""
         if self._is_open:
             shapes = {name: np.shape(array) for name, array in inputs.items()}
             self._choose(self._sizes | sizes_of(self._model, shapes))
+        return self.require_current()
 
     def close(self) -> None:
         for placed in self._placed.values():

@@ -77,16 +77,28 @@ class Program:
         self,
         runtime: Runtime,
         streams: Collection[int] | None = None,
-        beside: PlacedProgram | None = None,
+        shared: Mapping[str, Buffer] | None = None,
     ) -> PlacedProgram:
         """Place the program, or only its ``streams`` (indices), in the memory of the runtime's
-        device, ready to run. It shares the constant buffers of ``beside``, another placement of the
-        same program on the same runtime; no stream may write them.
+        device, ready to run. Buffers that are ``shared``, by name, belong to another placement on
+        the same runtime; their contents are left as they are.
 
         Raises `ProgramError` if the machine has another configuration, and `OutOfMemory`.
         """
         check_config("the program", self.config, runtime.config)
-        return PlacedProgram(self, runtime, streams, beside)
+        return PlacedProgram(self, runtime, streams, shared or {})
+
+    def shared_with(self, other: Program) -> frozenset[str]:
+        """The names of constant buffers that have the same contents in both programs."""
+        sizes = {item.name: item.size for item in self.buffers}
+        return frozenset(
+            item.name
+            for item in other.buffers
+            if item.name in self.contents
+            and sizes[item.name] == item.size
+            and item.name in other.contents
+            and np.array_equal(self.contents[item.name], other.contents[item.name])
+        )
 
     def save(self, path: str | Path) -> None:
         """Write a file for `load`; raises `ProgramError` if it cannot be written."""
@@ -196,12 +208,21 @@ class Program:
         device = _MemoryOnlyDevice(self.config, self.placed_bytes(streams))
         return device.memory, self.place(Runtime(device), streams)
 
-    def placed_bytes(self, streams: Collection[int] | None = None, placements: int = 1) -> int:
-        """Bytes of device memory that the program, or only its ``streams``, takes when placed;
-        several ``placements`` share their constants.
+    def placed_bytes(
+        self,
+        streams: Collection[int] | None = None,
+        placements: int = 1,
+        shared: Collection[str] = (),
+    ) -> int:
+        """Bytes of device memory that the program, or only its ``streams``, takes when placed,
+        without its ``shared`` constants; several ``placements`` share their constants.
         """
         alignment = buffer_alignment(self.config)
-        constants = [item.size for item in self.buffers if item.role == "constant"]
+        constants = [
+            item.size
+            for item in self.buffers
+            if item.role == "constant" and item.name not in shared
+        ]
         others = [item.size for item in self.buffers if item.role != "constant"]
         others += [self.streams[index].words.nbytes for index in self.chosen(streams)]
         return sum(-(-size // alignment) * alignment for size in constants + others * placements)
@@ -223,11 +244,10 @@ class PlacedProgram:
         program: Program,
         runtime: Runtime,
         streams: Collection[int] | None = None,
-        beside: PlacedProgram | None = None,
+        shared: Mapping[str, Buffer] | None = None,
     ) -> None:
         self._runtime = runtime
-        self._beside = beside
-        self._buffers: dict[str, Buffer] = {}
+        self._buffers: dict[str, Buffer] = dict(shared or {})
         # Without buffers of another placement.
         self._own_buffers: list[Buffer] = []
         self.streams: dict[int, tuple[int, Words]] = {}
@@ -239,8 +259,7 @@ class PlacedProgram:
 
     def _place(self, program: Program, streams: Collection[int]) -> None:
         for item in program.buffers:
-            if self._beside is not None and item.role == "constant":
-                self._buffers[item.name] = self._beside.buffer(item.name)
+            if item.name in self._buffers:
                 continue
             buffer = self._buffers[item.name] = self._runtime.allocate(item.size, item.name)
             self._own_buffers.append(buffer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
+from amaranth_vta.networks import NETWORKS
+from amaranth_vta.networks.generated_network import generated_network
+from amaranth_vta.networks.generators import Form
 from amaranth_vta.session import Session
 from amaranth_vta.session.batches import InputError
 from amaranth_vta.session.generation import Sampling
@@ -20,11 +24,19 @@ from tests.support.decoders import LONG, SIZE, growing, reference_tokens, slidin
 
 CONFIG = "pynq-extended"
 PROMPT = (5, 6, 7, 200)
+LONG_PROMPT = tuple(np.random.default_rng(2).integers(0, 256, SIZE - 8).tolist())
+BLOCK = 16
 
 
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[Session]:
     with Session(growing(), CONFIG, context=SIZE) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def in_blocks() -> Iterator[Session]:
+    with Session(growing(), CONFIG, context=SIZE, prefill=BLOCK) as session:
         yield session
 
 
@@ -88,6 +100,91 @@ def test_a_long_random_prompt_is_continued_as_by_onnx_runtime(make: Any) -> None
     with Session(model, CONFIG, context=SIZE) as session:
         assert len(session.program.kept) == 4
         assert list(session.generate(prompt, 8)) == reference_tokens(model, prompt, 8)
+
+
+# Whole blocks; one with masked positions; one of a single token, which runs alone; several.
+@pytest.mark.parametrize("length", [BLOCK, BLOCK - 3, BLOCK + 1, SIZE - 8])
+def test_a_prompt_in_blocks_is_continued_as_by_onnx_runtime(
+    decoder: Session, in_blocks: Session, length: int
+) -> None:
+    prompt = LONG_PROMPT[:length]
+    tokens = list(in_blocks.generate(prompt, 8))
+    assert tokens == list(decoder.generate(prompt, 8))
+    assert tokens == reference_tokens(growing(), prompt, 8)
+
+
+def test_both_networks_of_a_session_with_blocks_have_the_same_caches_and_weights(
+    decoder: Session, in_blocks: Session
+) -> None:
+    single, block = in_blocks._networks.single, in_blocks._networks.block  # type: ignore[union-attr]
+    for kept in single.program.kept:
+        buffers = [item.runner._placed[0].buffer(kept.buffer) for item in (single, block)]
+        assert buffers[0] is buffers[1]
+    alone = decoder.device.memory_bytes
+    assert alone < in_blocks.device.memory_bytes < 1.5 * alone
+    # No cache passes the host between the prompt and the first token.
+    list(in_blocks.generate(LONG_PROMPT[:BLOCK], 1))
+    with counted_bytes(in_blocks) as counts:
+        list(in_blocks.generate(LONG_PROMPT[:BLOCK], 2))
+    steps = [*block.program.steps, *single.program.steps]
+    moved = [step.operand.nbytes for step in steps if isinstance(step, ToHost)]
+    rows = 2 * 2 * 2 * 256  # a value is a byte in each row of its tiles
+    assert counts["read"] <= sum(moved) + 2 * rows
+
+
+def test_a_check_of_a_block_compares_all_its_logits(in_blocks: Session) -> None:
+    mask = np.zeros((1, SIZE), np.int64)
+    mask[:, -BLOCK + 3 :] = 1
+    places = np.maximum(np.arange(BLOCK) - 3, 0)[None]
+    ids = np.array([LONG_PROMPT[:BLOCK]])
+    report = in_blocks.check({"input_ids": ids, "attention_mask": mask, "position_ids": places})
+    assert report.ok
+    assert report.elements == BLOCK * 256
+
+
+def test_runs_of_single_tokens_and_blocks_are_reported_apart() -> None:
+    with Session(
+        growing(), CONFIG, "estimate", context=SIZE, prefill=BLOCK, timing_only=True
+    ) as session:
+        list(session.generate(LONG_PROMPT[: BLOCK + 2], 3))
+        report = session.report()
+    assert (report["prefill"]["tokens"], report["prefill"]["runs"]) == (BLOCK, 2)
+    assert report["runs"] == 2
+    assert report["cycles"] / 2 < report["prefill"]["cycles"] / 2 < report["cycles"]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "problem"),
+    [
+        (sliding, {}, "blocks of 16 tokens: the model takes 1 per run"),
+        (growing, {"context": 8, "prefill": 32}, "runs of 32 tokens exceed the context of 16"),
+        (growing, {"context": None}, "prefill is 16: give a number of tokens, and the decoder's"),
+        (growing, {"prefill": 0}, "prefill is 0: give a number of tokens"),
+    ],
+)
+def test_blocks_that_a_decoder_cannot_take_are_refused(
+    model: Any, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises((ModelError, ValueError), match=problem):
+        Session(model(), CONFIG, **{"context": SIZE, "prefill": BLOCK, **options})
+
+
+def test_blocks_are_refused_if_caches_are_no_ring_buffers() -> None:
+    with_zero_points = replace(NETWORKS["llama-tiny"], form=Form("int8", only=("MatMul",)))
+    model = generated_network("llama-tiny", with_zero_points, 16, 0.25).model
+    with pytest.raises(ModelError, match="cannot have the same caches: these are no ring buffers"):
+        Session(model, CONFIG, context=32, prefill=BLOCK)
+
+
+def test_blocks_of_a_dynamically_quantized_decoder_are_refused() -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(growing())
+    logits = model.graph.output[0].name
+    results = [f"{logits}_{what}" for what in ("dynamic", "scale_now", "zero_now")]
+    node = onnx.helper.make_node("DynamicQuantizeLinear", [logits], results)
+    model.graph.node.append(node)
+    with pytest.raises(ModelError, match="all tokens of a block have the same scale"):
+        Session(model, CONFIG, context=SIZE, prefill=BLOCK)
 
 
 def test_a_generation_begins_with_empty_caches(decoder: Session) -> None:
@@ -221,6 +318,8 @@ def test_a_check_begins_with_empty_caches(decoder: Session) -> None:
 
 
 def test_tokens_on_the_rtl_equal_those_of_onnx_runtime() -> None:
-    with Session(growing(), CONFIG, "rtl", "ddr", context=SIZE) as session:
-        assert list(session.generate(PROMPT[:1], 2)) == reference_tokens(growing(), PROMPT[:1], 2)
-        assert session.cycles
+    prompt = LONG_PROMPT[:BLOCK]
+    with Session(growing(), CONFIG, "rtl", "ddr", context=SIZE, prefill=BLOCK) as session:
+        assert list(session.generate(prompt, 2)) == reference_tokens(growing(), prompt, 2)
+        report = session.report()
+    assert report["prefill"]["cycles"] > report["cycles"] > 0

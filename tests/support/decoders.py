@@ -11,6 +11,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from amaranth_vta.networks import generate
+from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
 
 SIZE = 64  # tokens
 LONG = 208
@@ -18,24 +19,17 @@ LONG = 208
 
 @cache
 def growing(size: int = SIZE) -> onnx.ModelProto:
-    """A decoder whose caches have an open length: ``present`` is one token longer than ``past``."""
-    model = _copied(generate("llama-tiny", size).model)
-    for item in model.graph.input:
-        dims = item.type.tensor_type.shape.dim
-        if "past" in item.name:
-            dims[2].dim_param = "past_sequence_length"
-        elif item.name == "attention_mask":
-            dims[1].dim_param = "past_sequence_length + 1"
-    del model.graph.value_info[:]
-    for item in model.graph.output:
-        item.type.tensor_type.ClearField("shape")
-    return onnx.shape_inference.infer_shapes(model)
+    """A decoder whose caches have an open length: ``present`` is longer than ``past`` by the new
+    tokens, whose number is open too."""
+    return generate("llama-tiny", size).model
 
 
 @cache
 def sliding(size: int = SIZE) -> onnx.ModelProto:
-    """A decoder with caches of a fixed size, which drops the oldest token itself."""
-    model = _copied(generate("llama-tiny", size).model)
+    """A decoder of one token per run with caches of a fixed size, which drops the oldest token
+    itself."""
+    sizes = {"total_sequence_length": size, "past_sequence_length": size - 1}
+    model = with_dimensions(growing(size), {"sequence_length": 1, **sizes})
     for name, value in (("first", 1), ("end", size), ("axis", 2)):
         model.graph.initializer.append(numpy_helper.from_array(np.array([value]), name))
     present = {item.name for item in model.graph.output if item.name != "logits"}
@@ -47,8 +41,7 @@ def sliding(size: int = SIZE) -> onnx.ModelProto:
             given = [f"whole_{item.name}", "first", "end", "axis"]
             model.graph.node.append(helper.make_node("Slice", given, [item.name]))
             item.type.tensor_type.shape.dim[2].dim_value -= 1
-    del model.graph.value_info[:]
-    return model
+    return onnx.shape_inference.infer_shapes(model)
 
 
 def reference_tokens(model: onnx.ModelProto, prompt: Sequence[int], count: int) -> list[int]:
@@ -80,9 +73,3 @@ def reference_tokens(model: onnx.ModelProto, prompt: Sequence[int], count: int) 
         if place + 1 == len(tokens):
             tokens.append(int(logits[0, -1].argmax()))
     return tokens[len(prompt) :]
-
-
-def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
-    return copied

@@ -13,6 +13,7 @@ import click
 from amaranth_vta.cli.common.options import (
     config_option,
     device_options,
+    dim_option,
     json_option,
     launch_option,
     rounding_option,
@@ -108,6 +109,7 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
     help="Print the schedules that the compiler considers for resnet18-layers, without running.",
 )
 @rounding_option
+@dim_option
 @launch_option
 @json_option
 def bench(
@@ -121,6 +123,7 @@ def bench(
     schedules: str,
     explain: bool,
     allow_rounding: bool,
+    dim: tuple[tuple[str, int], ...],
     launch: str | None,
     json_path: str | None,
 ) -> int:
@@ -142,6 +145,8 @@ def bench(
     for option, given in (("--launch", launch), ("--allow-rounding", allow_rounding)):
         if name not in NETWORKS and not is_tiny and given:
             raise click.UsageError(f"{option} is for networks")
+    if dim and name not in NETWORKS:
+        raise click.UsageError("--dim is for networks in ONNX")
     if models is not None and not is_tiny:
         raise click.UsageError(f"--models is for {SUITE} and its networks")
     if trace is not None and name == SUITE:
@@ -161,7 +166,9 @@ def bench(
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, trace)
         options = replace(options, timeline=timeline)
-        whole = {"launch": launch or "network", "allow_rounding": allow_rounding}
+        whole: dict[str, Any] = {"launch": launch or "network", "allow_rounding": allow_rounding}
+        if dim:
+            whole["dimensions"] = dict(dim)
         if name == SUITE:
             return bench_suite(outputs, models, clock, config, options, **whole)
         width = outputs.text_width

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ from .run import asked_for, refuse_host_alone
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
+
+# Tokens of the prompt per run, by default: a multiple of tiles, and enough rows for products to be
+# limited by the array instead of the bus.
+_PREFILL_STEP, _LARGEST_PREFILL = 16, 64
 
 
 class TokensType(click.ParamType):
@@ -65,6 +70,13 @@ class TokensType(click.ParamType):
 )
 @context_option
 @click.option(
+    "--prefill",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Tokens of the prompt per run.  [default: all, rounded up to a multiple of 16, at most "
+    "64; 1 for short prompts, and for models that cannot take several]",
+)
+@click.option(
     "--temperature",
     type=click.FloatRange(min=0),
     default=0.0,
@@ -95,6 +107,7 @@ def generate(
     tokenizer_path: str | None,
     max_new_tokens: int,
     context: int | None,
+    prefill: int | None,
     temperature: float,
     top_k: int,
     seed: int,
@@ -124,7 +137,8 @@ def generate(
         options = replace(options, timeline=timeline)
         to_error = json_path == "-"
         made: list[int] = []
-        with _open(model, config, options, context, len(ids) + max_new_tokens) as session:
+        sizes = context, prefill, len(ids), max_new_tokens
+        with _open(model, config, options, *sizes) as session:
             if not allow_host:
                 refuse_host_alone(session, model)
             tokens = session.generate(
@@ -139,8 +153,7 @@ def generate(
                 save_trace(outputs, trace, timeline)
                 report = session.report()
                 outputs.save_json("--json", {"prompt_ids": ids, "tokens": made, **report})
-    runs = len(ids) + len(made) - 1
-    outputs.say(_summary(len(ids), len(made), report["cycles"], runs))
+    outputs.say(_summary(len(ids), len(made), report))
     return DONE
 
 
@@ -159,23 +172,45 @@ def _texts(tokens: Iterator[int], made: list[int], tokenizer: Any) -> Iterator[s
             shown = text
 
 
-def _summary(prompt: int, made: int, cycles: int | None, runs: int) -> str:
+def _summary(prompt: int, made: int, report: Mapping[str, Any]) -> str:
     line = f"{counted(made, 'token')} after {counted(prompt, 'token')}"
-    return line if cycles is None else f"{line}; {cycles / runs:,.0f} cycles per token"
+    blocks = report.get("prefill", {})
+    for item, of in ((blocks, f"block of {blocks.get('tokens')} tokens"), (report, "token")):
+        if item.get("cycles"):
+            line += f"; {item['cycles'] / item['runs']:,.0f} cycles per {of}"
+    return line
 
 
 def _open(
-    model: str, config: Config, options: RunOptions, context: int | None, needed: int
+    model: str,
+    config: Config,
+    options: RunOptions,
+    context: int | None,
+    prefill: int | None,
+    prompt: int,
+    new: int,
 ) -> Session:
-    """The session of a model, for at least ``needed`` tokens, or of a compiled network."""
+    """The session of a model, with a context for a ``prompt`` and ``new`` tokens by default, or of
+    a compiled network.
+    """
     from amaranth_vta.session import Session
     from amaranth_vta.sw.runtime.archive import is_archive
+    from amaranth_vta.sw.runtime.network.model_error import ModelError
 
-    if not is_archive(model):
-        return Session(model, config, options, context=context or needed)
-    if context is not None:
-        raise click.UsageError(f"--context is for `vta compile`; {model} is compiled")
-    return Session.load(model, asked_for(config), options)
+    if is_archive(model):
+        if context is not None:
+            raise click.UsageError(f"--context is for `vta compile`; {model} is compiled")
+        if prefill is not None:
+            raise click.UsageError(f"--prefill needs the model; {model} is compiled for one token")
+        return Session.load(model, asked_for(config), options)
+    context = context or prompt + new
+    if prefill is None and prompt >= _PREFILL_STEP:
+        rounded = -(-prompt // _PREFILL_STEP) * _PREFILL_STEP
+        with suppress(ModelError):
+            return Session(
+                model, config, options, context=context, prefill=min(rounded, _LARGEST_PREFILL)
+            )
+    return Session(model, config, options, context=context, prefill=prefill or 1)
 
 
 def _tokenizer(path: str) -> Any:

@@ -13,6 +13,7 @@ from amaranth_vta.sw.runtime.events import Events, events
 from amaranth_vta.sw.runtime.program import Program
 from amaranth_vta.sw.runtime.work import Work
 
+from .model_error import ModelError
 from .tensor_type import TensorType
 from .tile_layout import Array
 from .tiled_tensor import TiledTensor
@@ -163,6 +164,23 @@ class NetworkProgram:
     def has_variables(self) -> bool:
         """Whether the results of a run depend on earlier runs."""
         return bool(self.states or self.kept)
+
+    def shared_with(self, other: NetworkProgram) -> frozenset[str]:
+        """The buffers that both networks may share on a device: their variables and constants with
+        equal contents. Raises `ModelError` if the variables differ in form.
+        """
+        shared = self.program.shared_with(other.program)
+        forms = [
+            {item.source: (item.initial.dtype, item.initial.shape) for item in network.states}
+            for network in (self, other)
+        ]
+        kept = {item.buffer for item in self.kept}
+        if forms[0] != forms[1] or self.kept != other.kept or not kept <= shared:
+            raise ModelError(
+                "both networks have variables of different shapes or layouts, so they cannot share "
+                "them"
+            )
+        return shared
 
     @property
     def layer_count(self) -> int:

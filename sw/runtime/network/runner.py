@@ -14,6 +14,7 @@ import numpy as np
 from amaranth_vta.hw import isa
 from amaranth_vta.sw.runtime.device import RunResult, total
 from amaranth_vta.sw.runtime.instruction_words import Words, field_of
+from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.program import PlacedProgram
 from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.work import Work, work
@@ -100,6 +101,9 @@ class Runner:
     Raises `ModelError` for a network with variables, whose runs depend on earlier ones. A network
     that is compiled for several machines, which share each run, is placed once. Raises `ModelError`
     for another number of ``machines``.
+
+    A runner ``beside`` another one, of the same runtime, has the same variables, so that their runs
+    continue each other, and shares constants; raises `ModelError` as `NetworkProgram.shared_with`.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class Runner:
         begins: Callable[[str], None] = lambda _: None,
         launch: str = "network",
         machines: int = 1,
+        beside: Runner | None = None,
     ) -> None:
         if network.machines not in (1, machines):
             raise ModelError(
@@ -124,10 +129,22 @@ class Runner:
             )
         self._network, self._runtime, self._begins = network, runtime, begins
         program, streams = network.program, network.launched(launch)
-        first = program.place(runtime, streams)
+        shared: dict[str, Buffer] = {}
+        if beside is not None:
+            names = network.shared_with(beside._network)
+            shared = {name: beside._placed[0].buffer(name) for name in names}
+        first = program.place(runtime, streams, shared)
+        constants = {
+            item.name: first.buffer(item.name)
+            for item in program.buffers
+            if item.role == "constant"
+        }
         others = range(machines // network.machines - 1)
         # One per run that takes place at once.
-        self._placed = [first, *(program.place(runtime, streams, beside=first) for _ in others)]
+        self._placed: list[PlacedProgram] = [
+            first,
+            *(program.place(runtime, streams, constants) for _ in others),
+        ]
         self._joined = dict(_joined(network)) if launch == "network" else {}
         self._sessions = {
             index: exact_session(step.model)
@@ -135,11 +152,13 @@ class Runner:
             if isinstance(step, RunHost)
         }
         self.measured = [StepTotals() for _ in network.steps]
+        # The variables that the host holds, by the names of their inputs.
+        self._states: dict[str, Array] = {} if beside is None else beside._states
         self.reset()
 
     def reset(self) -> None:
         """Set the network's variables to their initial values."""
-        self._states = {item.source: item.initial for item in self._network.states}
+        self._states |= {item.source: item.initial for item in self._network.states}
         for variable in self._network.kept:
             initial = self._network.program.contents[variable.buffer]
             self._placed[0].buffer(variable.buffer).write(initial)
@@ -198,7 +217,7 @@ class Runner:
             seconds = (perf_counter() - start) / len(inputs)
             for result in results:
                 self.measured[index].add(seconds, result)
-        self._states = {item.source: values[0][item.result] for item in self._network.states}
+        self._states |= {item.source: values[0][item.result] for item in self._network.states}
         return [{name: found[name] for name in self._network.outputs} for found in values]
 
     def _run_on_host(

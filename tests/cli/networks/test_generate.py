@@ -16,7 +16,7 @@ from amaranth_vta.cli.networks.generate import _texts
 from amaranth_vta.session import Session
 from amaranth_vta.sw.runtime.device import Fault
 from amaranth_vta.sw.runtime.runtime import RuntimeFault
-from tests.support.decoders import growing, reference_tokens
+from tests.support.decoders import growing, reference_tokens, sliding
 
 CONFIG = ("--config", "pynq-extended")
 PROMPT = (5, 6, 7)
@@ -38,6 +38,34 @@ def test_the_tokens_of_onnx_runtime_are_printed(decoder: str, capsys: Capture) -
     assert summary == "5 tokens after 3 tokens"
 
 
+def test_a_long_prompt_is_processed_in_blocks(decoder: str, capsys: Capture) -> None:
+    prompt = range(1, 21)
+    ids = ",".join(str(token) for token in prompt)
+    call = ["generate", decoder, *CONFIG, "--prompt-ids", ids, "--max-new-tokens", "3"]
+    assert invoke([*call, "--device", "estimate", "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    written = json.loads(captured.out)
+    assert written["tokens"] == reference_tokens(growing(), prompt, 3)
+    assert (written["prefill"]["tokens"], written["prefill"]["runs"]) == (32, 1)
+    assert written["runs"] == 2
+    assert (
+        f"{written['prefill']['cycles']:,} cycles per block of 32 tokens; "
+        f"{written['cycles'] / 2:,.0f} cycles per token"
+    ) in captured.err
+
+
+def test_a_decoder_of_single_tokens_takes_long_prompts(tmp_path: Path, capsys: Capture) -> None:
+    path, prompt = str(tmp_path / "decoder.onnx"), range(1, 21)
+    onnx.save(sliding(), path)
+    ids = ",".join(str(token) for token in prompt)
+    call = ["generate", path, *CONFIG, "--prompt-ids", ids, "--max-new-tokens", "1"]
+    assert invoke(call) == 0
+    (token,) = reference_tokens(sliding(), prompt, 1)
+    assert capsys.readouterr().out == f"{token}\n1 token after 20 tokens\n"
+    assert invoke([*call, "--prefill", "16"]) == 2
+    assert "blocks of 16 tokens: the model takes 1 per run" in capsys.readouterr().err
+
+
 def test_a_compiled_decoder_generates_the_same(
     decoder: str, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -52,6 +80,8 @@ def test_a_compiled_decoder_generates_the_same(
         f"vta: --context is for `vta compile`; {compiled} is compiled "
         "(`vta generate --help` says more)\n"
     )
+    assert invoke(["generate", compiled, *IDS, "--prefill", "16"]) == 2
+    assert "--prefill needs the model" in capsys.readouterr().err
 
 
 def test_cycles_per_token_and_json_are_written(decoder: str, capsys: Capture) -> None:

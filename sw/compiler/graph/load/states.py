@@ -21,6 +21,7 @@ _RENAMED = (
     ("past_key_values", "present_key_values"),
     ("past", "present"),
 )
+_IDS = "input_ids"
 _WHOLE = (1 << 63) - 1
 
 
@@ -37,10 +38,14 @@ def caches_of(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def decoder(
-    model: onnx.ModelProto, context: int, multiple: int, states: Mapping[str, str] | None = None
+    model: onnx.ModelProto,
+    context: int,
+    multiple: int,
+    states: Mapping[str, str] | None = None,
+    block: int = 1,
 ) -> onnx.ModelProto:
-    """``model``, a decoder, for runs of one token with at most ``context`` tokens in total, which
-    are rounded up to a ``multiple``; its caches become variables.
+    """``model``, a decoder, with at most ``context`` tokens in total, which are rounded up to a
+    ``multiple``; its caches become variables. Runs take ``block`` tokens if their number is open.
 
     ``states`` are the outputs with the next values of caches, by input; those with usual names by
     default. Raises `ModelError`.
@@ -65,16 +70,44 @@ def decoder(
         size = inputs[mask][-1].dim_value
     if context > size:
         raise ModelError(f"the model holds {size:,} tokens; a context of {context:,} is more")
+    new = _tokens_per_run(copied, inputs, block)
+    if new > size:
+        raise ModelError(f"runs of {new:,} tokens exceed the context of {size:,}")
     for name, dims in inputs.items():
         for position, dim in enumerate(dims):
             if is_open(dim):
-                is_last = name == mask and position == len(dims) - 1
-                cached = name in caches and position > 0
-                dim.dim_value = size if is_last else size - 1 if cached else 1
+                if name == mask and position == len(dims) - 1:
+                    dim.dim_value = size
+                elif position == 0 or name == mask:
+                    dim.dim_value = 1
+                else:
+                    dim.dim_value = size - new if name in caches else new
     del copied.graph.value_info[:]
     for item in copied.graph.output:
         item.type.tensor_type.ClearField("shape")
     return with_states(copied, caches)
+
+
+def _tokens_per_run(
+    model: onnx.ModelProto,
+    inputs: Mapping[str, Sequence[onnx.TensorShapeProto.Dimension]],
+    block: int,
+) -> int:
+    """``block`` if the length of ``input_ids`` is open, else that length. Raises `ModelError` if
+    runs cannot take a ``block`` of tokens, or if the results would be others than for single ones.
+    """
+    fixed = 0
+    for name, dims in inputs.items():
+        if _IDS in name and dims and not is_open(dims[-1]):
+            fixed = dims[-1].dim_value
+    if block > 1 and fixed and fixed != block:
+        raise ModelError(f"blocks of {block:,} tokens: the model takes {fixed:,} per run")
+    if block > 1 and any(node.op_type == "DynamicQuantizeLinear" for node in model.graph.node):
+        raise ModelError(
+            f"blocks of {block:,} tokens: the model is quantized dynamically, so all tokens of a "
+            "block have the same scale, and results are others than for single tokens"
+        )
+    return fixed or block
 
 
 def _is_mask(name: str) -> bool:
@@ -128,7 +161,7 @@ def _keep_last(
         return
     (axis,) = axes
     names = []
-    for what, value in (("start", -old[axis]), ("end", _WHOLE), ("axis", axis)):
+    for what, value in (("start", new[axis] - old[axis]), ("end", _WHOLE), ("axis", axis)):
         names.append(f"{final}/{what}")
         graph.initializer.append(numpy_helper.from_array(np.array([value]), names[-1]))
     graph.node.append(helper.make_node("Slice", [result, *names], [final], name=final))
