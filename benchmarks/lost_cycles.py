@@ -1,6 +1,7 @@
 """Where whole networks lose cycles, by cause: one row per network, as in docs/performance.md.
 
     python benchmarks/lost_cycles.py [--networks NAME ...] [--dram ideal|ddr] [--layers]
+        [--dim NAME=SIZE ...]
 
 Uses the estimate, with the network in one launch as in `vta bench`. The columns add up to all
 cycles: MACs of the network; multiplications by padding zeros of partial tiles and by the identity
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -24,7 +25,7 @@ from tables import head, row
 
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.networks import NETWORKS, generate
-from amaranth_vta.session import Session
+from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sim.trace.timeline import Span
 
@@ -96,13 +97,24 @@ def _kind(span: Span) -> str:
     return span.lane if computes else ""
 
 
-def _run(name: str, dram: str) -> tuple[Session, npt.NDArray[np.int8]]:
-    """Run a network once; return its session and the activity of compute per cycle."""
-    network, timeline = generate(name), _Doing()
+def _run(
+    name: str, dram: str, dimensions: Mapping[str, int] | None = None
+) -> tuple[Session, npt.NDArray[np.int8]]:
+    """Run a network once; return its session and the activity of compute per cycle. A decoder
+    keeps its caches in the machine's memory, and takes one token unless ``dimensions`` has more.
+    """
+    generator, timeline = NETWORKS[name], _Doing()
     with Session(
-        network.model, DEFAULT, "estimate", dram, timeline=timeline, timing_only=True
+        generate(name).model,
+        DEFAULT,
+        "estimate",
+        dram,
+        dimensions=dimensions,
+        context=generator.size if generator.decodes else None,
+        timeline=timeline,
+        timing_only=True,
     ) as session:
-        session.run(network.inputs)
+        session.run(random_inputs(session))
     assert timeline.cycles.size == session.cycles
     return session, timeline.cycles
 
@@ -115,9 +127,11 @@ def lost(name: str, dram: str) -> Lost:
     return Lost(useful, products - useful, busy - products, *idle)
 
 
-def layer_table(name: str, dram: str = "ddr") -> list[str]:
+def layer_table(
+    name: str, dram: str = "ddr", dimensions: Mapping[str, int] | None = None
+) -> list[str]:
     """The Markdown table of a network's layers, as lines."""
-    session, doing = _run(name, dram)
+    session, doing = _run(name, dram, dimensions)
     lines = head("layer", "cycles", "GEMM", *HEADS[5:])
     for layer in session.layers:
         if layer.cycles is not None:
@@ -146,12 +160,17 @@ def main() -> int:
     parser.add_argument("--networks", nargs="+", choices=tuple(NETWORKS), default=SHOWN)
     parser.add_argument("--dram", choices=("ideal", "ddr"), default="ddr")
     parser.add_argument("--layers", action="store_true", help="one row per layer")
+    parser.add_argument(
+        "--dim", action="append", default=[], metavar="NAME=SIZE", help="for --layers"
+    )
     arguments = parser.parse_args()
     if not arguments.layers:
         print("\n".join(table(arguments.networks, arguments.dram)))
         return 0
+    sizes = (item.partition("=") for item in arguments.dim)
+    dimensions = {name: int(size) for name, _, size in sizes}
     for name in arguments.networks:
-        print(f"{name}\n", *layer_table(name, arguments.dram), "", sep="\n")
+        print(f"{name}\n", *layer_table(name, arguments.dram, dimensions), "", sep="\n")
     return 0
 
 

@@ -104,9 +104,10 @@ class FloatNetwork:
             inputs.append(helper.make_tensor_value_info(name, kind, sizes))
         made = []
         for item in outputs:
-            names = self._open_outputs.get(item.name)
-            shape = [names.get(at, size) for at, size in enumerate(item.shape)] if names else None
-            made.append(helper.make_tensor_value_info(item.name, TensorProto.FLOAT, shape))
+            names = self._open_outputs.get(item.name, {})
+            sizes = [names.get(at, size) for at, size in enumerate(item.shape)]
+            known = sizes if names else None
+            made.append(helper.make_tensor_value_info(item.name, TensorProto.FLOAT, known))
         constants = [numpy_helper.from_array(data, name) for name, data in self._constants.items()]
         graph = helper.make_graph(self._nodes, self._name, inputs, made, constants)
         opsets = [helper.make_opsetid("", self._opset)]
