@@ -30,7 +30,7 @@ def main() -> None:
     heads = ("network", "BATCH", "technology", "mJ", "band", "pJ per MAC", *_PARTS)
     print(row(*heads), f"|---|--:|---|{'--:|' * (len(heads) - 3)}", sep="\n")
     for name in sys.argv[1:] or _NETWORKS:
-        model = generate(name).model
+        model = generate(name).sized
         for config in (_ONE, _TWO):
             with Session(model, config) as session:
                 macs = sum(layer.macs_per_run for layer in session.layers)

@@ -62,7 +62,7 @@ def main() -> int:
     arguments = parser.parse_args()
     bad = False
     for name in arguments.networks:
-        for text, wrong in found(compile(generate(name).model, arguments.config).program):
+        for text, wrong in found(compile(generate(name).sized, arguments.config).program):
             print(
                 f"{name:12}  {text}: {'; '.join(wrong) or 'no races, no false claims'}", flush=True
             )

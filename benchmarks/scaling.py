@@ -30,7 +30,7 @@ OF_ONE = ("one image", "launches", "speed-up")
 def cycles(name: str, config: Config, options: RunOptions, split: bool) -> tuple[int, int]:
     """Cycles and launches of ``name`` for as many images as there are runs at once."""
     network = generate(name)
-    with Session(network.model, config, options, split=split) as session:
+    with Session(network.sized, config, options, split=split) as session:
         given = network.inputs or random_inputs(session)
         images = {name: given[name][: session.images_per_run] for name in session.inputs}
         runs = session.runs_at_once

@@ -28,12 +28,12 @@ def main() -> int:
     parser.add_argument("--config", choices=tuple(PRESETS), default=DEFAULT)
     arguments = parser.parse_args()
     config, network = PRESETS[arguments.config], generate(arguments.network)
-    compiled = compile(network.model, config).program
+    compiled = compile(network.sized, config).program
     size = compiled.program.placed_bytes(compiled.launched("network"))
     cycles, mismatches = {}, 0
     for grouped in (True, False):
         device = RtlDevice(config, size, DRAM, grouped=grouped)
-        with Session(network.model, config, device) as session:
+        with Session(network.sized, config, device) as session:
             report = session.check(network.inputs)
             cycles[grouped] = session.cycles
         mismatches += report.mismatches

@@ -207,7 +207,7 @@ def read_networks(spec: Spec) -> dict[str, bytes]:
     for name in spec.networks:
         model: Any
         if name in NETWORKS:
-            model, label = generate(name).model, name
+            model, label = generate(name).sized, name
         elif Path(name).is_file():
             model, label = read_model(name), Path(name).stem
         else:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from amaranth_vta.quantize.quantizer import Options, quantize
+from amaranth_vta.sw.compiler.graph.load.input_shapes import sizes_of, with_dimensions
 
 from .float_network import Array, FloatNetwork
 from .generators import Form, Generator
@@ -25,6 +26,12 @@ class GeneratedNetwork:
 
     model: onnx.ModelProto
     inputs: dict[str, Array]
+
+    @property
+    def sized(self) -> onnx.ModelProto:
+        """The model with the sizes of ``inputs``, except for an open number of images."""
+        shapes = {name: array.shape for name, array in self.inputs.items()}
+        return with_dimensions(self.model, sizes_of(self.model, shapes))
 
 
 def generated_network(name: str, generator: Generator, size: int, width: float) -> GeneratedNetwork:

@@ -139,6 +139,8 @@ def _source(model: str, sizes: dict[str, int]) -> bytes:
     from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
     is_name = model in NETWORKS and not Path(model).exists()
+    if is_name and not sizes:
+        return generate(model).sized.SerializeToString(deterministic=True)
     found = generate(model).model if is_name else read_model(model)
     return with_dimensions(found, sizes).SerializeToString(deterministic=True)
 

@@ -169,6 +169,13 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     y, matmul = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
     oo, no, inner = _tiled(s, d, y, knobs)
+    constants_at: te.IterVar | None = no
+    if knobs.in_turn:
+        constants_at = None
+        held = outputs_held(d, env.config, knobs)
+        if 0 < held < d.outputs:
+            constants_at, oo = s[y].split(oo, held // knobs.outputs)
+            s[y].reorder(constants_at, oo, no)
     s[y].pragma(inner, env.dma_copy)
     for tensor in (matmul, *product.epilogue.stages):
         s[tensor].set_scope(env.acc_scope)
@@ -179,7 +186,7 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
         product.epilogue.residual.place(s, y, no, env, (1, 1 + knobs.in_turn))
     if product.rows is not None:
         product.rows.place(s, y, no, 1 + knobs.in_turn, env)
-    product.place_constants(s, None if knobs.in_turn else no, env)
+    product.place_constants(s, constants_at, env)
     for tensor in product.epilogue.stages:
         # Rows innermost: the rows of an output tile share parameters.
         *g, n, o, b, k = s[tensor].op.axis
@@ -294,13 +301,27 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
         if weights + d.is_added_to > config.wgt.depth:
             continue
         for in_turn in (True, False) if config.overlap else (False,):
-            constants = d.requantize.constants * (d.groups * d.outputs if in_turn else outputs)
-            constants += d.requantize.shared
-            bank = config.acc.depth // 2 if in_turn else config.acc.depth
-            sums = outputs * d.requantize.accumulators + d.row_sums
-            if sums * rows + constants <= bank:
-                knobs = DenseKnobs(rows, outputs, inputs, ahead, in_turn)
+            knobs = DenseKnobs(rows, outputs, inputs, ahead, in_turn)
+            if outputs_held(d, config, knobs):
                 yield rough_cycles(d, config, knobs), knobs
+
+
+def outputs_held(d: Dense, config: Config, knobs: DenseKnobs) -> int:
+    """The number of outputs whose constants are loaded at a time; 0 if the accumulators are too
+    few. With ``in_turn`` they are those of all outputs or of several tiles, because the constants
+    of a tile must not overwrite those of the tile that is requantized.
+    """
+    sums = (knobs.outputs * d.requantize.accumulators + d.row_sums) * knobs.rows
+    bank = config.acc.depth // 2 if knobs.in_turn else config.acc.depth
+    left = bank - sums - d.requantize.shared
+    every = d.groups * d.outputs if knobs.in_turn else knobs.outputs
+    if left < 0 or every * d.requantize.constants <= left:
+        return every if left >= 0 else 0
+    most = left // d.requantize.constants // knobs.outputs
+    if not knobs.in_turn or d.groups > 1 or d.heads > 1 or most < 2:
+        return 0
+    tiles = parts(d.outputs, knobs.outputs)
+    return -(-tiles // -(-tiles // most)) * knobs.outputs
 
 
 def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
@@ -328,6 +349,12 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     if not knobs.is_whole(d):
         weights *= parts(d.rows, knobs.rows) * steps
     early = min(_early_copies(d, config, knobs), weights)
+    held = outputs_held(d, config, knobs)
+    if knobs.in_turn and held < d.outputs:
+        # Between blocks of outputs with their own constants nothing overlaps.
+        size = held * d.requantize.constants * config.acc.element_bytes
+        drained = bus_cycles(config, 1, size) + x + w + alu + moved + 2 * ROUND_TRIP_CYCLES
+        tile += drained * parts(d.outputs, held) / tiles
     # Early loads shorten the fill, and later steps as far as these wait for loads.
     saved = w + (early - 1) * max(load - gemm, 0) if early else 0
     return d.groups * tiles * tile + x + w - saved * _hidden(d, config, knobs)
@@ -367,14 +394,18 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
         least += d.groups * d.rows * d.inputs * parts(d.outputs, knobs.outputs)
     if not config.overlap:
         least += vectors * operations
-    if knobs.in_turn:
-        _load_constants(pipeline, d, config, d.groups * d.outputs)
+    constants = -(-outputs_held(d, config, knobs) // knobs.outputs)  # in tiles
     banks = 2 if knobs.in_turn else 1
     stores: list[Task] = []
     blocks = list(enumerate(cut(d.outputs, knobs.outputs) * d.groups))
     held: int | None = None
+    loaded = -1
     early, hidden = _early_copies(d, config, knobs), _hidden(d, config, knobs)
     for (block, outputs), rows in product(blocks, cut(d.rows, knobs.rows)):
+        if knobs.in_turn and block // constants > loaded:
+            loaded += 1
+            count = sum(size for _, size in blocks[block : block + constants])
+            _load_constants(pipeline, d, config, count)
         free = stores[-banks] if len(stores) >= banks else None
         if d.is_added_to:
             added.load(rows, outputs * config.out.element_bytes, (rows, outputs))

@@ -20,7 +20,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     WholeSums,
 )
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
-from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs
+from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, outputs_held
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 
@@ -31,6 +31,7 @@ from amaranth_vta.sw.compiler.tuner.workload import tuned
         "strides",
         "dilations",
         "dense",
+        "constants in blocks",
         "row sums",
         "row sums of images",
         "sums of rows",
@@ -48,6 +49,10 @@ def test_no_pass_changes_what_a_product_does(
         requantize = WholeSums(4)
     workload: Any = Dense(3, 2, 3, requantize)
     knobs: Any = DenseKnobs(2, 2, 1, ahead=True, in_turn=bool(env.config.overlap))
+    if kind == "constants in blocks":
+        workload = Dense(3, 2, 35, requantize)
+        held = outputs_held(workload, env.config, knobs)
+        assert held < 35 // 2 if knobs.in_turn else held == 2
     if kind == "row sums":
         workload = Dense(3, 2, 3, requantize, groups=2, row_sums=True)
         knobs = DenseKnobs(2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
