@@ -308,8 +308,8 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
 
 def outputs_held(d: Dense, config: Config, knobs: DenseKnobs) -> int:
     """The number of outputs whose constants are loaded at a time; 0 if the accumulators are too
-    few. With ``in_turn`` they are those of all outputs or of several tiles, because the constants
-    of a tile must not overwrite those of the tile that is requantized.
+    few. With ``in_turn`` all outputs or several tiles are loaded, since the constants of the next
+    tile must not overwrite the constants with which the ALU requantizes.
     """
     sums = (knobs.outputs * d.requantize.accumulators + d.row_sums) * knobs.rows
     bank = config.acc.depth // 2 if knobs.in_turn else config.acc.depth
@@ -346,6 +346,9 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     tile = max(steps * step, alu) if knobs.in_turn else steps * step + alu
     tile += ROUND_TRIP_CYCLES
     weights = parts(d.outputs, knobs.outputs)
+    if d.rows % knobs.rows:
+        # The last rows have a loop nest that does not overlap with the main one.
+        tile += (2 * weights - 1) * (x + alu + ROUND_TRIP_CYCLES) / tiles
     if not knobs.is_whole(d):
         weights *= parts(d.rows, knobs.rows) * steps
     early = min(_early_copies(d, config, knobs), weights)

@@ -94,7 +94,7 @@ def _tokens_per_run(
     block: int,
 ) -> int:
     """``block`` if the length of ``input_ids`` is open, else that length. Raises `ModelError` if
-    runs cannot take a ``block`` of tokens, or if the results would be others than for single ones.
+    runs cannot take a ``block`` of tokens, or if results would differ from runs of single tokens.
     """
     fixed = 0
     for name, dims in inputs.items():
