@@ -17,7 +17,9 @@ class MemoryTiming:
     last data handshake of a write to its response. A ``shared`` memory transfers one word per
     cycle, read or written; otherwise one of each. No word is transferred in the last
     ``refresh_stall`` cycles of each ``refresh_period``, counted from the launch. With a ``seed``,
-    latencies, gaps and backpressure on each channel are random.
+    latencies, gaps and backpressure on each channel are random; with a refresh too, ``latency`` is
+    the greatest latency, and only pauses are random: at most ``refresh_stall`` cycles of any
+    ``refresh_period``, at any time.
     """
 
     latency: int = 4
@@ -27,6 +29,11 @@ class MemoryTiming:
     refresh_period: int = 0
     refresh_stall: int = 0
     seed: int | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether latencies and pauses are random up to limits."""
+        return self.seed is not None and self.refresh_period > 0
 
     def least_cycles(self, read: int, written: int, runs: int = 1) -> int:
         """Lower bound on the cycles in which ``runs`` runs transfer this many words in total."""

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from amaranth_vta.hw.config import Config
     from amaranth_vta.sw.runtime.device import Device, SystemDevice
 
+    from .estimate.contract import MemoryContract
     from .trace.perfetto import Timeline
 
-DEVICES = ("functional", "rtl", "cxxrtl", "pysim", "estimate", "board", "remote")
+DEVICES = ("functional", "rtl", "cxxrtl", "pysim", "estimate", "bound", "board", "remote")
 # Devices with base registers for programs.
 WITH_BASES = ("rtl", "cxxrtl", "pysim")
 # Environment variable that names the client file of a server, written by `vta serve`.
@@ -40,10 +41,12 @@ class RunOptions:
     ``device`` is a name in `DEVICES`, or a device that is open already, to which only ``dram``, the
     timing that bounds assume, applies. ``dram`` is ``ideal``, ``ddr`` or ``random:SEED``. On
     cycle-accurate devices, ``waves`` is a VCD file for all runs, and ``timeline`` records each run.
-    ``skip`` disables a part of the machine, one of `PARTS`. With ``timing_only`` the estimate
-    computes cycles without results. ``progress`` is called with each step of a build; by default,
-    steps are shown on standard error if that is a terminal, and logged otherwise. ``machines`` is
-    the number of machines, which share a bus of ``memory_bus`` bits, as in `SystemConfig`.
+    ``skip`` disables a part of the machine, one of `PARTS`. With ``timing_only`` the estimate and
+    the bound compute cycles without results. ``memory_contract`` is the text of a `MemoryContract`
+    for the bound; by default, that of the memory ``dram``. ``progress`` is called with each step of
+    a build; by default, steps are shown on standard error if that is a terminal, and logged
+    otherwise. ``machines`` is the number of machines, which share a bus of ``memory_bus`` bits, as
+    in `SystemConfig`.
     """
 
     device: Device | str = "functional"
@@ -55,6 +58,7 @@ class RunOptions:
     progress: Callable[[str], None] | None = None
     machines: int = 1
     memory_bus: int = 0
+    memory_contract: str | None = None
 
     @classmethod
     def of(cls, device: RunOptions | Device | str, dram: str, keywords: RunKeywords) -> RunOptions:
@@ -72,6 +76,23 @@ class RunOptions:
         return self.device if isinstance(self.device, str) else self.device.name
 
     @property
+    def contract(self) -> MemoryContract | None:
+        """The contract of the memory for which cycles are an upper bound; None on other devices
+        than the bound. Raises `ContractError`.
+        """
+        if not isinstance(self.device, str):
+            return getattr(self.device, "contract", None)
+        if self.device != "bound":
+            if self.memory_contract is not None:
+                raise DeviceError(f"the {self.device} device takes no memory contract; bound does")
+            return None
+        from .estimate.contract import MemoryContract
+
+        if self.memory_contract is None:
+            return MemoryContract.of(memory_timing(self.dram))
+        return MemoryContract.parse(self.memory_contract)
+
+    @property
     def has_results(self) -> bool:
         """Whether runs compute correct results, not only cycles."""
         return self.skip is None and not self.timing_only
@@ -84,8 +105,11 @@ class RunOptions:
             return self.device
         if self.skip is not None and self.skip not in PARTS:
             raise DeviceError(f"{self.skip!r} cannot be skipped; the parts are {', '.join(PARTS)}")
-        if self.timing_only and self.name != "estimate":
-            raise DeviceError(f"only the estimate can omit results; the {self.name} device cannot")
+        if self.timing_only and self.name not in ("estimate", "bound"):
+            raise DeviceError(
+                f"only estimate and bound can omit results; the {self.name} device cannot"
+            )
+        _ = self.contract  # raises for a wrong one before anything is built
         if origin + memory_bytes > config.dram_bytes:
             raise DeviceError(
                 f"memory of {memory_bytes:,} bytes from address {origin:#x} on is beyond the "
@@ -95,7 +119,7 @@ class RunOptions:
         system = SystemConfig(config, self.machines, self.memory_bus)
         if not system.is_single:
             return self._open_system(system, memory_bytes)
-        if origin and self.name in ("estimate", "board"):
+        if origin and self.name in ("estimate", "bound", "board"):
             raise DeviceError(
                 f"the memory of the {self.name} device begins at address 0, not {origin:#x}"
             )
@@ -146,6 +170,7 @@ class RunKeywords(TypedDict, total=False):
     progress: Callable[[str], None] | None
     machines: int
     memory_bus: int
+    memory_contract: str | None
 
 
 def open_device(
@@ -160,9 +185,9 @@ def open_device(
 ) -> Device:
     """Open a fresh machine with ``memory_bytes`` of zeroed memory, from address ``origin`` on.
 
-    ``dram`` and the keywords ``waves``, ``timeline``, ``skip``, ``timing_only`` and ``progress``
-    are those of `RunOptions`. For the functional model, ``order`` is ``program``, ``reverse``,
-    ``random:SEED`` or ``last:MODULE``.
+    ``dram`` and the keywords ``waves``, ``timeline``, ``skip``, ``timing_only``,
+    ``memory_contract`` and ``progress`` are those of `RunOptions`. For the functional model,
+    ``order`` is ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``.
 
     Raises `DeviceError`, `DramError` for an unknown ``dram``, `ToolchainError` if a simulator
     cannot be built, and the errors of boards and servers.
@@ -231,6 +256,14 @@ def _open(
             return EstimateDevice(
                 config, memory_bytes, dram, options.timing_only, timeline, progress
             )
+        case "bound":
+            from .estimate.device import BoundDevice
+
+            if waves is not None or timeline is not None:
+                raise DeviceError("the bound simulates no run, hence no waves and no timeline")
+            contract = options.contract
+            assert contract is not None
+            return BoundDevice(config, memory_bytes, contract, options.timing_only, progress)
         case "board":
             from .board_model.device import open_board
 

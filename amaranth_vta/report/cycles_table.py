@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 from amaranth_vta.sw.runtime.counters import Spent, summed
 
 from .text_table import text_table
+
+if TYPE_CHECKING:
+    from amaranth_vta.sim.estimate.contract import MemoryContract
 
 # Counters shown as shares of the cycles: compute's activities, then the modules that overlap with
 # them.
@@ -34,6 +38,15 @@ UNKNOWN = (
 )
 # Printed below estimated cycles.
 ESTIMATED = "The cycles are estimated, not counted on the design."
+
+
+def bounded(contract: MemoryContract, width: int | None = 80) -> str:
+    """The line below upper bounds on cycles."""
+    return fill(
+        f"The cycles are upper bounds for every memory that keeps the contract {contract}.",
+        width or 80,
+        break_on_hyphens=False,
+    )
 
 
 def cycles_table(

@@ -196,8 +196,10 @@ def _timing(session: Session) -> dict[str, str]:
     bound = sum(launch.bound_cycles for launch in launches)
     used = session.macs / total / session.config.macs_per_cycle
     found["runs"] += f"; {total:,} cycles in all" if runs > 1 else ""
+    most = "at most " if session.contract is not None else ""
+    estimated = ", estimated" if session.estimated else ""
     found["cycles"] = (
-        f"{cycles:,.0f} per run{', estimated' if session.estimated else ''}: {bound / total:.1%} "
+        f"{most}{cycles:,.0f} per run{estimated}: {bound / total:.1%} "
         f"of bound, {used:.1%} of the machine's MACs per cycle"
     )
     found["time"] = f"{_milliseconds(cycles)} per run at {_MHZ} MHz"

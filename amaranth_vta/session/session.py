@@ -13,7 +13,7 @@ import numpy as np
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import DEFAULT, Config
-from amaranth_vta.report.cycles_table import ESTIMATED, cycles_table
+from amaranth_vta.report.cycles_table import ESTIMATED, bounded, cycles_table
 from amaranth_vta.report.host_summary import summary
 from amaranth_vta.report.layer_report import LaunchReport, LayerReport
 from amaranth_vta.report.layer_table import layer_table, per_run
@@ -172,7 +172,7 @@ class Session:
         if launch not in LAUNCHES:
             raise ValueError(f"launch is {' or '.join(LAUNCHES)}, not {launch!r}")
         self.config = config
-        self.dram = options.dram
+        self.dram, self.contract = options.dram, options.contract
         self.machines = options.machines
         self._skip = options.skip
         self._prefill = None
@@ -472,6 +472,7 @@ class Session:
             **self._system_report(),
             "cycles": cycles,
             "estimated": self.estimated,
+            "memory_contract": self.contract and str(self.contract),
             "macs": self.macs,
             "peak_macs_per_cycle": peak,
             "utilization": self.macs / cycles / peak if cycles else None,
@@ -508,11 +509,13 @@ class Session:
         """
         peak, images = self.config.macs_per_cycle * self.machines, self.images_per_run
         table = layer_table(self.layers, self.launches, peak, images, width=width, explain=explain)
+        if self.contract is not None and self.cycles is not None:
+            return f"{table}\n{bounded(self.contract, width)}"
         return f"{table}\n{ESTIMATED}" if self.estimated else table
 
     def cycles_table(self, width: int | None = 80) -> str:
         """Breakdown of the cycles of each launch as text; empty on a device without a clock."""
-        if not self.spent:
+        if not self.spent or self.contract is not None:
             return ""
         per = per_run(self.images_per_run, self.layers).lower()
         return cycles_table(self.spent, per, width, self.estimated)

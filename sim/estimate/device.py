@@ -17,7 +17,11 @@ from amaranth_vta.sim.trace.timeline import Span
 from amaranth_vta.sw.runtime.counters import completed
 from amaranth_vta.sw.runtime.device import Limits, RunResult
 
+from .contract import MemoryContract
 from .library import NEVER, Engine, Replay
+
+# Endings of the names of counters of cycles.
+_OF_TIME = ("_busy", "_memory", "_modules", "_latency", "_for_load", "_for_compute", "_for_store")
 
 
 class EstimateDevice:
@@ -33,6 +37,7 @@ class EstimateDevice:
     """
 
     name = "estimate"
+    _is_estimate = True
 
     def __init__(
         self,
@@ -80,7 +85,7 @@ class EstimateDevice:
         replay = None
         if insn_addr >= 0 and insn_count >= 0:
             with_records = bool(watched) or self._timeline is not None
-            replay = self._engine.replay(self._model.memory, insn_addr, insn_count, with_records)
+            replay = self._evaluate(insn_addr, insn_count, with_records)
         if replay is not None and replay.cycles is not None and self._timing_only:
             seconds = time.perf_counter() - started
             result = RunResult(cycles=None, seconds=seconds)
@@ -90,12 +95,19 @@ class EstimateDevice:
             result.seconds = time.perf_counter() - started
         if result.fault is None and replay is not None and replay.cycles is not None:
             counted = completed(self.config, replay.counters)
-            result.cycles, result.estimated = replay.cycles, True
-            result.counters = {"cycles": replay.cycles, **counted}
+            result.cycles, result.estimated = replay.cycles, self._is_estimate
+            result.counters = {"cycles": replay.cycles, **self._known(counted)}
             if watched:
                 result.reached = tuple(replay.records["done"][list(watched)].tolist())
             self._show(replay, insn_addr, insn_count)
         return result
+
+    def _evaluate(self, insn_addr: int, insn_count: int, with_records: bool) -> Replay:
+        return self._engine.replay(self._model.memory, insn_addr, insn_count, with_records)
+
+    def _known(self, counted: dict[str, int]) -> dict[str, int]:
+        """The counters that a run has, of those of a replay."""
+        return counted
 
     def _show(self, replay: Replay, insn_addr: int, insn_count: int) -> None:
         if self._timeline is None:
@@ -104,6 +116,43 @@ class EstimateDevice:
         words = self._model.instruction_words(insn_addr, insn_count)
         shown = _spans(self.config, words, replay)
         self._timeline.add(self.config, words, shown, replay.cycles, estimated=True)
+
+
+class BoundDevice(EstimateDevice):
+    """A `Device` whose cycles are an upper bound for every memory that keeps ``contract``:
+    docs/bounds.md has the argument. It counts work, but no other cycles.
+
+    In all else as `EstimateDevice`.
+    """
+
+    name = "bound"
+    _is_estimate = False
+
+    def __init__(
+        self,
+        config: Config,
+        memory_bytes: int,
+        contract: MemoryContract,
+        timing_only: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(config, memory_bytes, timing_only=timing_only, progress=progress)
+        self.contract = contract
+
+    def _evaluate(self, insn_addr: int, insn_count: int, with_records: bool) -> Replay:
+        replay = super()._evaluate(insn_addr, insn_count, with_records)
+        if replay.cycles is None:
+            return replay
+        retired = np.empty(insn_count, np.int64)
+        cycles = self._engine.bound(
+            self._model.memory, insn_addr, insn_count, self.contract, retired
+        )
+        if with_records:
+            replay.records["done"] = retired
+        return replay._replace(cycles=cycles)
+
+    def _known(self, counted: dict[str, int]) -> dict[str, int]:
+        return {name: count for name, count in counted.items() if not name.endswith(_OF_TIME)}
 
 
 def _spans(config: Config, words: Sequence[int], replay: Replay) -> Iterator[Span]:

@@ -19,6 +19,7 @@ from amaranth_vta.sim.cache import hash_of, kept
 from amaranth_vta.sim.machine.dram import MemoryTiming
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
+from .contract import MemoryContract
 from .parameters import instruction_fields, parameters
 
 _ENGINE = Path(__file__).with_name("engine")
@@ -79,6 +80,7 @@ class Engine:
     ) -> None:
         engine = _loaded(library(progress))
         self._replay, self._replay_all = engine.vta_estimate, engine.vta_estimate_all
+        self._bound = engine.vta_bound
         opened = engine.vta_estimate_open(parameters(config, dram), instruction_fields(config))
         assert opened, "hw.timing has limits beyond the engine's PLACES"
         self.handle = ctypes.c_void_p(opened)
@@ -125,6 +127,35 @@ class Engine:
         numbers = _runs(runs)
         self._replay_all(self.handle, self._memory_address, memory.nbytes, numbers, len(runs))
         return [cycles if cycles >= 0 else None for cycles in numbers[2::3]]
+
+    def bound(
+        self,
+        memory: npt.NDArray[np.uint8],
+        insn_addr: int,
+        insn_count: int,
+        contract: MemoryContract,
+        retired: npt.NDArray[np.int64] | None = None,
+    ) -> int | None:
+        """Upper bound on the cycles of a stream with any memory that keeps ``contract``, or None if
+        it would not complete. ``retired`` is filled with upper bounds on the cycles in which its
+        instructions retire.
+        """
+        if insn_addr + insn_count * isa.INSTRUCTION_BYTES > memory.nbytes:
+            return None
+        self._use(memory)
+        promised = (ctypes.c_int64 * 5)(
+            *(contract.latency, contract.response, contract.scale, contract.rate, contract.credit)
+        )
+        found = self._bound(
+            self.handle,
+            promised,
+            self._memory_address,
+            memory.nbytes,
+            insn_addr,
+            insn_count,
+            None if retired is None else retired.ctypes.data,
+        )
+        return int(found) if found >= 0 else None
 
     def _use(self, memory: npt.NDArray[np.uint8]) -> None:
         if memory is not self._memory:
@@ -221,6 +252,8 @@ def _loaded(path: Path) -> Any:
     engine.vta_estimate_close.argtypes = [pointer]
     engine.vta_estimate.restype = ctypes.c_int64
     engine.vta_estimate.argtypes = [pointer, pointer, u64, u64, u64, pointer, pointer]
+    engine.vta_bound.restype = ctypes.c_int64
+    engine.vta_bound.argtypes = [pointer, pointer, pointer, u64, u64, u64, pointer]
     engine.vta_estimate_together.restype = None
     engine.vta_estimate_together.argtypes = [
         *(pointer, pointer, ctypes.c_int64, ctypes.c_int64, pointer, u64, pointer, u64),

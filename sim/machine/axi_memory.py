@@ -147,6 +147,7 @@ class AxiMemory:
         self._write_turn = False
         self._densities = [8] * 6
         self._open = [True] * 6
+        self._paused: deque[int] = deque()  # the latest cycles of random pauses
 
     @property
     def quiet(self) -> bool:
@@ -168,6 +169,9 @@ class AxiMemory:
             if following % _DENSITY_CYCLES == 0:
                 self._densities = [_DENSITIES[self.dice.draw(4)] for _ in range(6)]
             self._open = [self.dice.draw(8) < density for density in self._densities]
+        if self.timing.is_limited:
+            words = not self._pauses(following)
+            self._open = [words, words, *[True] * 4]
         self._transfer_words(following)
         if (
             not self.answer.b_valid
@@ -213,9 +217,13 @@ class AxiMemory:
     def _transfer_words(self, following: int) -> None:
         """Transfer a word each way, or only one if reads and writes share the bus."""
         timing = self.timing
-        moving = not timing.refresh_period or (
-            (following - self.start - 1) % timing.refresh_period
-            < timing.refresh_period - timing.refresh_stall
+        moving = (
+            not timing.refresh_period
+            or timing.is_limited
+            or (
+                (following - self.start - 1) % timing.refresh_period
+                < timing.refresh_period - timing.refresh_stall
+            )
         )
         can_read = (
             moving
@@ -310,6 +318,18 @@ class AxiMemory:
             if self._first(write.burst) <= following < address:
                 self.reached.append(self.cycle + 1)
 
+    def _pauses(self, cycle: int) -> bool:
+        """Whether no word is transferred in ``cycle``: at random, within the limits."""
+        timing = self.timing
+        if self._open[_R] or not timing.refresh_stall:
+            return False
+        if len(self._paused) == timing.refresh_stall:
+            if cycle - self._paused[0] < timing.refresh_period:
+                return False
+            self._paused.popleft()
+        self._paused.append(cycle)
+        return True
+
     def _find(self, address: int) -> npt.NDArray[np.uint8]:
         """The word at an address; empty if there is no memory."""
         place = address - self.origin
@@ -321,6 +341,9 @@ class AxiMemory:
     def _latency(self) -> int:
         if self.timing.seed is None:
             return self.timing.latency
+        if self.timing.is_limited:
+            most = self.timing.latency
+            return most if self.dice.draw(2) else self.dice.draw(most + 1)
         return 1 + self.dice.draw(8) if self.dice.draw(4) else 1 + self.dice.draw(80)
 
     def _fail(self, channel: str, text: str) -> NoReturn:

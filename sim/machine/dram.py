@@ -26,16 +26,35 @@ def memory_timing(name: str) -> MemoryTiming:
     """The timing named ``ideal``, ``ddr`` or ``random:SEED``; raises `DramError` for other names.
 
     The seed also determines whether reads and writes share the bus, and the maximum in flight.
+    After ``random:SEED`` and a comma, a `MemoryContract` limits latencies and pauses. Raises
+    `ContractError` for a wrong one.
     """
     if name in TIMINGS:
         return TIMINGS[name]
-    kind, _, seed = name.partition(":")
+    text, limited, contract = name.partition(",")
+    kind, _, seed = text.partition(":")
     if kind != "random" or not seed.isdecimal():
         raise DramError(
             f"{name!r} is not a memory model: there are {', '.join(TIMINGS)} and random:SEED, "
             "with a whole number as the seed"
         )
     dice = Dice(int(seed))
+    if limited:
+        from amaranth_vta.sim.estimate.contract import MemoryContract
+
+        promised = MemoryContract.parse(contract)
+        if promised.response != promised.latency or len(promised.pauses) > 1:
+            raise DramError(
+                f"{name!r}: a random memory has one latency, and either bandwidth or refresh"
+            )
+        stall, period = (*promised.pauses, (0, 1))[0]
+        return MemoryTiming(
+            latency=promised.latency,
+            shared=dice.draw(2) == 1,
+            refresh_period=period,
+            refresh_stall=stall,
+            seed=int(seed),
+        )
     return MemoryTiming(
         shared=dice.draw(2) == 1,
         reads_outstanding=1 + dice.draw(8),

@@ -38,9 +38,26 @@ class DramType(click.ParamType):
     name = "ideal|ddr|random:SEED"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        from amaranth_vta.sim.estimate.contract import ContractError
+
         try:
             memory_timing(value)
-        except DramError as error:
+        except (ContractError, DramError) as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+class ContractType(click.ParamType):
+    """The text of a `MemoryContract`."""
+
+    name = "contract"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        from amaranth_vta.sim.estimate.contract import ContractError, MemoryContract
+
+        try:
+            MemoryContract.parse(value)
+        except ContractError as error:
             self.fail(str(error), param, ctx)
         return str(value)
 
@@ -94,7 +111,8 @@ def device_options(
             show_default=True,
             help="The device to run on. functional, a model, is fast and counts no cycles; rtl is "
             "the design in Verilator, cxxrtl in another simulator, pysim in Python; estimate adds "
-            "estimated cycles to the functional model; board is an FPGA at the serial port "
+            "estimated cycles to the functional model, bound an upper bound for every memory that "
+            "keeps --memory-contract; board is an FPGA at the serial port "
             "VTA_PORT, or in this chip at a place such as VTA_PORT=uio:/dev/uio0, or with "
             "VTA_PORT=simulated[:BOARD] a simulated one; remote is a device that "
             "`vta serve` serves, with the credentials in the file that VTA_REMOTE names.",
@@ -105,7 +123,17 @@ def device_options(
             metavar="ideal|ddr|random:SEED",
             default=dram,
             show_default=True,
-            help="The timing of the memory; the functional model ignores it.",
+            help="The timing of the memory; the functional model ignores it. With a contract "
+            "behind the seed, as in random:1,latency=48, latencies and pauses are limited.",
+        ),
+        click.option(
+            "--memory-contract",
+            type=ContractType(),
+            metavar="latency=…[,response=…][,bandwidth=W/C][,refresh=S/P]",
+            help="With --device bound: what the memory promises, in cycles. latency is from the "
+            "offer of a read to its first word, response from the last word of a write to its "
+            "response; of any C cycles with words to transfer at least W are used, save for at "
+            "most S of any P.  [default: that of --dram]",
         ),
         click.option(
             "--trace",
@@ -123,14 +151,14 @@ def device_options(
         click.option(
             "--timing-only",
             is_flag=True,
-            help="With --device estimate: only cycles, without results.",
+            help="With --device estimate or bound: only cycles, without results.",
         ),
     )
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
         @wraps(command)
         def with_device(*args: Any, **kwargs: Any) -> int:
-            names = ("device", "dram", "skip", "timing_only")
+            names = ("device", "dram", "skip", "timing_only", "memory_contract")
             options = RunOptions(**{name: kwargs.pop(name) for name in names})
             return command(*args, options=options, **kwargs)
 

@@ -112,6 +112,7 @@ _NEEDS: dict[str, tuple[Check, ...]] = {
     ),
     "pysim": (_package("amaranth"),),
     "estimate": (_package("numpy"), _cpp_compiler, _cache),
+    "bound": (_package("numpy"), _cpp_compiler, _cache),
     "board": (_package("pyserial", "fpga"),),
     "remote": (_package("pyzmq", "remote"),),
     "vta build": (

@@ -24,7 +24,7 @@ from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
 from amaranth_vta.networks import MLPERF_TINY, NETWORKS, generate, generate_tiny
-from amaranth_vta.report.cycles_table import cycles_table
+from amaranth_vta.report.cycles_table import bounded, cycles_table
 from amaranth_vta.report.host_summary import share_on_machine
 from amaranth_vta.report.layer_table import OVERLAP, host_lines, overlap
 from amaranth_vta.report.text_table import cut, text_table
@@ -247,7 +247,9 @@ def _conclude(
     layers = []
     if network is not None:
         spent, layers = network.spent, network.layers
-    if spent:
+    if (contract := options.contract) is not None:
+        outputs.say(f"\n{bounded(contract, outputs.text_width)}")
+    elif spent:
         estimated = any(item.estimated for item in found)
         table = cycles_table(spent, "per measurement", outputs.text_width, estimated)
         outputs.say(f"\n{table}")

@@ -28,6 +28,7 @@ def summary(
     """The JSON of a benchmark: totals, each measurement as a layer, and for a ``network`` its
     launches and a summary of machine and host.
     """
+    contract = options.contract
     known = [item.cycles for item in found if item.cycles is not None]
     cycles = sum(known) if known else None
     macs, peak = sum(item.macs for item in found), config.macs_per_cycle
@@ -36,6 +37,7 @@ def summary(
     return {
         "cycles": cycles,
         "estimated": any(item.estimated for item in found),
+        "memory_contract": contract and str(contract),
         "macs": macs,
         "peak_macs_per_cycle": peak,
         "utilization": macs / cycles / peak if cycles else None,

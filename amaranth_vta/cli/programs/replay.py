@@ -15,6 +15,7 @@ from amaranth_vta.report.text_table import counted
 from amaranth_vta.sim.devices import WITH_BASES, DeviceError, RunOptions, close_device
 
 if TYPE_CHECKING:
+    from amaranth_vta.sim.estimate.contract import MemoryContract
     from amaranth_vta.sim.programs.image import ProgramImage
     from amaranth_vta.sw.runtime.device import Device, RunResult
     from amaranth_vta.sw.runtime.driver import RegisterDriver
@@ -77,7 +78,7 @@ def replay(
         words = program.instruction_bits()
         asked = work(program.config, instruction_words(words))
         seconds = time.perf_counter() - started
-        report = measured(result, asked, options.dram, mismatches, seconds)
+        report = measured(result, asked, options.dram, mismatches, seconds, options.contract)
         report["skipped"] = options.skip
         outputs.save("--outputs", lambda file: write_arrays(file, {"dram": after}))
         outputs.save("--waves")
@@ -102,7 +103,12 @@ def _open(program: ProgramImage, options: RunOptions) -> Device:
 
 
 def measured(
-    result: RunResult, asked: Work, dram: str, mismatches: int | None, wall_seconds: float
+    result: RunResult,
+    asked: Work,
+    dram: str,
+    mismatches: int | None,
+    wall_seconds: float,
+    contract: MemoryContract | None = None,
 ) -> dict[str, Any]:
     """The JSON of a run."""
     from amaranth_vta.report.layer_report import bound_cycles
@@ -112,6 +118,7 @@ def measured(
     return {
         "cycles": cycles,
         "estimated": result.estimated,
+        "memory_contract": contract and str(contract),
         "macs": asked.macs,
         "peak_macs_per_cycle": peak,
         "utilization": asked.macs / cycles / peak if cycles else None,
@@ -131,7 +138,8 @@ def measured(
 def _summary(result: RunResult, report: dict[str, Any]) -> str:
     parts = []
     if result.cycles is not None:
-        parts.append(f"{result.cycles:,} cycles{', estimated' if result.estimated else ''}")
+        most = "at most " if report["memory_contract"] else ""
+        parts.append(f"{most}{result.cycles:,} cycles{', estimated' if result.estimated else ''}")
     match report["mismatches"]:
         case None:
             parts.append("done, with nothing to compare")

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "bound.hpp"
 #include "machine.hpp"
 
 namespace estimate {
@@ -24,6 +25,14 @@ class Engine {
         const Time finished = machine.run();
         if (counted) counters.write(machine.bus, machine.fetch, machine.store, counted);
         return finished < NEVER ? finished : -1;
+    }
+
+    // Cycles to the end of the stream with any memory that keeps `contract`, at most, or -1. `done` has
+    // those to the retirement of each instruction, if not null.
+    Time bounded(const Contract& contract, const std::uint8_t* memory, std::uint64_t bytes, std::uint64_t address,
+                 std::uint64_t count, Time* done) {
+        if (!stream.open(memory, bytes, address, count)) return -1;
+        return bound(parameters, contract, stream, address, count, done);
     }
 
     // A machine of several on `port` at the start of a stream; null if it would not come to the end.
@@ -81,6 +90,12 @@ EXPORTED std::int64_t vta_estimate(Engine* engine, const std::uint8_t* memory, s
                                    std::uint64_t address, std::uint64_t count, Record* records,
                                    std::int64_t* counters) {
     return engine->replay(memory, bytes, address, count, records, counters);
+}
+
+// As `Engine::bounded`.
+EXPORTED std::int64_t vta_bound(Engine* engine, const Contract* contract, const std::uint8_t* memory,
+                                std::uint64_t bytes, std::uint64_t address, std::uint64_t count, Time* done) {
+    return engine->bounded(*contract, memory, bytes, address, count, done);
 }
 
 // A stream to replay, and what it takes.

@@ -375,7 +375,11 @@ class Machine {
                 for (unsigned& density : densities) density = DENSITIES[dice.draw(4)];
             for (unsigned i = 0; i < CHANNELS; i++) open[i] = dice.draw(8) < densities[i];
         }
-        const bool moving = !timing.refresh_period ||
+        if (is_limited()) {
+            const bool paused = pauses(next);
+            for (unsigned i = 0; i < CHANNELS; i++) open[i] = !paused || i >= B;
+        }
+        const bool moving = !timing.refresh_period || is_limited() ||
             (next - start - 1) % timing.refresh_period < timing.refresh_period - timing.refresh_stall;
         bool can_read = moving && !answer.rvalid && !reads.empty() && reads.front().earliest <= next && open[R];
         bool can_write = moving && !words.empty() && filling < writes.size() && open[W];
@@ -465,8 +469,23 @@ class Machine {
     // The answer where there is no memory: one of two errors, which alternate from word to word.
     static unsigned error(uint64_t address) { return address / BUS_BYTES % 2 ? SLVERR : DECERR; }
 
+    // Whether latencies and pauses are random up to limits.
+    bool is_limited() const { return timing.random && timing.refresh_period; }
+
+    // Whether no word is transferred in cycle `at`: at random, within the limits.
+    bool pauses(uint64_t at) {
+        if (open[R] || !timing.refresh_stall) return false;
+        if (paused.size() == timing.refresh_stall) {
+            if (at - paused.front() < timing.refresh_period) return false;
+            paused.pop_front();
+        }
+        paused.push_back(at);
+        return true;
+    }
+
     uint64_t latency() {
         if (!timing.random) return timing.latency;
+        if (is_limited()) return dice.draw(2) ? timing.latency : dice.draw(unsigned(timing.latency) + 1);
         return dice.draw(4) ? 1 + dice.draw(8) : 1 + dice.draw(80);
     }
 
@@ -494,6 +513,7 @@ class Machine {
     std::deque<Read> reads;
     std::deque<Write> writes;
     std::deque<Word> words;
+    std::deque<uint64_t> paused;  // the latest cycles of random pauses
     size_t filling = 0;  // writes that have all their words
     unsigned response = OKAY;
     bool is_error = false;  // the word that is shown

@@ -1,0 +1,108 @@
+// The words and bursts of each stream that may move between two events, whatever the memory does.
+
+#pragma once
+
+#include <array>
+
+#include "clocks.hpp"
+
+namespace estimate {
+
+using Words = std::array<std::int64_t, STREAMS>;
+
+// The least and the most that each stream may have moved before each event.
+class Windows {
+  public:
+    Windows(const Program& program, const Clocks& clocks, std::int64_t per_burst) : clocks(clocks) {
+        for (int stream = 0; stream < STREAMS; stream++) {
+            std::vector<std::int64_t>& sums = moved[stream];
+            sums.push_back(0);
+            if (stream == FETCH_STREAM) {
+                for (const std::int64_t words : clocks.fetch_words) sums.push_back(sums.back() + words + per_burst);
+                for (std::size_t i = 0; i < clocks.fetch_words.size(); i++) bursts[stream].push_back(std::int64_t(i));
+                bursts[stream].push_back(std::int64_t(clocks.fetch_words.size()));
+                continue;
+            }
+            bursts[stream].push_back(0);
+            blocked[stream].push_back(0);
+            for (const std::size_t index : program.of_module[stream]) {
+                const Operation& operation = program.operations[index];
+                const bool reads = stream != STORE_MODULE;
+                std::int64_t weight = operation.padded;
+                if (operation.words) weight += operation.words * operation.cycles_per_word();
+                if (reads) weight += std::int64_t(operation.bursts) * per_burst;
+                sums.push_back(sums.back() + weight);
+                blocked[stream].push_back(blocked[stream].back() + (reads ? operation.padded + operation.words * (operation.words ? operation.cycles_per_word() - 1 : 0) : 0));
+                bursts[stream].push_back(bursts[stream].back() + (reads ? std::int64_t(operation.bursts) : 0));
+            }
+        }
+        words.push_back(0);
+        padding.push_back(0);
+        for (const std::size_t index : program.of_module[LOAD_MODULE]) {
+            const Operation& operation = program.operations[index];
+            const bool writes = operation.shape->memory == INP;
+            words.push_back(words.back() + (writes ? operation.writes : 0));
+            padding.push_back(padding.back() + (writes ? operation.shape->padding.cycles : 0));
+        }
+        for (int stream = 0; stream < STREAMS; stream++)
+            for (int other = 0; other < STREAMS; other++) follow(stream, other);
+    }
+
+    // Before the issue of an instruction, or the request of a burst.
+    Words least(int stream, std::size_t number) const {
+        Words found;
+        for (int other = 0; other < STREAMS; other++) found[other] = moved[other][clock(stream, number).ended[other]];
+        return found;
+    }
+    // Before its end. Of its own stream: all up to it.
+    Words most(int stream, std::size_t number) const {
+        Words found;
+        for (int other = 0; other < STREAMS; other++)
+            found[other] = moved[other][other == stream ? number + 1 : until(stream, number, other)];
+        return found;
+    }
+    // How many bursts of other readers may be among those between its issue and its end.
+    std::int64_t bursts_meanwhile(int stream, std::size_t number) const {
+        std::int64_t found = 0;
+        for (const int other : {int(LOAD_MODULE), int(COMPUTE_MODULE), FETCH_STREAM})
+            if (other != stream)
+                found += bursts[other][until(stream, number, other)] - bursts[other][clock(stream, number).ended[other]];
+        return found;
+    }
+    // Cycles in which words read may wait meanwhile for loaders that are busy with earlier ones.
+    std::int64_t blocked_meanwhile(int stream, std::size_t number) const {
+        std::int64_t found = 0;
+        for (const int other : {int(LOAD_MODULE), int(COMPUTE_MODULE)})
+            found += blocked[other][other == stream ? number + 1 : until(stream, number, other)] -
+                     blocked[other][clock(stream, number).ended[other]];
+        return found;
+    }
+    // In how many cycles LOADs may write words, and padding, to the inputs during a STORE to them.
+    std::pair<std::int64_t, std::int64_t> input_writes_meanwhile(std::size_t number) const {
+        const std::size_t begin = clock(STORE_MODULE, number).ended[LOAD_MODULE], end = until(STORE_MODULE, number, LOAD_MODULE);
+        return {words[end] - words[begin], padding[end] - padding[begin]};
+    }
+    const Clock& clock(int stream, std::size_t number) const { return clocks.of_issue[stream][number]; }
+
+    // Before each instruction, or burst.
+    std::vector<std::int64_t> moved[STREAMS], bursts[STREAMS], blocked[MODULES];
+
+  private:
+    std::size_t until(int stream, std::size_t number, int other) const { return ends[stream][other][number]; }
+
+    // The first of `other` that waits for the end of each one of `stream`.
+    void follow(int stream, int other) {
+        const auto& waiting = clocks.of_issue[other];
+        std::size_t found = 0;
+        for (std::size_t number = 0; number < clocks.of_issue[stream].size(); number++) {
+            while (found < waiting.size() && waiting[found].ended[stream] <= number) found++;
+            ends[stream][other].push_back(found);
+        }
+    }
+
+    const Clocks& clocks;
+    std::vector<std::int64_t> words, padding;  // that LOADs write to the inputs
+    std::vector<std::size_t> ends[STREAMS][STREAMS];
+};
+
+}  // namespace estimate

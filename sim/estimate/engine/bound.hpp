@@ -1,0 +1,541 @@
+// An upper bound on the cycles of a stream for every memory that keeps a contract: docs/bounds.md has the
+// argument, in whose terms this file is written.
+
+#pragma once
+
+#include <array>
+
+#include "between.hpp"
+
+namespace estimate {
+
+// What a memory promises. All 64-bit integers, in the order of sim/estimate/contract.py.
+struct Contract {
+    Time latency;   // from a read's being offered to its first word
+    Time response;  // from the last word of a burst written to its response
+    // Cycles in which no word moves though one could: at most `credit` at once, and on average
+    // `scale` - `rate` of `scale`.
+    std::int64_t scale, rate, credit;
+};
+
+constexpr int SETS = 1 << STREAMS, ALL = SETS - 1;
+
+// Upper bounds on the time of an event: `time`, in cycles, and by set of streams `less`, in cycles / scale: on
+// rate * time + scale * (credit - words that these streams have moved before).
+struct Potential {
+    Time time;
+    std::array<std::int64_t, SETS> less;
+    std::int64_t scale;
+
+    void join(const Potential& other) {
+        time = std::max(time, other.time);
+        for (int set = 0; set < SETS; set++) less[set] = std::max(less[set], other.less[set]);
+    }
+    Potential after(Time cycles) const {
+        Potential found = *this;
+        found.time += cycles;
+        for (std::int64_t& one : found.less) one += scale * cycles;
+        return found;
+    }
+};
+
+// The policy of `Flow` that bounds times.
+class Bound {
+  public:
+    using Value = Potential;
+
+    Bound(const Parameters& parameters, const Contract& contract, const Program& program, const Windows& windows,
+          Time* done)
+        : parameters(parameters), contract(contract), program(program), windows(windows),
+          per_burst(per_burst_of(parameters, contract)), done(done) {
+        for (int stream = 0; stream < STREAMS; stream++) lanes[stream].end = launch().less[ALL];
+        for (const std::size_t index : program.of_module[COMPUTE_MODULE]) {
+            const Operation& operation = program.operations[index];
+            if (operation.unit >= GEMM_UNIT) of_unit[operation.unit == ALU_UNIT].push_back(&operation);
+        }
+    }
+
+    // Cycles that a burst costs others, besides its words: it takes one of the places in flight while its
+    // latency passes.
+    static std::int64_t per_burst_of(const Parameters& parameters, const Contract& contract) {
+        const std::int64_t places = parameters.bursts_in_flight - 1;
+        return (parameters.grant_to_memory + contract.latency + FREED_TO_GRANT + ROOM_TO_GRANT + places - 1) / places;
+    }
+
+    Value launch() const {
+        Value value;
+        value.time = 0;
+        value.less.fill(contract.scale * contract.credit);
+        value.scale = contract.scale;
+        return value;
+    }
+
+    Value issued(const Operation& operation, Value value) const {
+        Words all;
+        all.fill(UNKNOWN);
+        tighten(value, windows.least(operation.module, operation.number), all);
+        return value;
+    }
+
+    Value retired(const Operation& operation, const Value& value) {
+        if (done) done[std::size_t(&operation - program.operations.data())] = value.time;
+        return value;
+    }
+
+    void fetch(std::size_t burst, std::int64_t words, const Value& asked) {
+        Value from = asked;
+        Words all;
+        all.fill(UNKNOWN);
+        const Words least = windows.least(FETCH_STREAM, burst);
+        tighten(from, least, all);
+        begin(FETCH_STREAM, from);
+        fetch_chain = read(FETCH_STREAM, words, 1) + contract.scale * delays(FETCH_STREAM, burst, 1);
+        fetch_least = least;
+        fetch_most = windows.most(FETCH_STREAM, burst);
+        fetch_most[FETCH_STREAM] -= words + per_burst;
+        fair(FETCH_STREAM, burst, from, 1, words);
+        lanes[FETCH_STREAM].end = fetch_chain - contract.scale * per_burst;
+    }
+
+    // When so many words of the burst have come.
+    Value fetched(std::int64_t words) const {
+        Words most = fetch_most;
+        most[FETCH_STREAM] += words;
+        Value value = expand(fetch_chain, most);
+        value.less[WRITTEN] = std::min(value.less[WRITTEN], lanes[FETCH_STREAM].fair);
+        Words least = fetch_least;
+        least[FETCH_STREAM] = std::max(least[FETCH_STREAM], most[FETCH_STREAM]);
+        tighten(value, least, most);
+        return value;
+    }
+
+    Value transfer(const Operation& operation, const Value& issued) {
+        if (operation.shape->forwards) return forward(operation, issued);
+        return operation.module == STORE_MODULE ? store(operation, issued) : load(operation, issued);
+    }
+
+    std::pair<Value, Value> loops(const Operation& operation, const Value& command) {
+        auto found = operation.unit == GEMM_UNIT ? gemm(operation, command) : alu(operation, command);
+        Words least = windows.least(COMPUTE_MODULE, operation.number);
+        tighten(found.second, least, windows.most(COMPUTE_MODULE, operation.number));
+        return found;
+    }
+
+  private:
+    static constexpr std::int64_t UNKNOWN = -1, FAR = std::int64_t(1) << 60;
+    static constexpr int WRITTEN = 1 << STORE_MODULE;
+
+    // The bursts of a stream, one after the other.
+    struct Lane {
+        std::int64_t end;                         // of the latest one, less all words
+        std::int64_t grant = -FAR;                // of the latest one, less all words with those of its own before
+        std::int64_t sum = 0;                     // of its own words so far
+        std::vector<std::int64_t> sums, ends, words, turns, turn_sums;
+        std::size_t ahead = 0;
+        std::int64_t raw = 0;                     // words, without what bursts cost
+        std::vector<std::int64_t> raws;
+        std::int64_t fair = -FAR;                 // of the latest one, less the words written
+        std::int64_t late = 0;                    // cycles, by bursts of others, of the latest transfer
+    };
+    // Bursts written, in time: each of their words waits for at most one word read.
+    struct Turns {
+        std::int64_t announced = -FAR, end = -FAR;
+        std::vector<std::int64_t> ends;
+    };
+
+    // Uses what may have moved before an event.
+    void tighten(Value& value, const Words& least, const Words& most) const {
+        const std::int64_t scale = contract.scale;
+        for (int stream = 0; stream < STREAMS; stream++)
+            for (int set = ALL; set >= 0; set--)
+                if (const int more = set | 1 << stream; more != set && most[stream] != UNKNOWN)
+                    value.less[set] = std::min(value.less[set], value.less[more] + scale * most[stream]);
+        value.time = std::min(value.time, value.less[0] / contract.rate);
+        value.less[0] = std::min(value.less[0], contract.rate * value.time + scale * contract.credit);
+        for (int stream = 0; stream < STREAMS; stream++)
+            for (int set = 0; set < SETS; set++)
+                if (const int more = set | 1 << stream; more != set)
+                    value.less[more] = std::min(value.less[more], value.less[set] - scale * least[stream]);
+    }
+
+    // An event from its time less all words.
+    Value expand(std::int64_t all, const Words& most) const {
+        Value value;
+        value.scale = contract.scale;
+        for (int set = 0; set < SETS; set++) {
+            value.less[set] = all;
+            for (int stream = 0; stream < STREAMS; stream++)
+                if (!(set >> stream & 1)) value.less[set] += contract.scale * most[stream];
+        }
+        value.time = value.less[0] / contract.rate;
+        return value;
+    }
+
+    // A transfer of a stream whose first burst can be asked for `from` then.
+    void begin(int stream, const Value& from) {
+        Lane& lane = lanes[stream];
+        const std::int64_t scale = contract.scale;
+        const std::int64_t asked = from.less[ALL & ~(1 << stream)] - scale * lane.sum;
+        lane.grant = std::max(asked, lane.grant + scale * ROOM_TO_GRANT);
+        if (lane.turns.size() >= TURNS)
+            lane.grant = std::max(lane.grant, lane.turns[lane.turns.size() - TURNS] + scale * ROOM_TO_GRANT -
+                                                  scale * (lane.sum - lane.turn_sums[lane.turns.size() - TURNS]));
+        lane.late = 0;
+        is_first = true;
+    }
+
+    // The next burst read: its last word's time less all words, without what the burst costs.
+    std::int64_t read(int stream, std::int64_t words, std::int64_t each) {
+        Lane& lane = lanes[stream];
+        const std::int64_t scale = contract.scale, flight = parameters.bursts_in_flight;
+        const std::size_t number = lane.ends.size();
+        if (!is_first) lane.grant += scale;
+        const Time wait = FREED_TO_GRANT + (is_first ? ROOM_TO_GRANT : 0);
+        is_first = false;
+        if (number >= std::size_t(flight)) {
+            const std::size_t before = number - std::size_t(flight);
+            lane.grant = std::max(lane.grant, lane.ends[before] + scale * wait - scale * (lane.sum - lane.sums[before]));
+        }
+        // The word that must have come, so that at most `words_ahead` - 1 are outstanding.
+        const std::int64_t awaited = lane.raw - parameters.words_ahead + 1;
+        if (awaited > 0) {
+            while (lane.raws[lane.ahead] < awaited) lane.ahead++;
+            lane.grant = std::max(lane.grant, lane.ends[lane.ahead] + scale * (per_burst + wait - parameters.words_ahead + 1));
+        }
+        const Time eligible = parameters.grant_to_memory + contract.latency - 1;
+        const std::int64_t come = std::max(lane.end, lane.grant + scale * eligible);
+        lane.late = std::max(lane.late, lateness(lane, eligible + wait) - per_burst);
+        lane.end = come - scale * per_burst;
+        lane.sum += words * each + per_burst;
+        lane.raw += words;
+        lane.grant -= scale * (words * each + per_burst);
+        lane.ends.push_back(lane.end);
+        lane.sums.push_back(lane.sum);
+        lane.raws.push_back(lane.raw);
+        lane.words.push_back(words * each);
+        return come;
+    }
+
+    // Cycles by which each burst of others may delay the next one, since it takes one of the places in flight.
+    std::int64_t lateness(const Lane& lane, Time latency) const {
+        std::int64_t most = 0, sum = 0;
+        const std::int64_t flight = parameters.bursts_in_flight;
+        for (std::int64_t own = 0; own < flight - 1; own++) {
+            const std::int64_t others = flight - 1 - own;
+            if (latency > sum) most = std::max(most, (latency - sum + others - 1) / others);
+            if (std::size_t(own) >= lane.words.size()) break;
+            sum += lane.words[lane.words.size() - 1 - std::size_t(own)];
+        }
+        return most;
+    }
+
+    Value load(const Operation& operation, const Value& issued) {
+        const Module module = operation.module;
+        const std::size_t number = operation.number;
+        Lane& lane = lanes[module];
+        const std::int64_t scale = contract.scale;
+        const Words least = windows.least(module, number);
+        Words most = windows.most(module, number);
+        Value end;
+        if (operation.shape->accumulators) forget(operation.base, operation.shape->accumulators);
+        if (!operation.words) {
+            // Padding alone.
+            end = issued.after(parameters.issue_to_request + operation.padded - 2);
+            end.join(expand(lane.end, most));
+        } else {
+            begin(module, issued.after(parameters.issue_to_request));
+            for (std::size_t burst = 0; burst < operation.bursts; burst++)
+                read(module, program.burst_words[operation.first_burst + burst], operation.cycles_per_word());
+            lane.end += scale * delays(module, number, std::int64_t(operation.bursts));
+            most[module] -= operation.padded;
+            end = expand(lane.end, most);
+            fair(module, number, issued.after(parameters.issue_to_request), std::int64_t(operation.bursts), operation.words);
+            end.less[WRITTEN] = std::min(end.less[WRITTEN], lane.fair);
+            for (int set = 0; set < SETS; set++)
+                if (!(set >> module & 1)) end.less[set] += scale * operation.padded;
+            end.time += operation.padded;
+            most[module] += operation.padded;
+        }
+        lane.sum += operation.padded;
+        lane.grant -= scale * operation.padded;
+        Words known = least;
+        known[module] = most[module];
+        tighten(end, known, most);
+        lane.end = end.less[ALL];
+        lane.fair = end.less[WRITTEN];
+        lane.turns.push_back(lane.end);
+        lane.turn_sums.push_back(lane.sum);
+        return end.after(parameters.word_to_done);
+    }
+
+    // Bounds the last word of a transfer by the turns that readers take, whatever others read meanwhile: what is
+    // outstanding when it asks, then at most three bursts of others before each of its own.
+    void fair(int stream, std::size_t number, const Value& from, std::int64_t bursts, std::int64_t words) {
+        Lane& lane = lanes[stream];
+        const std::int64_t fetched = parameters.fetch_burst_bytes / parameters.bus_bytes;
+        const Time latency = parameters.grant_to_memory + contract.latency + FREED_TO_GRANT + ROOM_TO_GRANT;
+        const std::int64_t outstanding = parameters.words_ahead + parameters.burst_words;
+        const std::int64_t others = 2 * fetched + parameters.burst_words;
+        const std::int64_t reads = outstanding + parameters.burst_words + bursts * others + words +
+                                   windows.blocked_meanwhile(stream, number);
+        const Time waits = latency * (bursts / 2 + 5);
+        lane.fair = std::max(from.less[WRITTEN], lane.fair) + contract.scale * (reads + waits);
+    }
+
+    // Cycles by which bursts of others may delay a transfer, besides their words and what they cost as such.
+    std::int64_t delays(int stream, std::size_t number, std::int64_t bursts) const {
+        const std::int64_t others = windows.bursts_meanwhile(stream, number);
+        const Time latency = parameters.grant_to_memory + contract.latency + FREED_TO_GRANT + ROOM_TO_GRANT;
+        // Of four grants one goes to this reader, so only so many can be between its own.
+        const std::int64_t most = latency * ((4 * bursts + 8) / parameters.bursts_in_flight + 1);
+        const std::int64_t found = std::min(std::max<std::int64_t>(0, lanes[stream].late) * others, most);
+        // Words of others may be among those that limit how far is read ahead.
+        const std::int64_t parts = (parameters.burst_words + parameters.words_ahead - 1) / (parameters.words_ahead - 1) + 1;
+        return found + std::max<Time>(0, latency - parameters.words_ahead + 1) * parts * others;
+    }
+
+    Value store(const Operation& operation, const Value& at) {
+        Lane& lane = lanes[STORE_MODULE];
+        const std::int64_t scale = contract.scale;
+        const std::size_t number = operation.number;
+        Value issued = at;
+        if (has_forwarded) issued.join(forwarded.after(1));
+        Value end;
+        if (!operation.words) {
+            end = issued.after(parameters.response_to_done);
+        } else {
+            const Words most = windows.most(STORE_MODULE, number);
+            const Value from = issued.after(parameters.issue_to_request);
+            lane.grant = std::max(from.less[ALL & ~(1 << STORE_MODULE)] - scale * lane.sum, lane.grant + scale * ROOM_TO_GRANT);
+            turns.announced = std::max(from.less[0], turns.announced + scale * ROOM_TO_GRANT);
+            for (std::size_t burst = 0; burst < operation.bursts; burst++)
+                write(program.burst_words[operation.first_burst + burst], !burst);
+            end = expand(lane.end, most);
+            end.less[0] = std::min(end.less[0], turns.end);
+            Words known = windows.least(STORE_MODULE, number);
+            known[STORE_MODULE] = most[STORE_MODULE];
+            tighten(end, known, most);
+            lane.end = end.less[ALL];
+            turns.end = end.less[0];
+            end = end.after(response() + parameters.response_to_done);
+        }
+        if (has_stored) end.join(stored.after(1));
+        stored = end;
+        has_stored = true;
+        return end;
+    }
+
+    // The next burst written.
+    void write(std::int64_t words, bool is_first) {
+        Lane& lane = lanes[STORE_MODULE];
+        const std::int64_t scale = contract.scale;
+        if (!is_first) lane.grant += scale, turns.announced += scale;
+        if (const std::size_t flight = std::size_t(parameters.bursts_in_flight); lane.ends.size() >= flight) {
+            const std::size_t before = lane.ends.size() - flight;
+            const std::int64_t wait = scale * (response() + FREED_TO_GRANT + ROOM_TO_GRANT);
+            lane.grant = std::max(lane.grant, lane.ends[before] + wait - scale * (lane.sum - lane.sums[before]));
+            turns.announced = std::max(turns.announced, turns.ends[before] + wait);
+        }
+        const std::int64_t offered = scale * (parameters.announce_to_word - 1);
+        lane.end = std::max(lane.end, lane.grant + offered);
+        turns.end = std::max(turns.end, turns.announced + offered) + scale * (2 * words + 1);
+        lane.sum += words;
+        lane.grant -= scale * words;
+        lane.ends.push_back(lane.end);
+        lane.sums.push_back(lane.sum);
+        turns.ends.push_back(turns.end);
+    }
+
+    // From the last word of a burst to its response.
+    Time response() const { return std::max<Time>(0, contract.response - 1) + 1; }
+
+    Value forward(const Operation& operation, const Value& at) {
+        Value issued = at;
+        if (has_stored) issued.join(stored.after(2));
+        if (has_forwarded) issued.join(forwarded.after(1));
+        const std::size_t number = operation.number;
+        const Words least = windows.least(STORE_MODULE, number), most = windows.most(STORE_MODULE, number);
+        // LOADs write to the inputs first: padding, and words that are counted as theirs.
+        const auto [words, padding] = windows.input_writes_meanwhile(number);
+        Value end = issued.after(FORWARD_LATENCY + operation.shape->forwarded + padding);
+        end.time += words;
+        for (int set = 0; set < SETS; set++)
+            if (!(set >> LOAD_MODULE & 1)) end.less[set] += contract.scale * words;
+        tighten(end, least, most);
+        forwarded = end;
+        has_forwarded = true;
+        return end;
+    }
+
+    // The half of the accumulators in which an instruction writes, both if it may be either.
+    unsigned banks(const Operation& operation) const {
+        const Loops& loops = *operation.loops;
+        if (!loops.works || !parameters.overlap) return 0;
+        const std::int64_t half = parameters.acc_depth / 2;
+        return (loops.first_dst < half) | (loops.first_dst + loops.dsts > half) << 1;
+    }
+
+    // Instructions of the other unit that may be in progress at the same time: from `begin` to `end`; `own`
+    // is the first one behind this one.
+    struct Meanwhile {
+        std::size_t begin, own, end;
+    };
+    Meanwhile meanwhile(const Operation& operation, std::size_t& place) const {
+        const auto& others = of_unit[operation.unit == GEMM_UNIT];
+        while (place < others.size() && others[place]->number < operation.number) place++;
+        Meanwhile found = {place, place, place};
+        if (!parameters.overlap) return found;
+        const std::size_t ended = windows.clock(COMPUTE_MODULE, operation.number).ended[COMPUTE_MODULE];
+        if (operation.independent)
+            while (found.begin && others[found.begin - 1]->number >= ended) found.begin--;
+        while (found.end < others.size() && others[found.end]->independent &&
+               windows.clock(COMPUTE_MODULE, others[found.end]->number).ended[COMPUTE_MODULE] <= operation.number)
+            found.end++;
+        return found;
+    }
+
+    std::pair<Value, Value> gemm(const Operation& operation, const Value& command) {
+        const Loops& loops = *operation.loops;
+        const Meanwhile others = meanwhile(operation, gemm_place);
+        Value begun = command;
+        Value valid = command.after(parameters.issue_to_item);
+        Time drains = 0, all = 0, more = 0;
+        for (std::size_t place = others.begin; place < others.end; place++) {
+            const Operation& other = *of_unit[1][place];
+            if (banks(other) & banks(operation)) drains = (parameters.alu_latency + 3) * (banks(operation) == 3 ? 2 : 1);
+            // The ALU has priority in reading micro-ops.
+            Time lost = 0;
+            if (loops.many_uops && other.loops->works) lost = other.loops->many_uops ? other.loops->items : 3;
+            all += lost;
+            if (place >= stolen) more += lost;
+        }
+        valid = valid.after(drains + all);
+        if (has_gemm) {
+            begun.join(gemm_last.after(1 - parameters.issue_to_item));
+            valid.join(gemm_last.after(1 + drains + more));
+        }
+        stolen = std::max(stolen, others.end);
+        gemm_last = valid.after(loops.items - 1);
+        has_gemm = true;
+        for (int bank = 0; bank < 2; bank++)
+            if (banks(operation) >> bank & 1) in_bank[bank] = gemm_last, has_been[bank] = true;
+        forget(loops.first_dst, loops.dsts);
+        // An instruction that waits for all of the ALU has begun: the ALU rests.
+        if (!operation.independent) since_barrier = 0, gemm_since_barrier = false;
+        gemm_since_barrier |= loops.works;
+        return {begun, gemm_last.after(parameters.gemm_latency - parameters.early_end)};
+    }
+
+    std::pair<Value, Value> alu(const Operation& operation, const Value& command) {
+        const Loops& loops = *operation.loops;
+        const Meanwhile others = meanwhile(operation, alu_place);
+        const Time head = parameters.issue_to_item + parameters.item_to_alu, written = parameters.alu_latency + 2;
+        Value begun = command, begin = command.after(head);
+        Time after = 1;
+        if (has_alu) {
+            begun.join(alu_last.after(1 - head));
+            for (const Edge& mine : loops.first)
+                for (const Edge& other : *alu_tail)
+                    if (other.dst == mine.dst || other.dst == mine.src)
+                        after = std::max(after, parameters.alu_latency + 1 - other.distance - mine.distance);
+            begin.join(alu_last.after(after));
+        }
+        bool rereads = loops.table != table;
+        for (std::size_t place = others.begin; place < others.end; place++)
+            rereads |= overlaps(loops.table, of_unit[0][place]->loops->first_dst, of_unit[0][place]->loops->dsts);
+        // What is read before the first item, when all earlier results are written.
+        Time reads = 0;
+        if (loops.parameters && loops.works) reads += loops.parameters + 1;
+        if (loops.table >= 0 && rereads) reads += parameters.table_words + 1;
+        if (has_alu && reads) begin.join(alu_last.after(written));
+        if (loops.table >= 0) table = loops.last_table;
+        forget(loops.first_dst, loops.dsts);
+        // What GEMM has begun, or will have begun before this one ends, in the same half.
+        if (parameters.overlap && operation.independent)
+            for (int bank = 0; bank < 2; bank++)
+                if (has_been[bank] && (banks(operation) | loops.sources) >> bank & 1)
+                    begin.join(in_bank[bank].after(parameters.gemm_latency + 1));
+        const Time work = std::max(written, after) + reads + loops.items + loops.stalls;
+        since_barrier += work + 1;
+        alu_last = begin.after(reads + loops.items + loops.stalls - 1 + paused(operation, others));
+        alu_tail = &loops.last;
+        has_alu = true;
+        return {begun, alu_last.after(written - parameters.early_end)};
+    }
+
+    // Cycles that an ALU instruction loses to the GEMM instructions behind it, which go first in its half of
+    // the accumulators, and where it reads sources.
+    Time paused(const Operation& operation, const Meanwhile& others) {
+        Time lost = 0, before = 0;
+        for (std::size_t place = others.begin; place < others.end; place++) {
+            const Operation& other = *of_unit[0][place];
+            const Loops& loops = *other.loops;
+            if (loops.many_uops) lost = std::max<Time>(lost, 1);
+            if (place < others.own) continue;
+            const bool meets = banks(other) & banks(operation);
+            const bool takes_port = loops.adds && (banks(other) & operation.loops->sources);
+            // It has ended before that one begins if GEMM did nothing else since both units rested.
+            const bool is_first = !gemm_since_barrier && since_barrier + BARRIER_TO_ALU < before;
+            if ((meets || takes_port) && !is_first)
+                lost += loops.items + 2 * parameters.gemm_latency + parameters.alu_latency + 6;
+            before += loops.items;
+        }
+        since_barrier += lost;
+        return lost;
+    }
+
+    bool overlaps(std::int64_t table, std::int64_t first, std::int64_t count) const {
+        return table >= 0 && count && first < table + parameters.table_elements && table < first + count;
+    }
+    // Accumulators are written: a table among them has to be read again.
+    void forget(std::int64_t first, std::int64_t count) {
+        if (overlaps(table, first, count)) table = -1;
+    }
+
+    // Cycles from the grant of a transfer's last burst to that of the next one's first; from a word's or
+    // a response's arrival to the grant that waits for it; and of a STORE to the inputs besides its elements.
+    static constexpr Time ROOM_TO_GRANT = 5, FREED_TO_GRANT = 2, FORWARD_LATENCY = 6;
+    // Cycles from the barrier to the first item of the ALU, besides its work, with a margin.
+    static constexpr Time BARRIER_TO_ALU = 16;
+    // Transfers whose turn is to come, with the one in progress.
+    static constexpr std::size_t TURNS = 9;
+
+    const Parameters& parameters;
+    const Contract& contract;
+    const Program& program;
+    const Windows& windows;
+    const std::int64_t per_burst;
+    Time* const done;
+    Lane lanes[STREAMS];
+    Turns turns;
+    bool is_first = false;
+    std::int64_t fetch_chain = 0;
+    Words fetch_least = {}, fetch_most = {};
+    Value stored = {}, forwarded = {};
+    bool has_stored = false, has_forwarded = false;
+    std::vector<const Operation*> of_unit[2];
+    std::size_t gemm_place = 0, alu_place = 0, stolen = 0;
+    Value gemm_last = {}, alu_last = {}, in_bank[2] = {};
+    bool has_gemm = false, has_alu = false, has_been[2] = {};
+    const Edges* alu_tail = nullptr;
+    std::int64_t table = -1;
+    // Since a GEMM instruction waited for all of the ALU: work of the ALU, and whether GEMM has worked.
+    Time since_barrier = 0;
+    bool gemm_since_barrier = true;
+};
+
+// Cycles to the end of a stream, at most; -1 if it would not come to it.
+inline Time bound(const Parameters& parameters, const Contract& contract, Stream& stream, std::uint64_t address,
+                  std::uint64_t count, Time* done) {
+    const Program program(parameters, stream, address, count);
+    if (!program.is_legal) return -1;
+    Clocks clocks;
+    if (!Flow<Clocks>(parameters, program, clocks).run()) return -1;
+    const Windows windows(program, clocks, Bound::per_burst_of(parameters, contract));
+    Bound policy(parameters, contract, program, windows, done);
+    Flow<Bound> flow(parameters, program, policy);
+    if (!flow.run()) return -1;
+    return flow.finished.time;
+}
+
+}  // namespace estimate
