@@ -84,12 +84,16 @@ class Board {
         top->rx = 1;
         top->eval();
     }
-    ~Board() { top->final(); }
+    ~Board() {
+        enter();
+        top->final();
+    }
 
     // Runs the clock until the other end of `line` is closed, or `*stop` is set. With nothing to do
     // on the line it waits for the host now and then, so that it leaves the processor to others;
     // the clock goes on all the same.
     void serve(int line, const volatile int* stop) {
+        enter();
         while (!*stop) {
             const bool quiet = to_board.idle() && from_board.idle() && out.empty();
             pollfd ready{line, short(POLLIN | (out.empty() ? 0 : POLLOUT)), 0};
@@ -103,6 +107,10 @@ class Board {
     uint64_t cycle = 0;
 
   private:
+    // Verilator's runtime works in a context per thread: by default the last one that was created,
+    // which belongs to another board if there are several, and may have been destroyed.
+    void enter() { Verilated::threadContextp(&context); }
+
     bool take(int line) {
         uint8_t bytes[4096];
         const ssize_t count = read(line, bytes, sizeof bytes);

@@ -65,6 +65,14 @@ def test_digits_are_classified_as_onnx_runtime_does(standalone: Standalone) -> N
         assert 0 < answer.machine_cycles < answer.cycles
 
 
+def test_boards_of_one_process_end_in_any_order(standalone: Standalone) -> None:
+    kept, ended = (SimulatedBoard(standalone.config, board=BOARD, firmware=bytes(4)) for _ in "ab")
+    ended.close()
+    kept.close()
+    (image,) = images(1)
+    assert standalone.classifier.run({"image": image}).label == labels()[0]
+
+
 def test_an_input_that_pauses_is_dropped(standalone: Standalone) -> None:
     """The rest of an interrupted input would shift all later ones."""
     board, (image,) = standalone.board, images(1, start=5)
