@@ -87,23 +87,31 @@ def _dequantize(operator: HostOperator, tensors: HostTensors) -> Iterator[str]:
 
 def _scaling(operator: HostOperator, tensors: HostTensors, function: str, integer: int) -> str:
     """Quantization or dequantization; the ``integer`` one of source and result has 8 bits."""
-    names = (operator.node.inputs[0], operator.node.outputs[0])
+    names = source, _ = operator.node.inputs[0], operator.node.outputs[0]
     scale, zero = operator.constant(1), operator.constant(2)
-    if names[0] in operator.constants or scale is None:
+    if source in operator.constants or scale is None or (operator.node.input(2) and zero is None):
         raise _Unsupported("its scale is not constant, or its operand is")
     infos = [tensors.types[name] for name in names]
     stored = str(infos[integer].dtype)
-    if scale.size != 1 or (zero is not None and zero.size != 1):
-        raise _Unsupported("it has a scale per channel")
+    if scale.ndim > 1:
+        raise _Unsupported("it has a scale per block")
     if stored not in ("int8", "uint8") or {str(infos[1 - integer].dtype), str(scale.dtype)} != {
         "float32"
     }:
         raise _Unsupported(f"it converts {infos[0].dtype} to {infos[1].dtype}")
     types = ["const float *", "uint8_t *"] if integer else ["const uint8_t *", "float *"]
     pointers = [f"({kind}){tensors.pointer(name)}" for kind, name in zip(types, names, strict=True)]
-    low, offset = int(np.iinfo(stored).min), 0 if zero is None else int(zero.item())
-    factor = float(scale.item())
-    return f"{function}({', '.join(pointers)}, {size(infos[0])}, {factor.hex()}f, {offset}, {low});"
+    low, given = int(np.iinfo(stored).min), ", ".join(pointers)
+    zeros = np.zeros(scale.size, int) if zero is None else zero.ravel().astype(int)
+    if scale.size == 1:
+        count, factor = size(infos[0]), float(scale.item())
+        return f"{function}({given}, {count}, {factor.hex()}f, {zeros[0]}, {low});"
+    shape = infos[0].shape or ()
+    axis = int(operator.node.attributes.get("axis", 1)) % len(shape)
+    sizes = ", ".join(map(str, _around(shape, axis)))
+    scales = tensors.table("float", [f"{float(value).hex()}f" for value in scale])
+    offsets = tensors.table("int8_t" if low else "uint8_t", zeros.tolist())
+    return f"{function}_channels({given}, {sizes}, {scales}, (const uint8_t *){offsets}, {low});"
 
 
 def _operand(operator: HostOperator, tensors: HostTensors) -> tuple[str, tuple[int, ...]]:
@@ -127,23 +135,102 @@ def _transpose(operator: HostOperator, tensors: HostTensors) -> Iterator[str]:
     strides = strides_of(shape)
     if tensors.transpose(result, source, tuple(strides[axis] for axis in order)):
         return
-    moved = [(shape[axis], strides[axis]) for axis in order if shape[axis] > 1]
-    # Axes that stay together are one.
+    axes = _joined([(shape[axis], strides[axis]) for axis in order])
+    if len(axes) < 2:
+        yield from _reshape(operator, tensors)
+    else:
+        yield _moved(tensors, source, result, axes)
+
+
+def _slice(operator: HostOperator, tensors: HostTensors) -> Iterator[str]:
+    (source, shape), result = _operand(operator, tensors), operator.node.outputs[0]
+    given = [operator.constant(place) for place in (1, 2)]
+    if given[0] is None or given[1] is None or set(operator.inputs) != {source}:
+        raise _Unsupported("its bounds are not constant")
+    starts, ends = (item.tolist() for item in given if item is not None)
+    axes, steps = (operator.constant(place) for place in (3, 4))
+    ranges = [range(extent) for extent in shape]
+    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        axis = place if axes is None else int(axes[place]) % len(shape)
+        ranges[axis] = range(shape[axis])[start : end : 1 if steps is None else int(steps[place])]
+    if any(item.step < 0 for item in ranges):
+        raise _Unsupported("it has a negative step")
+    strides = strides_of(shape)
+    first = sum(item.start * stride for item, stride in zip(ranges, strides, strict=True))
+    moved = [(len(item), item.step * stride) for item, stride in zip(ranges, strides, strict=True)]
+    yield _moved(tensors, source, result, _joined(moved), first)
+
+
+def _joined(moved: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Axes as sizes and strides, where neighbours that stay together are one."""
     axes: list[tuple[int, int]] = []
     for count, stride in moved:
+        if count == 1:
+            continue
         if axes and axes[-1][1] == count * stride:
             axes[-1] = axes[-1][0] * count, stride
         else:
             axes.append((count, stride))
+    return axes
+
+
+def _moved(
+    tensors: HostTensors,
+    source: str,
+    result: str,
+    axes: Sequence[tuple[int, int]],
+    first: int = 0,
+) -> str:
+    """A statement that copies the elements of ``axes`` from the element ``first`` on."""
     if len(axes) > _MOST_AXES:
         raise _Unsupported(f"it has {len(axes)} axes")
-    if len(axes) < 2:
-        yield from _reshape(operator, tensors)
-        return
-    table = tensors.table("vta_axis", [f"{{{count}, {stride}}}" for count, stride in axes])
-    width = tensors.types[result].dtype.itemsize
+    rows = [f"{{{count}, {stride}}}" for count, stride in axes or [(1, 1)]]
+    table, width = tensors.table("vta_axis", rows), tensors.types[result].dtype.itemsize
+    start = f" + {first}" if first else ""
+    pointers = f"{tensors.pointer(source)}{start}, {tensors.pointer(result)}"
+    return f"vta_transpose({pointers}, {width}, {table}, {len(rows)});"
+
+
+def _gather(operator: HostOperator, tensors: HostTensors) -> Iterator[str]:
+    """Elements of a constant or a tensor at computed indices."""
+    source, indices = operator.node.inputs
+    result = operator.node.outputs[0]
+    if indices in operator.constants or str(tensors.types[indices].dtype) != "int64":
+        raise _Unsupported("its indices are not computed, or not int64")
+    if source in operator.constants:
+        shape = operator.constants[source].shape
+        table = tensors.constant(source, operator.constants[source])
+    else:
+        shape, table = tensors.types[source].shape or (), tensors.pointer(source)
+    axis = int(operator.node.attributes.get("axis", 0)) % max(len(shape), 1)
+    outer, count, inner = _around(shape, axis)
+    width = inner * tensors.types[result].dtype.itemsize
+    pointers = f"{table}, {tensors.pointer(indices)}, {tensors.pointer(result)}"
+    sizes = f"{outer}, {count}, {width}, {size(tensors.types[indices])}"
+    yield f"result = vta_gather({pointers}, {sizes});"
+    yield "if (result != VTA_DONE)"
+    yield "    return result;"
+
+
+def _layer_norm(operator: HostOperator, tensors: HostTensors) -> Iterator[str]:
+    (source, shape), result = _operand(operator, tensors), operator.node.outputs[0]
+    if set(operator.inputs) != {source} or len(operator.node.outputs) > 1:
+        raise _Unsupported("its scale or its bias is not constant, or its mean is read")
+    if {str(tensors.types[name].dtype) for name in (source, result)} != {"float32"}:
+        raise _Unsupported(f"it computes {tensors.types[result].dtype}")
+    axis = int(operator.node.attributes.get("axis", -1)) % max(len(shape), 1)
+    rows, count = prod(shape[:axis]), prod(shape[axis:])
+    values: list[str] = []
+    for place, name in enumerate(("scale", "bias"), 1):
+        given = operator.constant(place)
+        if given is not None and given.size != count:
+            raise _Unsupported(f"its {name} is shorter than a row")
+        values.append(
+            "NULL" if given is None else tensors.constant(operator.node.inputs[place], given)
+        )
+    epsilon = float(np.float32(operator.node.attributes.get("epsilon", 1e-5))).hex()
     pointers = f"{tensors.pointer(source)}, {tensors.pointer(result)}"
-    yield f"vta_transpose({pointers}, {width}, {table}, {len(axes)});"
+    yield f"vta_layer_norm({pointers}, {rows}, {count}, {', '.join(values)}, {epsilon}f);"
 
 
 def _softmax(operator: HostOperator, tensors: HostTensors) -> Iterator[str]:
@@ -216,6 +303,9 @@ _FUNCTIONS: dict[tuple[str, str], Callable[[HostOperator, HostTensors], Iterator
     ("", "ArgMax"): _argmax,
     ("", "Cast"): _cast,
     ("", "Transpose"): _transpose,
+    ("", "Slice"): _slice,
+    ("", "Gather"): _gather,
+    ("", "LayerNormalization"): _layer_norm,
     **{
         ("", operator): _reshape
         for operator in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")

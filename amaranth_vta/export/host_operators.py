@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,13 @@ from amaranth_vta.sw.compiler.graph.integer_operators import (
 )
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.network_program import OnHost, RunHost
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .export_error import ExportError
+
+if TYPE_CHECKING:
+    import onnx
 
 Array = npt.NDArray[Any]
 # Differences of 8-bit integers: the size of the tables of an integer Softmax.
@@ -55,8 +59,18 @@ class HostOperator:
         return self.constants.get(self.node.input(place))
 
 
-def host_operators(step: RunHost) -> list[HostOperator]:
-    """The operators of ``step`` in order. Raises `ExportError` if its model is damaged."""
+def host_operators(
+    steps: Sequence[RunHost],
+) -> tuple[list[list[HostOperator]], dict[str, Array]]:
+    """The operators of each step in order, without those that read only constants; and the results
+    of the latter by name. Raises `ExportError` if a step's model is damaged.
+    """
+    computed: dict[str, Array] = {}
+    return [_operators(step, computed) for step in steps], computed
+
+
+def _operators(step: RunHost, computed: dict[str, Array]) -> list[HostOperator]:
+    """The operators of ``step``; adds results that are constant to ``computed``."""
     import onnx
     from google.protobuf.message import DecodeError
     from onnx import numpy_helper, shape_inference
@@ -66,14 +80,20 @@ def host_operators(step: RunHost) -> list[HostOperator]:
     except (DecodeError, shape_inference.InferenceError) as error:
         raise ExportError(f"the host's part of the network is not an ONNX model: {error}") from None
     graph = model.graph
-    constants = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+    stored = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+    computed |= _results(model, stored | computed)
+    constants = stored | computed
     types = {
         item.name: _type_of(item.type) for item in (*graph.input, *graph.value_info, *graph.output)
     }
     opsets = {item.domain: item.version for item in model.opset_import}
     listed = {item.name: item for item in step.operators}
     found = []
-    nodes = [Node.from_onnx(node, node.name) for node in graph.node]
+    nodes = [
+        Node.from_onnx(node, node.name)
+        for node in graph.node
+        if not computed.keys() >= set(node.output)
+    ]
     for name, group in groupby(nodes, lambda node: node.name.split(REPLACED)[0]):
         first, *others = group
         on_host = listed.get(name, OnHost(name, first.operator, "", 0))
@@ -83,6 +103,32 @@ def host_operators(step: RunHost) -> list[HostOperator]:
         else:
             found += [replace(given, node=node) for node in (first, *others)]
     return found
+
+
+def _results(model: onnx.ModelProto, constants: Mapping[str, Array]) -> dict[str, Array]:
+    """The results of operators that read only ``constants``, as ONNX Runtime computes them."""
+    from onnx import helper, numpy_helper
+
+    known = set(constants)
+    ready = []
+    for node in model.graph.node:
+        if known.issuperset(filter(None, node.input)) and REPLACED not in node.name:
+            known.update(node.output)
+            ready.append(node)
+    if not ready:
+        return {}
+    read = {name for node in ready for name in node.input}
+    wanted = [name for node in ready for name in node.output if name]
+    graph = helper.make_graph(
+        ready,
+        "constants",
+        [],
+        [helper.make_empty_tensor_value_info(name) for name in wanted],
+        [numpy_helper.from_array(constants[name], name) for name in read & constants.keys()],
+    )
+    part = helper.make_model(graph, opset_imports=model.opset_import)
+    part.ir_version = model.ir_version
+    return run_session(exact_session(part.SerializeToString()), wanted, {})
 
 
 def _type_of(info: Any) -> TensorType:

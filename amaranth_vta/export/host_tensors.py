@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .export_error import ExportError
 
+Array = npt.NDArray[Any]
 _C_TYPES = {
     "float32": "float",
     "int8": "int8_t",
@@ -24,12 +29,14 @@ class HostTensors:
     """Types of tensors by name, and the C expression of a pointer to each.
 
     Inputs and outputs are parameters of a function, variables lie in the network's memory; all
-    other tensors are static arrays. Definitions, of tables too, are in ``definitions``.
+    other tensors are static arrays, ``constants`` with their values. Definitions, of tables too,
+    are in ``definitions``.
     """
 
     types: dict[str, TensorType]
     parameters: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
     # Tensors that are only packed, by the shape from which they are packed.
     packed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
@@ -48,17 +55,37 @@ class HostTensors:
 
     def pointer(self, tensor: str) -> str:
         """The C expression of a pointer to ``tensor``."""
-        if tensor not in self._pointers:
+        if tensor not in self._pointers and tensor in self.constants:
+            self._pointers[tensor] = self._constant(tensor)
+        elif tensor not in self._pointers:
             info = self.types[tensor]
             name = f"tensor_{len(self.definitions)}"
             self.definitions.append(f"static {c_type(tensor, info)} {name}[{size(info)}];\n")
             self._pointers[tensor] = name
         return self._pointers[tensor]
 
+    def _constant(self, tensor: str) -> str:
+        values = self.constants[tensor]
+        kind = c_type(tensor, TensorType(values.dtype, values.shape))
+        listed = values.ravel().tolist()
+        if kind != "float":
+            return self.table(kind, listed)
+        if not np.isfinite(values).all():
+            raise ExportError(
+                f"the constant {tensor} is not finite: change it to the largest number that the "
+                f"network needs"
+            )
+        return self.table(kind, [f"{value.hex()}f" for value in listed])
+
+    def constant(self, tensor: str, values: Array) -> str:
+        """The C expression of a pointer to the constant ``tensor``, which has these values."""
+        self.constants.setdefault(tensor, values)
+        return self.pointer(tensor)
+
     def share(self, tensor: str, source: str) -> bool:
         """Give ``tensor`` the memory of ``source``, with the same bytes; returns False if it needs
         separate memory."""
-        if tensor in self._pointers or source in self._in_variables:
+        if tensor in self._pointers or source in {*self._in_variables, *self.constants}:
             return False
         self._pointers[tensor] = self.pointer(source)
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.registers import IDENTITY, REGISTERS
 from amaranth_vta.reference.header import header
+from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights
 from amaranth_vta.sw.runtime.network.network_program import (
     NetworkProgram,
     RunHost,
@@ -23,6 +25,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 )
 from amaranth_vta.sw.runtime.network.packing import Packing, Window
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+from amaranth_vta.sw.runtime.network.tile_layout import TileLayout, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.program import PlacedProgram
 
@@ -81,9 +84,11 @@ class _Writer:
         self._numbers = {stream: number for number, stream in enumerate(self._placed.streams)}
         self._launches = {launch.streams.start: launch for launch in network.launches}
         self._names = c_names([*network.inputs, *network.outputs], declared, name)
-        hosts = [host_operators(step) for step in network.steps if isinstance(step, RunHost)]
+        hosts, constants = host_operators(
+            [step for step in network.steps if isinstance(step, RunHost)]
+        )
         read = {name for operators in hosts for item in operators for name in item.inputs}
-        self._tensors = _tensors(network, self._names, self._memory, read)
+        self._tensors = _tensors(network, self._names, self._memory, read, constants)
         self._tables: list[str] = []
         self._host_calls = iter(host_calls(hosts, self._tensors))
         self._steps = [line for step in network.steps for line in self._step(step)]
@@ -173,7 +178,7 @@ static const vta_expectation machine[] = {{
 static const vta_stream streams[] = {{
 {streams}}};
 static const vta_limits limits = {{{limits}}};
-{"".join(self._tables)}{"".join(self._tensors.definitions)}{reset}
+{"".join(self._tensors.definitions)}{"".join(self._tables)}{reset}
 vta_result {self._name}_init(const vta_port *port, const char **wrong)
 {{
     const vta_result result = vta_check(port, machine, sizeof machine / sizeof *machine, wrong);
@@ -237,19 +242,24 @@ void {self._name}_reset(const vta_port *port)
             case ToMachine(operand, buffer):
                 info, packing = self._tensors.types[operand.tensor], operand.packing
                 if str(info.dtype) not in ("int8", "uint8"):
-                    raise ExportError(f"{operand.tensor} is {info}; exported C packs 8-bit tensors")
-                if packing is not None and not isinstance(packing, Packing):
                     raise ExportError(
-                        f"{operand.tensor} is a second factor computed by the network, which "
-                        f"exported C cannot pack"
+                        f"{operand.tensor} is {info}; exported C packs 8-bit tensors: quantize it "
+                        f"to 8 bits"
                     )
                 source, distances = self._tensors.to_pack(operand.tensor, operand.image)
-                table = self._table(operand, packing, info.dtype == np.uint8, distances)
-                return [f"vta_pack({table}, (const uint8_t *){source}, {self._memory.at(buffer)});"]
+                flip = info.dtype == np.uint8
+                if isinstance(packing, FactorWeights | FactorBias):
+                    function, table = self._factors(operand, packing, flip, distances)
+                else:
+                    function = "vta_pack"
+                    table = self._table(operand, packing, flip, distances)
+                source = f"(const uint8_t *){source}"
+                return [f"{function}({table}, {source}, {self._memory.at(buffer)});"]
             case WriteRows(operand):
                 raise ExportError(
                     f"{operand.tensor} is a cache to which the host appends rows, which exported C "
-                    f"cannot"
+                    f"cannot: make the cache an input and an output of the network, and append "
+                    f"the rows in your program"
                 )
             case ToHost(tensor, info, operand, buffer):
                 flip, distances = info.dtype == np.uint8, strides_of(operand.image)
@@ -266,9 +276,7 @@ void {self._name}_reset(const vta_port *port)
         flip: bool,
         distances: tuple[int, ...],
     ) -> str:
-        layout = operand.layout
-        if layout.dtype != "int8" or layout.parts > 1:
-            raise ExportError(f"the machine holds {operand.tensor} in {layout}, not plain int8")
+        layout = _bytes_of(operand, "int8")
         window, pad = (packing.window, packing.value) if packing is not None else (_PIXEL, 0)
         values = [*operand.image, layout.batch, layout.block]
         parts = [window.kernel, window.strides, window.dilations, window.pads, distances]
@@ -278,12 +286,56 @@ void {self._name}_reset(const vta_port *port)
         self._tables.append(f"static const vta_tensor {name} = {{{', '.join(texts)}, {rest}}};\n")
         return f"&{name}"
 
+    def _factors(
+        self,
+        operand: TiledTensor,
+        packing: FactorWeights | FactorBias,
+        flip: bool,
+        distances: tuple[int, ...],
+    ) -> tuple[str, str]:
+        """The function that packs a computed second factor, and its first argument."""
+        groups, inputs, outputs, _ = operand.image
+        of_weights = isinstance(packing, FactorWeights)
+        layout = _bytes_of(operand, "int8" if of_weights else "int32")
+        padded = tiles(outputs, packing.block) * packing.block
+        name, rest = f"layout_{len(self._tables)}", "NULL"
+        if isinstance(packing, FactorWeights):
+            function, own = "vta_pack_factor", [packing.terms, 0, 0, 0, 0]
+        else:
+            function = "vta_pack_factor_bias"
+            rest = self._tensors.table("int32_t", packing.rest) if packing.rest else rest
+            own = [0, packing.batch, -packing.first_zero_point, packing.added, len(packing.rest)]
+        sizes = [groups, inputs, outputs, padded, layout.batch, layout.block]
+        sides = "{" + ", ".join(map(str, distances[:3])) + "}"
+        values = [*sizes, sides, packing.zero_point, 0x80 if flip else 0, *own, rest]
+        self._tables.append(
+            f"static const vta_factor {name} = {{{', '.join(map(str, values))}}};\n"
+        )
+        return function, f"&{name}"
+
+
+def _bytes_of(operand: TiledTensor, dtype: str) -> TileLayout:
+    """The layout of ``operand``, of whole scalars of ``dtype``; raises `ExportError` otherwise."""
+    layout = operand.layout
+    if layout.dtype != dtype or layout.parts > 1:
+        raise ExportError(
+            f"the machine holds {operand.tensor} in {layout}, not plain {dtype}: compile the "
+            f"network for a machine with 8-bit operands"
+        )
+    return layout
+
 
 def _tensors(
-    network: NetworkProgram, names: Mapping[str, str], memory: NetworkMemory, read: Set[str]
+    network: NetworkProgram,
+    names: Mapping[str, str],
+    memory: NetworkMemory,
+    read: Set[str],
+    constants: dict[str, npt.NDArray[Any]],
 ) -> HostTensors:
     """The tensors on the host's side, of which the host's operators ``read`` some."""
     types = {**network.inputs, **network.outputs}
+    for name, values in constants.items():
+        types[name] = TensorType(values.dtype, values.shape)
     for step in network.steps:
         if isinstance(step, ToHost):
             types[step.tensor] = step.type
@@ -297,7 +349,7 @@ def _tensors(
         and step.operand.tensor not in {*read, *results, *network.outputs}
     }
     places = {state.source: memory.at_variable(state.source) for state in network.states}
-    return HostTensors(types, names, places, packed)
+    return HostTensors(types, names, places, constants, packed)
 
 
 def _expected(network: NetworkProgram) -> Iterator[tuple[str, int]]:

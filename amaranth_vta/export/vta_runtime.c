@@ -197,6 +197,66 @@ void vta_unpack(const vta_tensor *t, const uint8_t *tiles, uint8_t *values)
         }
 }
 
+/* An element of a factor less the zero point. */
+static int centred(const vta_factor *f, uint8_t value)
+{
+    return (int8_t)(value ^ f->flip) - f->zero;
+}
+
+void vta_pack_factor(const vta_factor *f, const uint8_t *values, uint8_t *tiles)
+{
+    for (uint32_t group = 0; group < f->groups; group++, values += f->distances[0])
+        for (uint32_t out = 0; out < f->padded; out += f->batch)
+            for (uint32_t in = 0; in < f->inputs; in += f->block)
+                for (uint32_t term = 0; term < f->terms; term++)
+                    for (uint32_t o = out; o < out + f->batch; o++) {
+                        const uint8_t *from = values + in * f->distances[1] + o * f->distances[2];
+                        for (uint32_t i = in; i < in + f->block; i++, from += f->distances[1]) {
+                            int rest = 0, part = 0;
+                            if (o < f->outputs && i < f->inputs)
+                                rest = centred(f, *from);
+                            for (uint32_t t = 0; t <= term; t++) {
+                                part = rest < -128 ? -128 : rest > 127 ? 127 : rest;
+                                rest -= part;
+                            }
+                            *tiles++ = (uint8_t)part;
+                        }
+                    }
+}
+
+/* Little-endian, as the machine reads it. */
+static void put_32(uint8_t *bytes, uint32_t value)
+{
+    for (unsigned i = 0; i < 4; i++)
+        bytes[i] = (uint8_t)(value >> 8 * i);
+}
+
+void vta_pack_factor_bias(const vta_factor *f, const uint8_t *values, uint8_t *tiles)
+{
+    const uint32_t count = 1 + f->rest_count, columns = f->groups * f->padded;
+    const uint32_t width = (columns + f->block - 1) / f->block;
+    const uint32_t height = (f->rows + f->batch - 1) / f->batch * f->batch;
+    for (uint32_t column = 0; column < width * f->block; column++) {
+        const uint32_t o = column % f->padded, tile = column / f->block;
+        const uint8_t *from = values + column / f->padded * f->distances[0] + o * f->distances[2];
+        int32_t sum = 0;
+        for (uint32_t i = 0; o < f->outputs && column < columns && i < f->inputs; i++)
+            sum += centred(f, from[i * f->distances[1]]);
+        for (uint32_t row = 0; row < height; row++)
+            for (uint32_t i = 0; i < count; i++) {
+                const uint32_t of_tiles = (row / f->batch * width + tile) * count + i;
+                /* Wraps around like the sums that it is added to. */
+                uint32_t value = (uint32_t)f->added + (uint32_t)f->multiplier * (uint32_t)sum;
+                if (i)
+                    value = (uint32_t)f->rest[i - 1];
+                if (row >= f->rows || column >= columns)
+                    value = 0;
+                put_32(tiles + ((of_tiles * f->batch + row % f->batch) * f->block +
+                                column % f->block) * 4, value);
+            }
+    }
+}
+
 /* The nearest integer; of two, the even one or the one further from zero. Saturates beyond +-1024,
  * where any 8-bit result does. */
 static int nearest(float value, int ties_to_even)
@@ -234,6 +294,57 @@ void vta_dequantize(const uint8_t *quantized, float *values, uint32_t count, flo
 {
     for (uint32_t i = 0; i < count; i++)
         values[i] = (float)(integer(quantized[i], low) - zero) * scale;
+}
+
+void vta_quantize_channels(const float *values, uint8_t *quantized, uint32_t outer, uint32_t count,
+                           uint32_t inner, const float *scales, const uint8_t *zeros, int low)
+{
+    for (uint32_t o = 0; o < outer; o++)
+        for (uint32_t c = 0; c < count; c++, values += inner, quantized += inner)
+            vta_quantize(values, quantized, inner, scales[c], integer(zeros[c], low), low);
+}
+
+void vta_dequantize_channels(const uint8_t *quantized, float *values, uint32_t outer,
+                             uint32_t count, uint32_t inner, const float *scales,
+                             const uint8_t *zeros, int low)
+{
+    for (uint32_t o = 0; o < outer; o++)
+        for (uint32_t c = 0; c < count; c++, values += inner, quantized += inner)
+            vta_dequantize(quantized, values, inner, scales[c], integer(zeros[c], low), low);
+}
+
+/* 1 / sqrt(x), or 0 unless x > 0, by Newton-Raphson steps from a line. */
+static double reciprocal_root(double x)
+{
+    double scale = 1, y;
+    if (!(x > 0) || x > 1e300)
+        return 0;
+    for (; x >= 1; x *= 0.25)
+        scale *= 0.5;
+    for (; x < 0.25; x *= 4)
+        scale *= 2;
+    y = 2.4 - 1.44 * x;
+    for (unsigned i = 0; i < 5; i++)
+        y *= 1.5 - 0.5 * x * y * y;
+    return y * scale;
+}
+
+void vta_layer_norm(const float *values, float *results, uint32_t rows, uint32_t count,
+                    const float *scale, const float *bias, float epsilon)
+{
+    for (uint32_t row = 0; row < rows; row++, values += count, results += count) {
+        double sum = 0, squares = 0;
+        for (uint32_t i = 0; i < count; i++)
+            sum += (double)values[i];
+        const double mean = sum / count;
+        for (uint32_t i = 0; i < count; i++)
+            squares += ((double)values[i] - mean) * ((double)values[i] - mean);
+        const double factor = reciprocal_root(squares / count + (double)epsilon);
+        for (uint32_t i = 0; i < count; i++) {
+            const float y = (float)(((double)values[i] - mean) * factor) * (scale ? scale[i] : 1);
+            results[i] = bias ? y + bias[i] : y;
+        }
+    }
 }
 
 /* exp(x) for x <= 0; the relative error is below 2^-21. */
@@ -362,6 +473,21 @@ void vta_transpose(const void *values, void *results, uint32_t bytes, const vta_
             return;
         from += axes[axis - 1].stride * bytes;
     }
+}
+
+vta_result vta_gather(const void *values, const int64_t *indices, void *results, uint32_t outer,
+                      uint32_t count, uint32_t bytes, uint32_t indexed)
+{
+    const uint8_t *from = (const uint8_t *)values;
+    uint8_t *to = (uint8_t *)results;
+    for (uint32_t o = 0; o < outer; o++, from += count * bytes)
+        for (uint32_t i = 0; i < indexed; i++, to += bytes) {
+            const int64_t index = indices[i] < 0 ? indices[i] + count : indices[i];
+            if (index < 0 || index >= count)
+                return VTA_WRONG_INDEX;
+            vta_copy(from + (uint32_t)index * bytes, to, bytes);
+        }
+    return VTA_DONE;
 }
 
 void vta_copy(const void *values, void *results, uint32_t bytes)

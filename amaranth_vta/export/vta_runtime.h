@@ -40,7 +40,8 @@ typedef enum {
     VTA_DONE = 0,
     VTA_WRONG_MACHINE, /* no machine, or one with other parameters */
     VTA_FAULT,         /* it stopped at a fault: see VTA_REG_FAULT and VTA_REG_FAULT_INSN */
-    VTA_TIMEOUT        /* it was stopped after most_polls */
+    VTA_TIMEOUT,       /* it was stopped after most_polls */
+    VTA_WRONG_INDEX    /* an index in an input lies outside the tensor that it selects from */
 } vta_result;
 
 /* A register that has to hold a value, by its name. */
@@ -75,6 +76,20 @@ typedef struct {
     uint8_t flip;
 } vta_tensor;
 
+/* Second factors of matrix products: 8-bit matrices of inputs x outputs, with `distances` between
+ * neighbouring groups, inputs and outputs. From each element the zero point is subtracted. The
+ * outputs of each group are padded to `padded`, with zeros. Tiles have batch x block elements.
+ * Weights are sums of `terms` of int8; for the bias of an output see vta_pack_factor_bias. */
+typedef struct {
+    uint32_t groups, inputs, outputs, padded, batch, block, distances[3];
+    int16_t zero;
+    uint8_t flip;
+    uint32_t terms, rows;
+    int32_t multiplier, added;
+    uint32_t rest_count;
+    const int32_t *rest;
+} vta_factor;
+
 /* An axis of a tensor: its size, and the distance of neighbours in the source, in elements. */
 typedef struct {
     uint32_t count, stride;
@@ -93,17 +108,30 @@ vta_result vta_run(const vta_port *port, const vta_limits *limits, const vta_str
 /* Pack a tensor into tiles, and unpack it; vta_unpack ignores `distances`. */
 void vta_pack(const vta_tensor *tensor, const uint8_t *values, uint8_t *tiles);
 void vta_unpack(const vta_tensor *tensor, const uint8_t *tiles, uint8_t *values);
+/* Pack second factors as weights, and the constants of their outputs in int32: added + multiplier *
+ * the sum of an output's elements, then `rest`; the same in each of `rows`. */
+void vta_pack_factor(const vta_factor *factor, const uint8_t *values, uint8_t *tiles);
+void vta_pack_factor_bias(const vta_factor *factor, const uint8_t *values, uint8_t *tiles);
 /* QuantizeLinear and DequantizeLinear of ONNX, to and from int8 (low = -128) or uint8 (low = 0). */
 void vta_quantize(const float *values, uint8_t *quantized, uint32_t count, float scale, int zero,
                   int low);
 void vta_dequantize(const uint8_t *quantized, float *values, uint32_t count, float scale, int zero,
                     int low);
+/* The same with a scale and a zero point for each of `count` channels of `inner` elements. */
+void vta_quantize_channels(const float *values, uint8_t *quantized, uint32_t outer, uint32_t count,
+                           uint32_t inner, const float *scales, const uint8_t *zeros, int low);
+void vta_dequantize_channels(const uint8_t *quantized, float *values, uint32_t outer,
+                             uint32_t count, uint32_t inner, const float *scales,
+                             const uint8_t *zeros, int low);
 /* QUANTIZE of TensorFlow Lite: ties away from zero. */
 void vta_quantize_away(const float *values, uint8_t *quantized, uint32_t count, float scale,
                        int zero, int low);
 /* Softmax over `count` elements, `inner` apart. */
 void vta_softmax(const float *values, float *results, uint32_t outer, uint32_t count,
                  uint32_t inner);
+/* LayerNormalization of rows of `count` elements; scale and bias have as many, or are NULL. */
+void vta_layer_norm(const float *values, float *results, uint32_t rows, uint32_t count,
+                    const float *scale, const float *bias, float epsilon);
 /* SOFTMAX of TensorFlow Lite over `count` int8 (low = -128) or uint8 (low = 0); exponentials has
  * exp(-scale * difference) in Q0.31 for the differences 0 to 255 from the greatest element. */
 void vta_softmax_8bit(const uint8_t *values, uint8_t *results, uint32_t rows, uint32_t count,
@@ -119,6 +147,10 @@ void vta_narrow(const int64_t *values, int32_t *narrowed, uint32_t count);
 /* Copies elements of `bytes` bytes in the order of the `rank` axes of the result, at most 8. */
 void vta_transpose(const void *values, void *results, uint32_t bytes, const vta_axis *axes,
                    uint32_t rank);
+/* Gather: from each of `outer` tables of `count` elements of `bytes` bytes, the elements at the
+ * indices, which count from the end if negative. */
+vta_result vta_gather(const void *values, const int64_t *indices, void *results, uint32_t outer,
+                      uint32_t count, uint32_t bytes, uint32_t indexed);
 void vta_copy(const void *values, void *results, uint32_t bytes);
 
 #ifdef __cplusplus

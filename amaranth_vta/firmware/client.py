@@ -21,7 +21,7 @@ _ANSWER = struct.Struct("<4I")
 _GREETING = b"amaranth-vta: "
 _READY = b"ready"
 _NO_NETWORK = b"no network"
-_RESULTS = ("done", "wrong machine", "fault", "timeout")
+_RESULTS = ("done", "wrong machine", "fault", "timeout", "wrong index")
 
 
 class ClassifierError(VtaError, RuntimeError):

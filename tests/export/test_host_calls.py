@@ -40,7 +40,14 @@ def network(
         "out_scale": np.float32(SCALES[1]),
         "out_zero": np.int8(-5),
         "c_scale": np.linspace(0.1, 0.2, CLASSES).astype(np.float32),
+        "c_zero": np.arange(-2, CLASSES - 2).astype(np.int8),
+        "table": rng.integers(-100, 100, (2, CLASSES, 3)).astype(np.float32),
         "axes": np.array([0], np.int64),
+        "first": np.array([1, -4], np.int64),
+        "last": np.array([99, -1], np.int64),
+        "both": np.array([1, 0], np.int64),
+        "ahead": np.array([2, 1], np.int64),
+        "back": np.array([-1, 1], np.int64),
         "flat": np.array([-1], np.int64),
     }
     product = [
@@ -103,6 +110,26 @@ EXACT: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
         [node("Unsqueeze", "u", "dense", "axes"), node("Reshape", "y", "u", "flat")],
         {"y": np.float32},
     ),
+    "a part": ([node("Slice", "y", "dense", "first", "last")], {"y": np.float32}),
+    "every other": (
+        [node("Slice", "y", "dense", "first", "last", "both", "ahead")],
+        {"y": np.float32},
+    ),
+    "selected": (
+        [
+            node("ArgMax", "i", "dense", axis=1, keepdims=0),
+            node("Gather", "y", "table", "i", axis=1),
+        ],
+        {"y": np.float32},
+    ),
+    "quantized by channel": (
+        [
+            node("QuantizeLinear", "q", "dense", "c_scale", "c_zero", axis=1),
+            node("DequantizeLinear", "y", "q", "c_scale", "c_zero", axis=-1),
+            node("QuantizeLinear", "z", "dense", "c_scale"),
+        ],
+        {"q": np.int8, "y": np.float32, "z": np.uint8},
+    ),
     "two outputs": (
         [node("ArgMax", "y", "dense", axis=1), node("Flatten", "z", "dense")],
         {"z": np.float32, "y": np.int64},
@@ -140,16 +167,16 @@ def test_softmax_has_a_bounded_error(axis: int, opset: int, tmp_path: Path) -> N
             r"cannot run Erf a and 1 more operators of the host",
         ),
         (
-            [node("QuantizeLinear", "q", "dense", "c_scale", axis=1), node("Identity", "y", "q")],
+            [node("Slice", "y", "dense", "last", "first", "both", "back")],
             "tiny-extended",
-            r"cannot run QuantizeLinear q of the host \(it has a scale per channel\)",
+            r"cannot run Slice y of the host \(it has a negative step\): change the network",
         ),
     ],
 )
 def test_other_operators_are_named_with_what_to_do(
     nodes: list[onnx.NodeProto], config: str, message: str
 ) -> None:
-    model = network(nodes, {"y": np.uint8 if nodes[0].op_type == "QuantizeLinear" else np.float32})
+    model = network(nodes, {"y": np.float32})
     program = compile_network(model, config).program
     with pytest.raises(ExportError, match=message):
         export(program)

@@ -16,11 +16,12 @@ from amaranth_vta.export.host_operators import HostOperator, host_operators
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.reference.header import header
 from amaranth_vta.session.compilation import compile as compile_network
+from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights
 from amaranth_vta.sw.runtime.network.network_program import RunHost
 from amaranth_vta.sw.runtime.network.packing import Packing, Window
 from amaranth_vta.sw.runtime.network.tile_layout import TileLayout
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
-from tests.support.exported_c import compile_c, pointer
+from tests.support.exported_c import DONE, WRONG_INDEX, compile_c, pointer
 from tests.support.seeds import each_seed
 from tests.support.tflite_files import DrawnNetwork, case
 
@@ -76,6 +77,52 @@ def test_tensors_are_packed_and_unpacked_as_by_the_session(c: ctypes.CDLL) -> No
         np.testing.assert_array_equal(back, values)
 
 
+class Factor(ctypes.Structure):
+    """`vta_factor`."""
+
+    _fields_ = [
+        ("sizes", ctypes.c_uint32 * 6),
+        ("distances", ctypes.c_uint32 * 3),
+        ("zero", ctypes.c_int16),
+        ("flip", ctypes.c_uint8),
+        ("terms", ctypes.c_uint32),
+        ("rows", ctypes.c_uint32),
+        ("multiplier", ctypes.c_int32),
+        ("added", ctypes.c_int32),
+        ("rest_count", ctypes.c_uint32),
+        ("rest", ctypes.c_void_p),
+    ]
+
+
+def test_second_factors_are_packed_as_by_the_session(c: ctypes.CDLL) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        groups, inputs, outputs, rows = (int(item) for item in rng.integers(1, 20, 4))
+        batch, block = int(rng.choice([1, 2, 4])), int(rng.choice([4, 8]))
+        image = (groups, inputs, outputs, 1)
+        flip, dtype = (0x80, np.uint8) if rng.random() < 0.5 else (0, np.int8)
+        values = rng.integers(0, 256, image).astype(np.uint8).view(dtype)
+        if rng.random() < 0.5:  # transposed in memory
+            values = np.ascontiguousarray(values.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+        zero, terms = int(rng.integers(-128, 128)), int(rng.integers(2, 4))
+        rest = rng.integers(-(2**31), 2**31, rng.integers(0, 4)).astype(np.int32)
+        first, added = int(rng.integers(-128, 128)), int(rng.integers(-(2**31), 2**31))
+        weights = FactorWeights(zero, terms, block)
+        bias = FactorBias(first, zero, added, tuple(rest.tolist()), rows, block)
+        for packing, layout, function in (
+            (weights, TileLayout(block, batch, "int8"), c.vta_pack_factor),
+            (bias, TileLayout(batch, block, "int32"), c.vta_pack_factor_bias),
+        ):
+            packed = TiledTensor("x", image, layout, packing).pack(values).view(np.uint8)
+            padded = -(-outputs // block) * block
+            sizes = (groups, inputs, outputs, padded, layout.batch, layout.block)
+            constants = (terms, rows, -first, added, rest.size, rest.ctypes.data)
+            table = Factor(sizes, values.strides[:3], zero, flip, *constants)
+            found = np.full(packed.size, 0xAA, np.uint8)
+            function(ctypes.byref(table), pointer(values), pointer(found))
+            np.testing.assert_array_equal(found, packed.reshape(-1))
+
+
 def run_onnx(kind: str, x: np.ndarray, **attributes: Any) -> np.ndarray:
     graph = helper.make_graph(
         [helper.make_node(kind, ["x"], ["y"], **attributes)],
@@ -105,6 +152,39 @@ def test_softmax_is_within_its_bound(c: ctypes.CDLL) -> None:
             np.testing.assert_allclose(result, exact, rtol=2.0**-17, atol=2.0**-120)
 
 
+@pytest.mark.parametrize("count", [1, 5, 64, 1000])
+@pytest.mark.parametrize("mean", [0, 100])
+def test_layer_norm_has_a_bounded_error(count: int, mean: float, c: ctypes.CDLL) -> None:
+    rng = np.random.default_rng(count)
+    x, scale, bias = (
+        rng.normal(mean, 1, shape).astype(np.float32) for shape in ((20, count), count, count)
+    )
+    x *= 10.0 ** rng.integers(-6, 6, (20, 1))
+    found, epsilon = np.zeros_like(x), 1e-5
+    given = (pointer(x), pointer(found), 20, count, pointer(scale), pointer(bias))
+    c.vta_layer_norm(*given, ctypes.c_float(epsilon))
+    exact = x.astype(np.float64) - x.mean(1, dtype=np.float64, keepdims=True)
+    exact /= np.sqrt((exact**2).mean(1, keepdims=True) + np.float32(epsilon))
+    bound = 2.0**-22 * (np.abs(exact * scale) + np.abs(bias))
+    assert (np.abs(found - (exact * scale + bias)) <= bound).all()
+
+
+def test_gather_counts_from_the_end_and_refuses_other_indices(c: ctypes.CDLL) -> None:
+    table = np.arange(2 * 5 * 3, dtype=np.int16).reshape(2, 5, 3)
+    for indices, wrong in (
+        ([4, 0, -5, -1], False),
+        ([5], True),
+        ([0, -6], True),
+        ([1 << 32], True),
+    ):
+        at = np.array(indices, np.int64)
+        found = np.zeros((2, len(at), 3), np.int16)
+        given = (pointer(table), pointer(at), pointer(found), 2, 5, 3 * 2, len(at))
+        assert c.vta_gather(*given) == (WRONG_INDEX if wrong else DONE)
+        if not wrong:
+            np.testing.assert_array_equal(found, table.take(at, 1))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint8])
 @pytest.mark.parametrize("last", [0, 1])
 def test_argmax_takes_the_first_or_the_last(dtype: Any, last: int, c: ctypes.CDLL) -> None:
@@ -118,13 +198,8 @@ def test_argmax_takes_the_first_or_the_last(dtype: Any, last: int, c: ctypes.CDL
 
 def softmax_of(model: bytes) -> HostOperator:
     steps = compile_network(model).program.steps
-    (found,) = [
-        operator
-        for step in steps
-        if isinstance(step, RunHost)
-        for operator in host_operators(step)
-        if operator.table is not None
-    ]
+    listed, _ = host_operators([step for step in steps if isinstance(step, RunHost)])
+    (found,) = [item for operators in listed for item in operators if item.table is not None]
     return found
 
 

@@ -26,7 +26,7 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 # Where the network's memory begins; it may be anywhere.
 PLACE = 0x3000
-DONE, WRONG_MACHINE, FAULT, TIMEOUT = range(4)
+DONE, WRONG_MACHINE, FAULT, TIMEOUT, WRONG_INDEX = range(5)
 READ = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
 WRITE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
