@@ -68,7 +68,9 @@ def export(network: NetworkProgram, name: str = "network") -> dict[str, bytes]:
     files["vta.h"] = header(network.config)
     writer = _Writer(network, name, files["vta_runtime.h"] + files["vta.h"])
     if not network.layer_count:
-        raise ExportError("no operator of the network runs on the machine")
+        raise ExportError(
+            "no operator of the network runs on the machine: `vta show` says for each of them why"
+        )
     files[f"{name}.h"] = writer.header()
     files[f"{name}.c"] = writer.source()
     return {file: text.encode() for file, text in files.items()}
