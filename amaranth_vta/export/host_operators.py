@@ -62,7 +62,7 @@ class HostOperator:
 def host_operators(
     steps: Sequence[RunHost],
 ) -> tuple[list[list[HostOperator]], dict[str, Array]]:
-    """The operators of each step in order, without those that read only constants; and the results
+    """The operators of each step in order, without operators of constants alone; and the results
     of the latter by name. Raises `ExportError` if a step's model is damaged.
     """
     computed: dict[str, Array] = {}

@@ -127,8 +127,8 @@ def c_type(name: str, info: TensorType) -> str:
     """The C type of the elements; raises `ExportError` if exported code does not have it."""
     if str(info.dtype) not in _C_TYPES or info.shape is None:
         raise ExportError(
-            f"{name} is {info}; exported C supports {', '.join(_C_TYPES)}: export the network up to "
-            f"there and compute the rest in your program"
+            f"{name} is {info}; exported C supports {', '.join(_C_TYPES)}: export the network up "
+            f"to there and compute the rest in your program"
         )
     return _C_TYPES[str(info.dtype)]
 
