@@ -31,6 +31,7 @@ class Harness:
 
 
 HARNESS = Path(__file__).with_name("harness.cpp")
+HEADERS = Path(__file__).with_name("headers.hpp")
 PINS = Path(__file__).with_name("pins.sv")
 VERILATOR_FLAGS = (
     "--cc",
@@ -77,16 +78,12 @@ _GCC_FLAGS = ("-fno-gnu-unique", "-ftree-vectorize", "-fvect-cost-model=dynamic"
 OPTIMIZED, PLAIN = "-O2", "-Og"
 
 
-def is_for_networks(config: Config) -> bool:
-    """Whether a simulator of this machine is likely to run millions of cycles, so that run time
-    matters more than build time.
+def is_optimized(config: Config) -> bool:
+    """Whether to minimize the run time of a simulator instead of its build time: for machines that
+    are likely to run millions of cycles, unless $VTA_QUICK_BUILD requests the opposite.
     """
-    return config.macs_per_cycle >= 256 and config.log_wgt_buff_size >= 17
-
-
-def is_quick() -> bool:
-    """Whether $VTA_QUICK_BUILD requests simulators that build faster and run slower."""
-    return os.environ.get("VTA_QUICK_BUILD", "0") not in ("", "0")
+    is_for_networks = config.macs_per_cycle >= 256 and config.log_wgt_buff_size >= 17
+    return is_for_networks and os.environ.get("VTA_QUICK_BUILD", "0") in ("", "0")
 
 
 def machine_library(
@@ -110,7 +107,7 @@ def machine_library(
         traced=traced,
         watched=watched,
         grouped=grouped,
-        optimized=is_for_networks(config) and not is_quick(),
+        optimized=is_optimized(config),
         progress=progress,
     )
 
@@ -121,14 +118,14 @@ def system_library(system: SystemConfig, progress: Progress | None = None) -> Pa
     def elaborate() -> str:
         from amaranth_vta.sim.machine import elaborate as design
 
-        return design.system_verilog(system, passes=design.FLAT)
+        return design.system_verilog(system, passes=design.QUICK)
 
     verilog = kept_design(str(system), elaborate, progress)
     return design_library(
         verilog,
         Harness(HARNESS, PINS),
         (*flags_of(machines=system.machines), *_SIMPLIFIED_FLAGS),
-        is_for_networks(system.config) and not is_quick(),
+        is_optimized(system.config),
         progress,
     )
 
@@ -148,11 +145,12 @@ def machine_verilog(
     def elaborate() -> str:
         from amaranth_vta.sim.machine import elaborate as design
 
-        simulated = design.SIMPLIFIED if is_for_networks(config) else design.FLAT
+        simulated = design.SIMPLIFIED if optimized else design.QUICK
         passes = simulated if grouped else design.AS_IT_IS
         return design.verilog(config, watched, grouped, passes=passes)
 
-    return kept_design(f"{config.to_json()} {watched} {grouped}", elaborate, progress)
+    optimized = grouped and is_optimized(config)
+    return kept_design(f"{config.to_json()} {watched} {grouped} {optimized}", elaborate, progress)
 
 
 def kept_design(what: str, elaborate: Callable[[], str], progress: Progress | None = None) -> str:
@@ -292,6 +290,8 @@ def _compile_all(
     own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]
     if not traced and knows_clocks(folder, grouped="-DGROUPED" in flags):
         own_defines.append("-DFALLS_UNSEEN")
+    # Precompiling takes as long as three units save.
+    headers = _precompiled_headers(defines) if len(units) == 1 and not _is_clang() else ()
     done = 0
 
     def compile_unit(unit: _Unit) -> Path:
@@ -299,7 +299,7 @@ def _compile_all(
         source = folder / f"{unit.name}.cpp"
         source.write_text(unit.text, encoding="utf-8")
         compiled = folder / f"{unit.name}.o"
-        _compile(source, compiled, [unit.effort, "-I", folder, *own_defines])
+        _compile(source, compiled, [unit.effort, *headers, "-I", folder, *own_defines])
         done += 1
         tell(progress, f"compiling the simulator, {done} of {len(units)}")
         return compiled
@@ -369,9 +369,35 @@ _RUNTIME = ("verilated", "verilated_threads")
 
 
 def _compile(source: Path, target: Path, options: Command) -> None:
-    include = verilator_root() / "include"
-    command: Command = (*compiler(), *compiler_flags(), "-I", include, "-I", include / "vltstd")
+    command: Command = (*compiler(), *compiler_flags(), *_include())
     run_tool((*command, *options, "-c", source, "-o", target), f"{source.name} cannot be compiled")
+
+
+def _include() -> Command:
+    include = verilator_root() / "include"
+    return "-I", include, "-I", include / "vltstd"
+
+
+def _precompiled_headers(defines: Sequence[str]) -> Command:
+    """Options of GCC that include headers.hpp, which is parsed once for all designs. Each set of
+    ``defines`` takes 70 MB of the cache.
+    """
+    text = HEADERS.read_text(encoding="utf-8")
+    name = f"{hash_of(text, *defines, *_toolchain())}.hpp"
+
+    def write(target: Path) -> None:
+        target.write_text(text, encoding="utf-8")
+
+    # GCC reads the text if another build of the compiler with the same version has replaced it.
+    header = kept("runtime", name, write)
+
+    def parse(target: Path) -> None:
+        command: Command = (*compiler(), *compiler_flags(), *_include(), PLAIN, *defines)
+        what = f"{HEADERS.name} cannot be compiled"
+        run_tool((*command, "-x", "c++-header", header, "-o", target), what)
+
+    kept("runtime", f"{name}.gch", parse)
+    return "-include", header
 
 
 def _is_clang() -> bool:

@@ -37,6 +37,15 @@ def test_a_build_is_kept_and_tells_its_progress(empty_cache: Path) -> None:
     assert {path.name for path in first.parent.iterdir()} == {first.name, f"{first.name}.seal"}
 
 
+def test_headers_are_precompiled_once(empty_cache: Path) -> None:
+    build.library(COPIER)
+    made = {path.name: path.stat().st_ino for path in (empty_cache / "runtime").glob("*.gch")}
+    assert made or build._is_clang()
+    build.library(f"{COPIER}// another design\n")
+    found = {path.name: path.stat().st_ino for path in (empty_cache / "runtime").glob("*.gch")}
+    assert found == made
+
+
 def test_verilog_that_is_wrong_gives_one_sentence_and_a_log(empty_cache: Path) -> None:
     with pytest.raises(ToolchainError) as error:
         build.library(COPIER.replace("assign irq = done;", "assign irq = undone;"))
