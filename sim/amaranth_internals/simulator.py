@@ -10,8 +10,8 @@ Once an instant has settled, all signals have the same values as in `amaranth.si
 an instant are not visible.
 
 Relies on the argument ``engine`` of `amaranth.sim.Simulator`, on `PySimEngine` and its state in
-`amaranth.sim.pysim`, on the compiler `amaranth.sim._pyrtl._FragmentCompiler`, and on the statements
-and fragments of `amaranth.hdl`.
+`amaranth.sim.pysim`, on testbenches in `amaranth.sim._async`, on the compiler
+`amaranth.sim._pyrtl._FragmentCompiler`, and on the statements and fragments of `amaranth.hdl`.
 
 Why: tests of modules and the device ``pysim`` need no C++ compiler (docs/decisions/0040).
 
@@ -23,13 +23,16 @@ becomes `amaranth.sim.Simulator` again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
-from amaranth.hdl._ast import Assign, Switch, _StatementList
+from amaranth.hdl import Signal, Value
+from amaranth.hdl._ast import Assign, Slice, Switch, _StatementList
 from amaranth.hdl._ir import Fragment
 from amaranth.hdl._mem import MemoryInstance
 from amaranth.sim import Simulator, pysim
+from amaranth.sim._async import AsyncProcess, TestbenchContext, TickTrigger
 from amaranth.sim._pyrtl import _FragmentCompiler
 
 from amaranth_vta.collector import collector_paused
@@ -90,12 +93,57 @@ class _State(pysim._PyEngineState):
             self.inputs.add(self.get_memory(memory))
 
 
+class _Tick(TickTrigger):
+    """Collects its triggers once, however often a testbench awaits it."""
+
+    def sample(self, *exprs: Any) -> TickTrigger:
+        return _Tick(
+            self._engine, self._process, domain=self._domain, sampled=(*self._sampled, *exprs)
+        )
+
+    @cached_property
+    def _collected(self) -> Any:
+        return super()._collect_trigger()
+
+    def _collect_trigger(self) -> Any:
+        return self._collected
+
+
+class _Context(TestbenchContext):
+    """Makes one tick per domain, and sets signals to integers without making constants of them."""
+
+    def __init__(self, *details: Any) -> None:
+        super().__init__(*details)
+        self._ticks: dict[Any, _Tick] = {}
+
+    def tick(self, domain: Any = "sync", *, context: Any = None) -> TickTrigger:
+        if (domain, context) not in self._ticks:
+            tick = super().tick(domain, context=context)
+            self._ticks[domain, context] = _Tick(self._engine, self._process, domain=tick._domain)
+        return self._ticks[domain, context]
+
+    def set(self, expr: Any, value: Any) -> None:
+        if type(expr) is Signal and isinstance(value, int):
+            self._engine.set_value(expr, value)
+            self._engine.step_design()
+        else:
+            super().set(expr, value)
+
+
+class _Testbench(AsyncProcess):
+    def reset(self) -> None:
+        self.context = _Context(self.context._design, self.context._engine, self)
+        super().reset()
+
+
 class LevelizedEngine(pysim.PySimEngine):
     """An ``engine`` for `amaranth.sim.Simulator`."""
 
     def __init__(self, design: Any) -> None:
         self._design = design
         self._state = _State()
+        # By the identity of the signal, which its state keeps alive.
+        self._signal_states: dict[int, Any] = {}
         # Clocks, and coroutines that drive signals.
         self._processes: set[Any] = set()
         self._testbenches: list[Any] = []
@@ -146,9 +194,44 @@ class LevelizedEngine(pysim.PySimEngine):
             del state.wakers[self._wakers[slot] if slot < len(self._wakers) else 0 :]
         self._delta_cycles = 0
 
+    def add_async_testbench(self, simulator: Any, process: Any, *, background: bool) -> None:
+        testbench = _Testbench(self._design, self, process, testbench=True, background=background)
+        self._testbenches.append(testbench)
+
+    def get_value(self, expr: Any) -> int:
+        value = Value.cast(expr)
+        if type(value) is Signal:
+            return self._signal_state(value).curr
+        if type(value) is Slice:
+            return self.get_value(value.value) >> value.start & ((1 << len(value)) - 1)
+        return super().get_value(value)
+
+    def set_value(self, expr: Any, value: int) -> None:
+        signal = Value.cast(expr)
+        if type(signal) is Signal and not signal._signed:
+            state = self._signal_state(signal)
+            if not state.is_comb:
+                state.update(value & ((1 << len(signal)) - 1))
+                return
+        super().set_value(signal, value)
+
+    def _signal_state(self, signal: Signal) -> Any:
+        state = self._signal_states.get(id(signal))
+        if state is None:
+            state = self._state.slots[self._state.get_signal(signal)]
+            self._signal_states[id(signal)] = state
+        return state
+
     def step_design(self) -> None:
         pending, commit = self._state.pending, self._state.commit
-        converged = False
+        # A testbench that sets a signal to its value changes nothing.
+        converged = not (
+            pending
+            or self._stale
+            or self._clocked
+            or self._active_triggers
+            or any(process.runnable for process in self._processes)
+        )
         while not converged:
             changed: set[Any] | None = set() if self._vcd_writers else None
             for trigger in self._active_triggers:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
-from amaranth.hdl import Const, signed
+from amaranth.hdl import Const, ShapeCastable, Value, signed
 from amaranth.lib import data
 from amaranth.sim import Simulator
 
@@ -46,14 +46,15 @@ def pauses(probability: float, seed: int = 0) -> Pauses:
 
 async def put_all(ctx: Any, stream: Any, payloads: Iterable[Any], pause: Pauses = never) -> None:
     """Offers each payload on ``stream`` until it is taken."""
+    cycles = aiter(ctx.tick().sample(stream.ready))
     for payload in payloads:
         while pause():
-            await ctx.tick()
+            await anext(cycles)
         ctx.set(stream.payload, payload)
         ctx.set(stream.valid, 1)
         taken = False
         while not taken:  # without the time limit of `until`
-            _, _, taken = await ctx.tick().sample(stream.ready)
+            _, _, taken = await anext(cycles)
         ctx.set(stream.valid, 0)
 
 
@@ -62,16 +63,18 @@ async def get_all(
 ) -> list[Any]:
     """Accept ``count`` payloads; `TimeoutError` if they do not arrive within ``within`` cycles."""
     payloads: list[Any] = []
+    shape = stream.payload.shape()
+    cycles = aiter(ctx.tick().sample(stream.valid, Value.cast(stream.payload)))
     for _ in range(within):
         if len(payloads) == count:
             return payloads
         if pause():
-            await ctx.tick()
+            await anext(cycles)
             continue
         ctx.set(stream.ready, 1)
-        _, _, valid, payload = await ctx.tick().sample(stream.valid, stream.payload)
+        _, _, valid, bits = await anext(cycles)
         if valid:
-            payloads.append(payload)
+            payloads.append(shape.from_bits(bits) if isinstance(shape, ShapeCastable) else bits)
         ctx.set(stream.ready, 0)
     if len(payloads) == count:
         return payloads
@@ -154,15 +157,20 @@ class BurstMemory:
         size = len(port.beat.payload.data) // 8
         due: deque[tuple[int, dict[str, int]]] = deque()
         bursts, cycle, offered = 0, 0, False
+        asks, request_ready, requested = (
+            port.request.valid,
+            port.request.ready,
+            port.request.payload,
+        )
+        offer, payload, takes = port.beat.valid, port.beat.payload, port.beat.ready
+        cycles = aiter(ctx.tick().sample(asks, request_ready, Value.cast(requested), takes))
         while True:
-            ctx.set(port.request.ready, bursts < self._outstanding and not self._pause())
-            if due and due[0][0] <= cycle and (offered or not self._pause()):
-                ctx.set(port.beat.payload, due[0][1])
+            ctx.set(request_ready, bursts < self._outstanding and not self._pause())
+            if not offered and due and due[0][0] <= cycle and not self._pause():
+                ctx.set(payload, due[0][1])
                 offered = True
-            ctx.set(port.beat.valid, offered)
-            _, _, asked, ready, request, taken = await ctx.tick().sample(
-                port.request.valid, port.request.ready, port.request.payload, port.beat.ready
-            )
+            ctx.set(offer, offered)
+            _, _, asked, ready, bits, taken = await anext(cycles)
             cycle += 1
             if offered and taken:
                 offered = False
@@ -170,6 +178,7 @@ class BurstMemory:
                 bursts -= due.popleft()[1]["last"]
             if asked and ready:
                 bursts += 1
+                request = requested.shape().from_bits(bits)
                 beats = request.length + 1
                 self._accept(request.address, beats, size)
                 for number in range(beats):
@@ -189,24 +198,28 @@ class BurstMemory:
         due: deque[tuple[int, int]] = deque()
         cycle, number, offered, bursts, error = 0, 0, False, 0, 0
         failed, written_after = False, 0
+        asks, request_ready, requested = (
+            port.request.valid,
+            port.request.ready,
+            port.request.payload,
+        )
+        sends, beat_ready, written = port.beat.valid, port.beat.ready, port.beat.payload
+        answer, answer_error = port.response.valid, port.response.payload.error
+        bits_of = map(Value.cast, (requested, written))
+        cycles = aiter(
+            ctx.tick().sample(asks, request_ready, sends, beat_ready, port.response.ready, *bits_of)
+        )
         while True:
-            ctx.set(port.request.ready, bursts < self._outstanding and not self._pause())
-            ctx.set(port.beat.ready, bool(announced) and not self._pause())
-            if due and due[0][0] <= cycle and (offered or not self._pause()):
-                ctx.set(port.response.payload.error, due[0][1])
+            ctx.set(request_ready, bursts < self._outstanding and not self._pause())
+            ctx.set(beat_ready, bool(announced) and not self._pause())
+            if not offered and due and due[0][0] <= cycle and not self._pause():
+                ctx.set(answer_error, due[0][1])
                 offered = True
-            ctx.set(port.response.valid, offered)
-            _, _, asked, ready, request, sent, taken, beat, answered = await ctx.tick().sample(
-                port.request.valid,
-                port.request.ready,
-                port.request.payload,
-                port.beat.valid,
-                port.beat.ready,
-                port.beat.payload,
-                port.response.ready,
-            )
+            ctx.set(answer, offered)
+            _, _, asked, ready, sent, taken, answered, *bits = await anext(cycles)
             cycle += 1
-            if sent and taken and failed:
+            beat = written.shape().from_bits(bits[1]) if sent and taken else None
+            if beat is not None and failed:
                 written_after += beat.strobe != 0
                 self.refused += beat.strobe == 0
                 assert written_after <= 2, "a burst is written after an error"
@@ -214,7 +227,7 @@ class BurstMemory:
                 offered = False
                 bursts -= 1
                 failed |= bool(due.popleft()[1])
-            if sent and taken:
+            if beat is not None:
                 address, beats = announced[0]
                 self.beats += 1
                 for place in range(size):
@@ -230,6 +243,7 @@ class BurstMemory:
                     number = error = 0
             if asked and ready:
                 bursts += 1
+                request = requested.shape().from_bits(bits[0])
                 self._accept(request.address, request.length + 1, size)
                 announced.append((request.address, request.length + 1))
 
@@ -292,8 +306,9 @@ def run_unit(
 
     async def serve(ctx: Any) -> None:
         nonlocal cycles
+        ticks = aiter(ctx.tick().sample(unit.done, unit.error, *sampled))
         while True:
-            _, _, done, error, *values = await ctx.tick().sample(unit.done, unit.error, *sampled)
+            _, _, done, error, *values = await anext(ticks)
             cycles += 1
             value = iter(values)
             for contents in writes.values():
@@ -330,8 +345,8 @@ def _serve_ahead(unit: Any, reads: Mapping[str, Any]) -> Iterator[Callable[[Any]
     served = ReadAhead(contents)
 
     async def serve(ctx: Any) -> None:
-        while True:
-            _, _, *asked = await ctx.tick().sample(port.enable, port.index, unit.ahead_read_keeps)
+        sampled = ctx.tick().sample(port.enable, port.index, unit.ahead_read_keeps)
+        async for _, _, *asked in sampled:
             ctx.set(_tile(port, contents), served.given(*asked).tolist())
 
     yield serve

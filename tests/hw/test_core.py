@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from amaranth.hdl import Value
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.core import Core
@@ -53,6 +54,7 @@ def run(
     reports: list[tuple[Report, np.ndarray]] = []
 
     async def drive(ctx: Any) -> None:
+        ends = ctx.tick().sample(core.done, *map(Value.cast, (core.fault, core.tokens)))
         for image in images:
             memory.contents[: image.dram.size] = image.dram
             ctx.set(core.insn_addr, image.insn_addr)
@@ -66,10 +68,10 @@ def run(
             done = False
             while not done:
                 assert report.cycles < 20_000, "the core hangs"
-                _, _, done, fault, tokens = await ctx.tick().sample(
-                    core.done, core.fault, core.tokens
-                )
+                _, _, done, *bits = await ends
                 report.cycles += 1
+            fault = core.fault.shape().from_bits(bits[0])
+            tokens = core.tokens.shape().from_bits(bits[1])
             assert not ctx.get(core.counters_ready), "what came last has not been added up"
             if fault.cause:
                 report.fault = (

@@ -78,12 +78,13 @@ class BesideGemm(Elaboratable):
         if not share:
             return
         rng, port = Random(1), self.accumulators.gemm_read
+        sampled = ctx.tick().sample(self.alu.takes, self.alu.denied)
         while True:
             ctx.set(port.enable, rng.random() < share)
             ctx.set(port.index, rng.randrange(self._depth))
             ctx.set(self.accumulators.gemm_clear, rng.random() < 0.2)
             ctx.set(self.denied, rng.random() < share)
-            _, _, takes, denied = await ctx.tick().sample(self.alu.takes, self.alu.denied)
+            _, _, takes, denied = await sampled
             assert not (takes and denied)
 
 
@@ -105,10 +106,8 @@ def run(
     async def follow(ctx: Any) -> None:
         nonlocal cycles
         port = dut.alu.write
-        while True:
-            _, _, writes, index, value = await ctx.tick().sample(
-                port.enable, port.index, port.data[0]
-            )
+        sampled = ctx.tick().sample(port.enable, port.index, port.data[0])
+        async for _, _, writes, index, value in sampled:
             cycles += 1
             if writes:
                 raw = value.to_bytes(got[index].size * 4, "little")

@@ -79,12 +79,12 @@ def run(
     written: list[int] = []
 
     async def watch(ctx: Any) -> None:
+        port = dut.inp
+        writes_and_end = ctx.tick().sample(port.enable, port.index, port.data, dut.done)
         for cycle in range(40_000):
             held = pause()
             ctx.set(dut.hold, held)
-            _, _, enable, index, elements, ended = await ctx.tick().sample(
-                dut.inp.enable, dut.inp.index, dut.inp.data, dut.done
-            )
+            _, _, enable, index, elements, ended = await writes_and_end
             assert enable in (0, 1)
             if enable and not held:
                 writes.append((index, elements[0]))
@@ -99,8 +99,7 @@ def run(
 
     async def scratchpad(ctx: Any) -> None:
         port = dut.scratchpad
-        while True:
-            _, _, enable, index = await ctx.tick().sample(port.enable, port.index)
+        async for _, _, enable, index in ctx.tick().sample(port.enable, port.index):
             if enable:
                 ctx.set(port.data, [bits_of(index + k, config) for k in range(len(port.data))])
 

@@ -152,11 +152,10 @@ class Recorder:
     async def record(self, ctx: Any, done_count: int, hold: Pauses, within: int = 40_000) -> int:
         ports = [getattr(self.dut, memory.name.lower()) for memory in self.contents]
         signals = [s for p in ports for s in (p.enable, p.lanes, p.index, p.data)]
+        cycles = aiter(ctx.tick().sample(self.dut.done, self.dut.error, *signals))
         for cycle in range(within):
             ctx.set(self.dut.hold, hold())
-            _, _, done, error, *values = await ctx.tick().sample(
-                self.dut.done, self.dut.error, *signals
-            )
+            _, _, done, error, *values = await anext(cycles)
             for number, memory in enumerate(self.contents):
                 self._write(memory, *values[4 * number : 4 * number + 4])
             if done:

@@ -68,8 +68,9 @@ def run_storer(
 
     async def run(ctx: Any) -> None:
         ctx.set(dut.base, base_of(config))
+        ends = ctx.tick().sample(dut.done, dut.error)
         for cycle in range(40_000):
-            _, _, done_now, error = await ctx.tick().sample(dut.done, dut.error)
+            _, _, done_now, error = await ends
             if done_now:
                 errors.append(error)
                 if len(errors) == (len(stores) if done is None else done):
@@ -81,8 +82,7 @@ def run_storer(
 
     async def scratchpad(ctx: Any) -> None:
         port = dut.scratchpad
-        while True:
-            _, _, enable, index = await ctx.tick().sample(port.enable, port.index)
+        async for _, _, enable, index in ctx.tick().sample(port.enable, port.index):
             if enable:
                 places = range(index, index + len(port.data))
                 ctx.set(port.data, [contents[p] if 0 <= p < len(contents) else 7 for p in places])
