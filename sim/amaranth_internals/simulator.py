@@ -131,6 +131,8 @@ class _Context(TestbenchContext):
 
 
 class _Testbench(AsyncProcess):
+    context: Any
+
     def reset(self) -> None:
         self.context = _Context(self.context._design, self.context._engine, self)
         super().reset()
