@@ -83,7 +83,12 @@ def is_optimized(config: Config) -> bool:
     are likely to run millions of cycles, unless $VTA_QUICK_BUILD requests the opposite.
     """
     is_for_networks = config.macs_per_cycle >= 256 and config.log_wgt_buff_size >= 17
-    return is_for_networks and os.environ.get("VTA_QUICK_BUILD", "0") in ("", "0")
+    return is_for_networks and not is_quick()
+
+
+def is_quick() -> bool:
+    """Whether $VTA_QUICK_BUILD requests simulators that are built with little optimization."""
+    return os.environ.get("VTA_QUICK_BUILD", "0") not in ("", "0")
 
 
 def machine_library(
