@@ -35,7 +35,7 @@ def energy_sections(energy: NetworkEnergy) -> dict[str, Mapping[str, Energy]]:
 
 
 def energy_notes(energy: NetworkEnergy) -> tuple[str, str]:
-    """What the energies include, and the source of the energies per event."""
+    """The events that count, and the source of the energies per event."""
     return _INCLUDED, f"Energies per event: {energy.technology.source}."
 
 

@@ -1,4 +1,4 @@
-"""What a memory promises: `MemoryContract`, for which the device `bound` bounds cycles."""
+"""The promises of a memory: `MemoryContract`, for which the device `bound` bounds cycles."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class EstimateDevice:
         return self._engine.replay(self._model.memory, insn_addr, insn_count, with_records)
 
     def _known(self, counted: dict[str, int]) -> dict[str, int]:
-        """The counters that a run has, of those of a replay."""
+        """The counters of a replay that a run has too."""
         return counted
 
     def _show(self, replay: Replay, insn_addr: int, insn_count: int) -> None:

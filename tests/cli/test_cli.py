@@ -181,6 +181,7 @@ def test_replay_compares_memory_and_reports_what_it_measured(
         "simulated_cycles_per_second": None,
         "mismatches": 0,
         "fault": None,
+        "memory_contract": None,
     }
 
 
@@ -202,7 +203,7 @@ def test_replay_estimates_cycles_with_or_without_results(
     assert (times_only["cycles"], times_only["mismatches"]) == (values["cycles"], None)
     call = vta("replay", clears, "--device", "rtl", "--timing-only")
     assert (call.code, call.out) == (2, "")
-    assert "only the estimate can omit results" in call.err
+    assert "only estimate and bound can omit results; the rtl device cannot" in call.err
 
 
 def test_replay_writes_a_timeline_and_skips_a_part(vta: Vta, clears: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from amaranth_vta.cli.common.options import (
     command_line,
@@ -334,7 +333,9 @@ def _is_one_run(model: onnx.ModelProto, inputs: Arrays, images: int) -> bool:
     return all(
         len(inputs[item.name]) <= (images if is_open(dims[0]) else dims[0].dim_value)
         for item in inputs_of(model)
-        if (dims := item.type.tensor_type.shape.dim) and np.ndim(inputs.get(item.name, 0))
+        if (dims := item.type.tensor_type.shape.dim)
+        and item.name in inputs
+        and inputs[item.name].ndim
     )
 
 

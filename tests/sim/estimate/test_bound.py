@@ -1,4 +1,4 @@
-"""The bound is never exceeded on the RTL, whatever a memory does that keeps its contract."""
+"""No run on the RTL exceeds its bound with a memory that keeps the contract."""
 
 from __future__ import annotations
 

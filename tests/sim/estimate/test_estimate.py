@@ -152,5 +152,5 @@ def test_what_it_cannot_do_is_refused() -> None:
         open_device("estimate", PRESETS["tiny"], 64, dram="random:1")
     with pytest.raises(DeviceError, match="no signals, hence no waves"):
         open_device("estimate", PRESETS["tiny"], 64, waves="x.vcd")
-    with pytest.raises(DeviceError, match="only the estimate can omit results"):
+    with pytest.raises(DeviceError, match="only estimate and bound can omit results"):
         open_device("rtl", PRESETS["tiny"], 64, timing_only=True)

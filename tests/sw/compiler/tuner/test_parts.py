@@ -1,4 +1,4 @@
-"""Parts of workloads compute their part of the results, and write nothing else."""
+"""Parts of workloads compute and write exactly their part of the results."""
 
 from __future__ import annotations
 
