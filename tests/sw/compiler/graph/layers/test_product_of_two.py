@@ -187,12 +187,6 @@ def test_a_compiled_product_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
         np.testing.assert_array_equal(loaded.run(inputs)["y"], expected)
 
 
-def test_what_the_host_packs_as_weights_is_not_exported() -> None:
-    with Session(drawn(1), "tiny-extended") as session:
-        with pytest.raises(ExportError, match="b is a second factor computed by the network"):
-            export(session.program)
-
-
 @pytest.mark.parametrize(
     ("kind", "changes", "problem"),
     [
