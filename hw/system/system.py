@@ -1,5 +1,6 @@
 """Several machines on one memory bus: `System`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter
@@ -9,6 +10,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from amaranth_vta.hw.bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
 from amaranth_vta.hw.bus.axi import AXI4LiteSignature, AXI4Signature, Response
 from amaranth_vta.hw.bus.master import connect_requests, connect_transfers
+from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.registers import ADDRESS_WIDTH, WORD_BYTES
 from amaranth_vta.hw.top import Top
 
@@ -24,7 +26,8 @@ _BUFFER_BYTES, _LEAST_WORDS = 4096, 128
 
 class System(wiring.Component):
     """Complete machines that share only a memory: registers and programs are private. A fault or a
-    stop of a machine does not affect the others.
+    stop of a machine does not affect the others. ``machine`` returns each of them: a `Top`, or an
+    instance of its Verilog.
 
     Timing: as of `Top`; a burst read takes two cycles more from its request to its first beat, and
     a burst written reaches memory after its last beat was accepted.
@@ -39,10 +42,14 @@ class System(wiring.Component):
     """
 
     def __init__(
-        self, config: SystemConfig, attributes: BusAttributes = DEFAULT_ATTRIBUTES
+        self,
+        config: SystemConfig,
+        attributes: BusAttributes = DEFAULT_ATTRIBUTES,
+        machine: Callable[[Config], Any] = Top,
     ) -> None:
         self._config = config
         self._attributes = attributes
+        self._machine = machine
         address = ADDRESS_WIDTH + config.id_bits
         super().__init__(
             {
@@ -63,7 +70,7 @@ class System(wiring.Component):
         for name, part in (("decoder", decoder), ("reads", reads), ("writes", writes)):
             m.submodules[name] = ResetInserter(self.rst)(part)
         connect(m, flipped(self.s_axil), decoder.bus)
-        machines = [Top(config.config) for _ in range(config.machines)]
+        machines = [self._machine(config.config) for _ in range(config.machines)]
         for number, machine in enumerate(machines):
             m.submodules[f"machine_{number}"] = machine
             m.d.comb += machine.rst.eq(self.rst)

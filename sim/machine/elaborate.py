@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from amaranth.hdl import Value
+from amaranth.hdl import ClockSignal, Instance, Value
 from amaranth.lib import wiring
 
 from amaranth_vta.collector import collector_paused
@@ -86,14 +86,31 @@ def system_verilog(
     passes: tuple[str, ...] = AS_IT_IS,
     prefix: str = "",
 ) -> str:
-    """Verilog of the machines of ``system`` and their arbiter; the arguments are as in
-    `verilog`. A system of one machine is that machine, without an arbiter.
+    """Verilog of the machines of ``system``, instances of one module, and their arbiter; the
+    arguments are as in `verilog`. A system of one machine is that machine, without an arbiter.
     """
     if system.is_single:
         return verilog(system.config, attributes=attributes, passes=passes, prefix=prefix)
     machines = f"// {system.machines} machines on a bus of {system.bus_bits} bits\n"
-    text = component_verilog(System(system, attributes), f"{prefix}vta", passes, prefix)
-    return with_interfaces(_head(system.config, machines) + text, prefix, system.machines)
+    one, name = machine(system.config), f"{prefix}vta_machine"
+    whole = System(system, attributes, lambda _: _Instance(name, one))
+    text = component_verilog(whole, f"{prefix}vta", passes, prefix)
+    text = with_interfaces(_head(system.config, machines) + text, prefix, system.machines)
+    return text + component_verilog(one, name, passes)
+
+
+class _Instance(wiring.Component):
+    """An instance of the module ``name`` with the ports of ``component``, which has a port rst."""
+
+    def __init__(self, name: str, component: wiring.Component) -> None:
+        self._name = name
+        super().__init__(component.signature)
+
+    def elaborate(self, platform: Any) -> Instance:
+        inputs, outputs = pins(self)
+        ports = {f"i_{port}": value for port, value in inputs.items()}
+        ports |= {f"o_{port}": value for port, value in outputs.items()}
+        return Instance(self._name, i_clk=ClockSignal(), **ports)
 
 
 def _head(config: Config, machines: str = "") -> str:
