@@ -14,8 +14,6 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from amaranth_vta.export.export_error import ExportError
-from amaranth_vta.export.network import export
 from amaranth_vta.report.layer_report import LayerReport
 from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sw.runtime.array_file import FileLimitError
