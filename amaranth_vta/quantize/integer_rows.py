@@ -164,17 +164,31 @@ def _replace(
         x = moved
 
 
-def _as_bytes(network: Network, mask: str) -> str:
-    """``mask`` as int8; every Softmax reads the same tensor."""
-    for reader in network.nodes.readers(mask):
-        if reader.operator == "Cast" and reader.attributes.get("to") == onnx.TensorProto.INT8:
+def _as_bytes(network: Network, scores: Scores) -> str:
+    """The mask of ``scores`` as int8, 0 where elements are excluded."""
+    mask = scores.mask
+    if scores.hides:
+        if network.types[mask].dtype != np.bool_:
+            mask = _shared(network, "Cast", mask, np.bool_, {"to": onnx.TensorProto.BOOL})
+        mask = _shared(network, "Not", mask, np.bool_, {})
+    return _shared(network, "Cast", mask, np.int8, {"to": onnx.TensorProto.INT8})
+
+
+def _shared(
+    network: Network, operator: str, x: str, dtype: type[np.generic], attributes: dict[str, int]
+) -> str:
+    """The result of an ``operator`` of ``x``, which all readers share."""
+    for reader in network.nodes.readers(x):
+        if reader.operator == operator and reader.attributes == attributes:
             return reader.outputs[0]
-    name = network.unused_name(f"{mask}/bytes")
-    shape = network.types[mask].shape
-    network.types[name] = TensorType(np.dtype(np.int8), shape)
-    cast = Node("Cast", name, (mask,), (name,), {"to": onnx.TensorProto.INT8})
-    first = network.nodes.readers(mask)[0]
-    network.nodes.replace(first, [cast, first])
+    name = network.unused_name(f"{x}/{operator.lower()}")
+    network.types[name] = TensorType(np.dtype(dtype), network.types[x].shape)
+    made, maker = Node(operator, name, (x,), (name,), attributes), network.maker(x)
+    if maker is not None:
+        network.nodes.replace(maker, [maker, made])
+    else:
+        first = network.nodes.readers(x)[0]
+        network.nodes.replace(first, [made, first])
     return name
 
 
@@ -194,7 +208,7 @@ def _replace_softmax(network: Network, node: Node) -> None:
     if is_last and (symmetric or (share, zero) == (SHARE, np.iinfo(made.zero.dtype).min)):
         table = {"table": exponentials(float(given.scale.item()) * scores.factor)}
         attributes = {SYMMETRIC: int(symmetric)}
-        mask = (_as_bytes(network, scores.mask),) if scores.mask else ()
+        mask = (_as_bytes(network, scores),) if scores.mask else ()
         _replace(network, node, ends, ROW_SOFTMAX, table, attributes, mask)
 
 

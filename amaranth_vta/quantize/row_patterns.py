@@ -133,12 +133,13 @@ def _checked(
 @dataclass(frozen=True)
 class Scores:
     """The operand of a Softmax: ``factor`` times ``x``. Elements at which ``mask``, integers of 0
-    and 1, is 0 are excluded; without a mask, none are.
+    and 1 or booleans, is 0, or 1 if it ``hides``, are excluded; without a mask, none are.
     """
 
     x: str
     factor: float = 1.0
     mask: str = ""
+    hides: bool = False
 
 
 # Added to scores, a number of this magnitude leaves no share.
@@ -146,14 +147,15 @@ _MASKING = -1e4
 
 
 def scores_of(network: Network, softmax: Node) -> Scores:
-    """The scores of a ``softmax``; looks through the addition of (1 - mask) · c, with a large
-    negative c, and through a product or quotient with a positive constant.
+    """The scores of a ``softmax``; looks through the addition of (1 - mask) · c or mask · c, with a
+    large negative c, and through a product or quotient with a positive constant.
     """
-    name, mask, factor = softmax.inputs[0], "", 1.0
+    name, mask, hides, factor = softmax.inputs[0], "", False, 1.0
     total = _made_by(network, name, "Add")
     if total is not None:
         for other, hidden in (total.inputs, total.inputs[::-1]):
-            if found := _mask_of(network, hidden):
+            found, hides = _mask_of(network, hidden)
+            if found:
                 name, mask = other, found
                 break
     scaled = _made_by(network, name, "Mul", "Div")
@@ -162,23 +164,27 @@ def scores_of(network: Network, softmax: Node) -> Scores:
         if constant is not None and constant > 0:
             name = scaled.inputs[0]
             factor = constant if scaled.operator == "Mul" else 1 / constant
-    return Scores(name, factor, mask)
+    return Scores(name, factor, mask, hides)
 
 
-def _mask_of(network: Network, hidden: str) -> str:
-    """The integers m of a product (1 - m) · c; empty if ``hidden`` is computed otherwise."""
+def _mask_of(network: Network, hidden: str) -> tuple[str, bool]:
+    """The integers or booleans m of a product (1 - m) · c, and False, or of m · c, and True; empty
+    if ``hidden`` is computed otherwise.
+    """
     product = _made_by(network, hidden, "Mul")
     if product is None:
-        return ""
+        return "", False
     for name, other in (product.inputs, product.inputs[::-1]):
-        less, constant = _made_by(network, name, "Sub"), _number(network, other)
-        if less is None or constant is None or constant > _MASKING:
+        constant = _number(network, other)
+        if constant is None or constant > _MASKING:
             continue
-        cast = _made_by(network, less.inputs[1], "Cast")
-        if cast is not None and _number(network, less.inputs[0]) == 1:
-            is_whole = network.types[cast.inputs[0]].dtype.kind in "iub"
-            return cast.inputs[0] if is_whole else ""
-    return ""
+        less = _made_by(network, name, "Sub")
+        if less is not None and _number(network, less.inputs[0]) != 1:
+            continue
+        cast = _made_by(network, name if less is None else less.inputs[1], "Cast")
+        if cast is not None and network.types[cast.inputs[0]].dtype.kind in "iub":
+            return cast.inputs[0], less is None
+    return "", False
 
 
 def _made_by(network: Network, name: str, *operators: str) -> Node | None:

@@ -58,8 +58,8 @@ NAMED = (
     ("dma/extent.py", "(rows_wide > deepest) | (columns_wide > deepest)", "0"),
     # A read error is detected only on the last beat of a burst, or not at all; the same for SLVERR.
     ("dma/loader.py", "beat.payload.error", "(beat.payload.error & beat.payload.last)"),
-    ("top.py", "bus.rresp[1]", "(bus.rresp == 3)"),
-    ("top.py", "bus.bresp[1]", "(bus.bresp == 3)"),
+    ("bus/master.py", "bus.rresp[1]", "(bus.rresp == 3)"),
+    ("bus/master.py", "bus.bresp[1]", "(bus.bresp == 3)"),
     # Addresses are truncated.
     *(
         ("dma/transfer.py", "base + (command.dram_base << kind.log_bytes)", text.format(bits))

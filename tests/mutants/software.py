@@ -44,8 +44,8 @@ NAMED = (
     # Limits that are off by one, or missing.
     (
         "network/validation.py",
-        "0 <= step.streams.start <= step.streams.stop <= streams",
-        "0 <= step.streams.start <= step.streams.stop <= streams + 1",
+        "0 <= used.start <= used.stop <= streams",
+        "0 <= used.start <= used.stop <= streams + 1",
     ),
     ("graph/channel_scales.py", "least + moved < _LEAST", "False"),
     # Of two roundings, one is omitted or goes the wrong way, or the proof ignores saturation.

@@ -121,7 +121,11 @@ def _stages(workload: Softmax, rows: RowStages, env: Environment) -> Tensor:
         moved = rows.stage("moved", mask.shape, lambda *i: mask(*i) << 8)
         bound = rows.stage("bound", mask.shape, lambda *i: moved(*i) + -256)
         compared = rows.whole("unmasked", lambda n, *i, a=compared: a(n, *i) + bound(0, *i))
-    greatest = rows.greatest_lane(rows.greatest_vector("greatest", compared))
+    greatest = rows.greatest_vector("greatest", compared)
+    if mask is not None:
+        # Lanes of which all elements are masked are less than an int8.
+        greatest = rows.row("greatest_byte", greatest, "max", -128)
+    greatest = rows.greatest_lane(greatest)
     minus = rows.row("minus", greatest, "*", -1)
     bytes_of = []
     for name, x, place in zip(("upper", "lower"), first, (upper, lower), strict=True):

@@ -76,6 +76,14 @@ def test_factors_may_be_negative(function: str) -> None:
     assert compared(integer_rows(*case(function, (6, 64), seed=1))) == (0, True)
 
 
+def test_the_elements_of_a_softmax_may_be_negative() -> None:
+    """Then the largest one is less than the zeros that fill its tiles."""
+    with Session(integer_rows(*case("Softmax", (9, 7))), CONFIG) as session:
+        (name,) = session.inputs
+        negative = np.random.default_rng(3).integers(-128, 0, (9, 7)).astype(np.int8)
+        assert session.check({name: negative}).mismatches == 0
+
+
 def test_a_softmax_may_be_symmetric() -> None:
     model = integer_rows("Softmax", (9, 70), (0.05, 2**-7))
     assert compared(model) == (0, True)
