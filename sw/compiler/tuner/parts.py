@@ -62,14 +62,18 @@ def divided(workload: Workload[Any], parts: int, config: Config) -> tuple[Worklo
     that the largest takes the fewest estimated cycles; empty if the whole takes fewer.
     """
     best: tuple[WorkloadPart, ...] = ()
+    if parts == 1 or not isinstance(workload, Divisible):
+        return best
     least = choose(workload, config).cycles - _BARRIER_CYCLES
-    for axis, extent in workload.extents.items() if isinstance(workload, Divisible) else ():
+    for axis, extent in workload.extents.items():
         count = min(parts, extent)
+        if count == 1:
+            continue
         ends = [-(-extent * number // count) for number in range(count + 1)]
         found = tuple(
             WorkloadPart(workload, axis, begin, end - begin) for begin, end in pairwise(ends)
         )
         cycles = choose(found[0], config).cycles
-        if count > 1 and cycles < least:
+        if cycles < least:
             best, least = found, cycles
     return best
