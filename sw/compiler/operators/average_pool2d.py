@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
@@ -21,11 +21,11 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.fixed_point import FixedPoint
 from .building_blocks.identity import identity_operand, multiplied, reads_what_it_stores
-from .building_blocks.window import SlidingWindow, padded
+from .building_blocks.window import ChannelWindow, padded
 
 
 @dataclass(frozen=True)
-class AveragePool2d(SlidingWindow):
+class AveragePool2d(ChannelWindow):
     """Sizes of an average pooling; fields as in `MaxPool2d`. Every window counts kernel height ·
     kernel width pixels, including padding, whose pixels are ``pad_value``. ``constants`` requantize
     the sums; `exact_constants.average_constants` finds them. For global pooling the kernel is the
@@ -45,15 +45,6 @@ class AveragePool2d(SlidingWindow):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
     by_result: bool = False
-
-    @property
-    def extents(self) -> Mapping[int, int]:
-        return {-6: self.batch, -5: self.channels, -4: self.output_height}
-
-    def part(self, axis: int, extent: int) -> AveragePool2d:
-        if axis == -6:
-            return replace(self, batch=extent)
-        return replace(self, channels=extent) if axis == -5 else self.of_rows(extent)
 
     def scheduled(self, env: Environment, knobs: AveragePool2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 from amaranth_vta.hw.config import Config
@@ -18,11 +18,11 @@ from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.identity import identity_operand, multiplied, reads_what_it_stores
-from .building_blocks.window import SlidingWindow, padded
+from .building_blocks.window import ChannelWindow, padded
 
 
 @dataclass(frozen=True)
-class MaxPool2d(SlidingWindow):
+class MaxPool2d(ChannelWindow):
     """Sizes of a max pooling. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
     channels; ``height`` and ``width`` of the input are in pixels; ``pads`` are rows and columns of
     ``pad_value`` at the top, left, bottom and right. Padding takes part in the maximum: it has no
@@ -38,15 +38,6 @@ class MaxPool2d(SlidingWindow):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
     dilations: tuple[int, int] = (1, 1)
-
-    @property
-    def extents(self) -> Mapping[int, int]:
-        return {-6: self.batch, -5: self.channels, -4: self.output_height}
-
-    def part(self, axis: int, extent: int) -> MaxPool2d:
-        if axis == -6:
-            return replace(self, batch=extent)
-        return replace(self, channels=extent) if axis == -5 else self.of_rows(extent)
 
     def scheduled(self, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
@@ -14,10 +15,12 @@ Pads = tuple[int, int, int, int]
 
 
 class SlidingWindow:
-    """Base of operators with a sliding window; subclasses have these fields: ``height`` and
-    ``width`` of the input in pixels, and ``pads`` at its top, left, bottom and right.
+    """Base of operators with a sliding window; subclasses have these fields: ``batch`` in tiles of
+    images, ``height`` and ``width`` of the input in pixels, and ``pads`` at its top, left, bottom
+    and right.
     """
 
+    batch: int
     height: int
     width: int
     kernel: tuple[int, int]
@@ -55,6 +58,23 @@ class SlidingWindow:
         """Like `input_rows`, for columns."""
         taps = self.kernel[1] if kernel_columns is None else kernel_columns
         return (columns - 1) * self.strides[1] + (taps - 1) * self.dilations[1] + 1
+
+
+class ChannelWindow(SlidingWindow):
+    """Base of operators with a window for each channel; ``batch`` and ``channels`` count tiles."""
+
+    batch: int
+    channels: int
+
+    @property
+    def extents(self) -> Mapping[int, int]:
+        return {-6: self.batch, -5: self.channels, -4: self.output_height}
+
+    def part(self, axis: int, extent: int) -> Self:
+        window: Any = self
+        if axis == -6:
+            return replace(window, batch=extent)
+        return replace(window, channels=extent) if axis == -5 else self.of_rows(extent)
 
 
 def padded(x: Tensor, pads: Pads, value: int, name: str) -> Tensor:
