@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.registers import COUNTERS
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.trace.perfetto import Timeline
@@ -20,8 +21,8 @@ from amaranth_vta.sw.runtime.device import Limits, RunResult
 from .contract import MemoryContract
 from .library import NEVER, Engine, Replay
 
-# Endings of the names of counters of cycles.
-_OF_TIME = ("_busy", "_memory", "_modules", "_latency", "_for_load", "_for_compute", "_for_store")
+# A stream has the same bursts with each memory.
+_OF_TIME = {item.name for item in COUNTERS if item.time and not item.name.endswith("_bursts")}
 
 
 class EstimateDevice:
@@ -152,7 +153,7 @@ class BoundDevice(EstimateDevice):
         return replay._replace(cycles=cycles)
 
     def _known(self, counted: dict[str, int]) -> dict[str, int]:
-        return {name: count for name, count in counted.items() if not name.endswith(_OF_TIME)}
+        return {name: count for name, count in counted.items() if name not in _OF_TIME}
 
 
 def _spans(config: Config, words: Sequence[int], replay: Replay) -> Iterator[Span]:
