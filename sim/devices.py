@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.system.parameters import SystemConfig
 
+from .estimate.contract import MemoryContract
 from .machine.dram import memory_timing
 from .progress import building
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from amaranth_vta.hw.config import Config
     from amaranth_vta.sw.runtime.device import Device, SystemDevice
 
-    from .estimate.contract import MemoryContract
     from .trace.perfetto import Timeline
 
 DEVICES = ("functional", "rtl", "cxxrtl", "pysim", "estimate", "bound", "board", "remote")
@@ -86,8 +86,6 @@ class RunOptions:
             if self.memory_contract is not None:
                 raise DeviceError(f"the {self.device} device takes no memory contract; bound does")
             return None
-        from .estimate.contract import MemoryContract
-
         if self.memory_contract is None:
             return MemoryContract.of(memory_timing(self.dram))
         return MemoryContract.parse(self.memory_contract)

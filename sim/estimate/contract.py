@@ -85,7 +85,7 @@ class MemoryContract:
         """The contract that a memory with ``timing`` keeps. Raises `ContractError` if its latencies
         are random without a limit.
         """
-        if timing.seed is not None and not timing.refresh_period:
+        if timing.seed is not None and not timing.is_limited:
             raise ContractError("a memory with random latencies keeps no contract")
         refresh = (timing.refresh_stall, timing.refresh_period) if timing.refresh_period else (0, 1)
         return cls(timing.latency, timing.latency, refresh=refresh)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.memory_timing import DDR, IDEAL
 from amaranth_vta.hw.memory_timing import MemoryTiming as MemoryTiming
+from amaranth_vta.sim.estimate.contract import MemoryContract
 
 
 class ProtocolError(RuntimeError):
@@ -40,8 +41,6 @@ def memory_timing(name: str) -> MemoryTiming:
         )
     dice = Dice(int(seed))
     if limited:
-        from amaranth_vta.sim.estimate.contract import MemoryContract
-
         promised = MemoryContract.parse(contract)
         if promised.response != promised.latency or len(promised.pauses) > 1:
             raise DramError(

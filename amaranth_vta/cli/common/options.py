@@ -12,6 +12,7 @@ import click
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.hw.system.parameters import MOST_MACHINES
 from amaranth_vta.sim.devices import DEVICES, PARTS, RunOptions
+from amaranth_vta.sim.estimate.contract import ContractError, MemoryContract
 from amaranth_vta.sim.machine.dram import DramError, memory_timing
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ class DramType(click.ParamType):
     name = "ideal|ddr|random:SEED"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        from amaranth_vta.sim.estimate.contract import ContractError
-
         try:
             memory_timing(value)
         except (ContractError, DramError) as error:
@@ -53,8 +52,6 @@ class ContractType(click.ParamType):
     name = "contract"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        from amaranth_vta.sim.estimate.contract import ContractError, MemoryContract
-
         try:
             MemoryContract.parse(value)
         except ContractError as error:

@@ -147,6 +147,8 @@ def machine_verilog(
     ``watched`` and ``grouped`` as in `machine_library`.
     """
 
+    optimized = grouped and is_optimized(config)
+
     def elaborate() -> str:
         from amaranth_vta.sim.machine import elaborate as design
 
@@ -154,7 +156,6 @@ def machine_verilog(
         passes = simulated if grouped else design.AS_IT_IS
         return design.verilog(config, watched, grouped, passes=passes)
 
-    optimized = grouped and is_optimized(config)
     return kept_design(f"{config.to_json()} {watched} {grouped} {optimized}", elaborate, progress)
 
 

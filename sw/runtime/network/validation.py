@@ -55,7 +55,7 @@ def validate(network: NetworkProgram) -> None:
     require(isinstance(network.open_batch, bool), "open_batch is neither true nor false")
     sizes = {item.name: item.size for item in network.program.buffers}
     for step in network.steps:
-        _check_step(step, known, sizes, len(network.program.streams), network.machines)
+        _check_step(step, known, sizes, len(network.program.streams), machines)
     for name in network.outputs:
         require(name in known, f"nothing makes its output {name}")
     for item in network.states:
