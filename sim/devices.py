@@ -43,7 +43,7 @@ class RunOptions:
     cycle-accurate devices, ``waves`` is a VCD file for all runs, and ``timeline`` records each run.
     ``skip`` disables a part of the machine, one of `PARTS`. With ``timing_only`` the estimate and
     the bound compute cycles without results. ``memory_contract`` is the text of a `MemoryContract`
-    for the bound; by default, that of the memory ``dram``. ``progress`` is called with each step of
+    for the bound; by default, of what ``dram`` promises. ``progress`` is called with each step of
     a build; by default, steps are shown on standard error if that is a terminal, and logged
     otherwise. ``machines`` is the number of machines, which share a bus of ``memory_bus`` bits, as
     in `SystemConfig`.
@@ -184,7 +184,7 @@ def open_device(
     """Open a fresh machine with ``memory_bytes`` of zeroed memory, from address ``origin`` on.
 
     ``dram`` and the keywords ``waves``, ``timeline``, ``skip``, ``timing_only``,
-    ``memory_contract`` and ``progress`` are those of `RunOptions`. For the functional model,
+    ``memory_contract`` and ``progress`` are as in `RunOptions`. For the functional model,
     ``order`` is ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``.
 
     Raises `DeviceError`, `DramError` for an unknown ``dram``, `ToolchainError` if a simulator

@@ -292,14 +292,13 @@ class Session:
         stop_ids: Collection[int] = (),
     ) -> Iterator[int]:
         """Generates up to ``max_new_tokens`` tokens after a prompt, for a decoder in a session with
-        a ``context``: yields each token as soon as it is known, and stops after a token in
-        ``stop_ids``.
+        a ``context``: yields each token once it is known, and stops after a token in ``stop_ids``.
 
-        Calls `reset`, then runs the network once per token, including those of the prompt; a
-        session with ``prefill`` runs it once per block of the prompt. At
-        ``temperature`` 0 the token with the largest logit follows; otherwise tokens are drawn, by
-        ``seed``, with the probabilities of Softmax of the logits divided by ``temperature``, among
-        the ``top_k`` largest if that is not 0. Raises `InputError` for a prompt that is empty, has
+        Calls `reset`, then runs the network once per token, of the prompt too; a session with
+        ``prefill`` runs it once per block of the prompt. At ``temperature`` 0 the token with the
+        largest logit follows; otherwise tokens are drawn, by ``seed``, with the probabilities of
+        Softmax of the logits divided by ``temperature``, among the ``top_k`` largest if that is not
+        0. Raises `InputError` for a prompt that is empty, has
         other tokens or exceeds the context, and `ModelError` for a network that is no decoder.
         """
         sampling, decoder = Sampling(temperature, top_k, seed), TokenDecoder(self.program)

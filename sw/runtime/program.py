@@ -81,7 +81,7 @@ class Program:
     ) -> PlacedProgram:
         """Place the program, or only its ``streams`` (indices), in the memory of the runtime's
         device, ready to run. Buffers that are ``shared``, by name, belong to another placement on
-        the same runtime; their contents are left as they are.
+        the same runtime; their contents stay.
 
         Raises `ProgramError` if the machine has another configuration, and `OutOfMemory`.
         """

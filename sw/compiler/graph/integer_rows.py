@@ -61,7 +61,7 @@ class IntegerSteps:
         return self._apply(operator, *self._names(operands, np.int64))
 
     def _names(self, operands: Iterable[str | int | Integers], dtype: type) -> Iterator[str]:
-        """The ``operands``; those that are not names are added as constants."""
+        """The names of ``operands``; numbers are added as constants."""
         for item in operands:
             yield item if isinstance(item, str) else self._constant(item, dtype)
 

@@ -314,9 +314,9 @@ class WholeSums(Requantization):
 class Epilogue:
     """Tensors of an epilogue. ``args`` are the arguments with constants. ``loaded`` are the buffers
     of bias or parameters per channel, ``prepared`` the stages that compute parameters from them,
-    and ``shared`` the buffers of constants that all channels share, except those of ``residual``,
-    the addition among the stages, if any. ``stages`` lead from the total to ``y``, the output,
-    out_dtype. Windows of a pooling share the stages ``carried``.
+    and ``shared`` the buffers of constants that all channels share, without the buffers of
+    ``residual``, the addition among the stages, if any. ``stages`` lead from the total to ``y``,
+    the output, out_dtype. Windows of a pooling share the stages ``carried``.
     """
 
     loaded: list[Tensor]
