@@ -13,7 +13,7 @@ from tests.support.exact_graphs import check_exact, check_tokens
 from tests.support.seeds import each_seed
 
 
-@each_seed(range(30))
+@each_seed(range(30), daily=12)
 def test_random_graphs_of_channels_are_exact(seed: int) -> None:
     check_exact(channel_graph(seed), "tiny-extended")
 
@@ -38,6 +38,6 @@ def test_a_small_shufflenet_is_exact_on_rtl() -> None:
     assert len(operators) > 40
 
 
-@each_seed(range(43, 49))
+@each_seed(range(43, 49), daily=2)
 def test_tokens_order_random_graphs_of_channels(seed: int) -> None:
     check_tokens(channel_graph(seed), seed)

@@ -42,6 +42,6 @@ def test_random_fused_graphs_are_exact_on_rtl(seed: int, config: str) -> None:
     check_exact(fused_graph(seed), config, "rtl")
 
 
-@each_seed(range(43, 49))
+@each_seed(range(43, 49), daily=2)
 def test_tokens_order_random_fused_graphs(seed: int) -> None:
     check_tokens(fused_graph(seed), seed)

@@ -59,7 +59,9 @@ def test_waiting_takes_no_longer_than_it_did(config: str, golden: Golden) -> Non
     check(golden, f"rounds, {config}", {item.name: item.cycles for item in measured})
 
 
-@pytest.mark.parametrize("schedules", ["default", "by-hand"])
+@pytest.mark.parametrize(
+    "schedules", ["default", pytest.param("by-hand", marks=pytest.mark.nightly)]
+)
 def test_layers_are_as_fast_as_they_were(schedules: str, golden: Golden) -> None:
     by_hand = schedules == "by-hand"
     measured = list(layers.measure_layers(EXTENDED, RunOptions("rtl", "ddr"), by_hand))

@@ -243,7 +243,7 @@ def test_a_random_network_is_exact_on_functional_model_and_rtl(seed: int) -> Non
 
 
 @pytest.mark.parametrize("vector", ["tiny-1", "batch2-1"])
-@each_seed([0, 7, 11, 15])
+@each_seed([0, 7, 11, 15], daily=2)
 def test_a_random_network_is_exact_on_the_machine_of_a_vector(seed: int, vector: str) -> None:
     """On configurations whose simulators other tests build as well."""
     config = ProgramImage.load(VECTORS / f"{vector}.npz").config
@@ -252,7 +252,7 @@ def test_a_random_network_is_exact_on_the_machine_of_a_vector(seed: int, vector:
 
 
 @pytest.mark.parametrize("order", ["reverse", "random:1", "random:2"])
-@each_seed(SEEDS, daily=6)
+@each_seed(SEEDS, daily=2)
 def test_a_random_network_is_exact_in_any_order_that_its_tokens_allow(
     seed: int, order: str
 ) -> None:

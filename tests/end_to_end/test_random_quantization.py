@@ -83,20 +83,20 @@ def assert_equal(
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
-@each_seed(range(15))
+@each_seed(range(15), daily=5)
 def test_a_random_quantized_network_is_exact(seed: int, form: str, dtype: Any) -> None:
     assert_exact(random_network(seed, form, dtype), "tiny-extended", "functional", 3)
 
 
 @pytest.mark.parametrize("small", [False, True])
-@each_seed(range(30, 34))
+@each_seed(range(30, 34), daily=2)
 def test_a_random_network_of_moved_weights_is_exact(seed: int, small: bool) -> None:
     network = random_network(seed, "qdq", np.uint8, moved=True, small=small)
     assert_exact(network, "tiny-extended", "functional", 3)
 
 
 @pytest.mark.parametrize("small", [False, True])
-@each_seed(range(30, 36))
+@each_seed(range(30, 36), daily=2)
 def test_moved_weights_are_the_same_weights(seed: int, small: bool) -> None:
     """Networks with and without moves have the same results."""
     results: list[Array] = []
@@ -108,12 +108,12 @@ def test_moved_weights_are_the_same_weights(seed: int, small: bool) -> None:
     assert np.array_equal(results[0], results[1])
 
 
-@each_seed(range(15, 20))
+@each_seed(range(15, 20), daily=2)
 def test_a_random_quantized_network_is_exact_on_the_extended_default(seed: int) -> None:
     assert_exact(random_network(seed, "qdq", np.uint8), "pynq-extended", "functional", 8)
 
 
-@each_seed(range(20, 26))
+@each_seed(range(20, 26), daily=4)
 def test_a_random_quantized_network_is_exact_on_rtl(seed: int) -> None:
     dtype, form = [np.int8, np.uint8][seed % 2], ["qdq", "qoperator"][seed // 2 % 2]
     assert_exact(random_network(seed, form, dtype), "tiny-extended", "rtl", 2)
@@ -135,7 +135,7 @@ def network_of_moves(seed: int, form: str, dtype: Any) -> QuantizedNetwork:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
-@each_seed(range(100, 107))
+@each_seed(range(100, 107), daily=2)
 def test_elements_of_a_random_network_move_on_the_machine(seed: int, form: str, dtype: Any) -> None:
     assert_exact(network_of_moves(seed, form, dtype), "pynq-extended", "functional", 2)
 

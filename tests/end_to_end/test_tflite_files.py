@@ -49,7 +49,7 @@ def test_single_operators_are_exact(operator: str) -> None:
             assert_exact(case)
 
 
-@each_seed(range(1000, 1020))
+@each_seed(range(1000, 1020), daily=8)
 def test_random_graphs_are_exact(seed: int) -> None:
     assert_exact(random_graph(seed))
 

@@ -203,7 +203,7 @@ def softmax_of(model: bytes) -> HostOperator:
     return found
 
 
-@each_seed(range(10))
+@each_seed(range(10), daily=4)
 def test_softmax_of_integers_equals_tensorflow_lite(c: ctypes.CDLL, seed: int) -> None:
     net = DrawnNetwork(seed, "uint8" if seed % 3 == 2 else "int8")
     x = net.given(net.integer(1, 40), net.choose.choice((1, 2, 12, 300)))

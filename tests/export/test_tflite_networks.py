@@ -37,7 +37,7 @@ def test_mlperf_tiny_is_exact(name: str, tmp_path: Path) -> None:
     assert_exact(file_case(file, 3, 1), tmp_path)
 
 
-@each_seed(range(1000, 1006))
+@each_seed(range(1000, 1006), daily=3)
 def test_random_graphs_are_exact(seed: int, tmp_path: Path) -> None:
     assert_exact(random_graph(seed), tmp_path)
 

@@ -255,12 +255,15 @@ def test_boards_that_need_their_vendors_tools_get_a_project(
     assert (out / "build_vta.sh").exists()
 
 
+ULTRASCALE = (["pl_clk0", "M_AXI_HPM0_FPD", "S_AXI_HP0_FPD", "pl_ps_irq0"], "0xa0000000")
+
+
 @pytest.mark.parametrize(
     ("board", "pins", "registers"),
     [
         ("pynq-z1-ps", ["FCLK_CLK0", "M_AXI_GP0", "S_AXI_HP0", "IRQ_F2P"], "0x43c00000"),
-        ("ultra96", ["pl_clk0", "M_AXI_HPM0_FPD", "S_AXI_HP0_FPD", "pl_ps_irq0"], "0xa0000000"),
-        ("zcu104", ["pl_clk0", "M_AXI_HPM0_FPD", "S_AXI_HP0_FPD", "pl_ps_irq0"], "0xa0000000"),
+        ("zcu104", *ULTRASCALE),
+        pytest.param("ultra96", *ULTRASCALE, marks=pytest.mark.nightly),
     ],
 )
 def test_a_project_with_a_processor_connects_all_ports_of_the_machine(

@@ -39,7 +39,10 @@ def ran(
     return device.run_all([(image.insn_addr, image.insn_count)] * machines)
 
 
-@pytest.mark.parametrize(("bits", "of_one", "of_all"), [(128, 0.02, 0.005), (64, 0.04, 0.02)])
+@pytest.mark.parametrize(
+    ("bits", "of_one", "of_all"),
+    [(128, 0.02, 0.005), pytest.param(64, 0.04, 0.02, marks=pytest.mark.nightly)],
+)
 @pytest.mark.parametrize("dram", ["ideal", "ddr"])
 def test_estimated_cycles_are_about_those_of_the_rtl(
     bits: int, of_one: float, of_all: float, dram: str

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-# Each path of the hardware that depends on the configuration is in one of these: scalars of 4, 8
-# and 16 bits, one and two rows, square tiles and others, buses of 64, 128 and 256 bits, extensions.
+# Each path of the hardware that depends on the configuration is in one of these: scalars of 4 and
+# 8 bits, one and two rows, square tiles and others, buses of 64 and 256 bits, extensions.
 DAILY = (
-    *("tiny", "batch2", "int4", "acc16"),
+    *("tiny", "batch2", "int4"),
     *("tiny-extended", "bus256-extended", "pynq-extended"),
 )
 

@@ -171,7 +171,7 @@ def product_inputs(product: Tensor) -> list[Tensor]:
     return [access.source for access in accesses(product.op.body)]
 
 
-@each_seed(range(200))
+@each_seed(range(200), daily=60)
 def test_any_schedule_of_a_matrix_product_gives_the_same_result(seed: int) -> None:
     config = PRESETS[CONFIGS[seed % len(CONFIGS)]] if seed % 6 else UOPS64
     program = random_matrix_product(Environment(config), seed)
@@ -295,7 +295,7 @@ def random_convolution(seed: int) -> Convolution:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(20))
+@each_seed(range(20), daily=8)
 def test_convolutions_of_all_shapes_are_exact(config: str, seed: int) -> None:
     env = Environment(PRESETS[config])
     shape = random_convolution(seed * 4 + CONFIGS.index(config))
@@ -330,7 +330,7 @@ def disturb(program: Program, pick: random.Random) -> None:
     pick.choice(steps)()
 
 
-@each_seed(range(100))
+@each_seed(range(100), daily=40)
 def test_a_schedule_is_refused_or_right(seed: int) -> None:
     pick = random.Random(seed)
     env = Environment(PRESETS[pick.choice(CONFIGS)])
@@ -388,7 +388,7 @@ def test_no_pass_changes_what_a_convolution_does(seed: int) -> None:
     assert len(interpreted(convolution(env, shape))) == len(PASSES) + 1
 
 
-@each_seed(range(21))
+@each_seed(range(21), daily=9)
 def test_no_pass_changes_what_a_matrix_product_does(seed: int) -> None:
     env = Environment(PRESETS[["tiny", "batch2", "tiny-extended"][seed % 3]])
     interpreted(random_matrix_product(env, seed))

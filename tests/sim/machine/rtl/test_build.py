@@ -90,7 +90,7 @@ def test_machines_for_networks_are_optimized_unless_they_have_to_build_soon(
     assert options["optimized"] is optimized
 
 
-@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("grouped", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_the_machine_need_not_be_evaluated_at_falling_edges(tmp_path: Path, grouped: bool) -> None:
     verilog = build.machine_verilog(PRESETS["tiny"], grouped=grouped)
     harness = build.Harness(build.HARNESS, build.PINS)

@@ -1,4 +1,7 @@
-"""Register groups are clocked only while active, without changing any result."""
+"""Register groups are clocked only while active, without changing any result.
+
+Runs nightly: other tests hold a simulator with groups against the functional model.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.runtime.device import RunResult
 from tests.support.seeds import each_seed
 
-CONFIGS = [pytest.param("tiny", marks=pytest.mark.nightly), "tiny-extended"]
+pytestmark = pytest.mark.nightly
+CONFIGS = ["tiny", "tiny-extended"]
 
 
 def run(image: ProgramImage, dram: str, grouped: bool) -> tuple[list[RunResult], np.ndarray]:
@@ -39,7 +43,7 @@ def assert_equal(image: ProgramImage, dram: str) -> np.ndarray:
     return memory
 
 
-@each_seed(range(12), daily=4)
+@each_seed(range(12))
 @pytest.mark.parametrize("dram", ["ideal", "ddr", "random:1"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_random_programs_are_the_same_with_and_without_groups(

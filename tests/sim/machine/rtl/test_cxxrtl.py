@@ -27,7 +27,9 @@ def run(image: ProgramImage, device_name: str, dram: str) -> tuple[RunResult, np
     return result, device.read(0, image.dram.size)
 
 
+# Compiling the machine takes half a minute, for a comparison of simulators with one another.
 # Before the reset all state bits are ones with `ideal` and `ddr`, random with the random memories.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("vector", "dram"),
     [("tiny-1", "ideal"), ("tiny-1", "random:1"), ("tiny-2", "ddr"), ("tiny-2", "random:2")],
@@ -42,6 +44,7 @@ def test_vectors_take_the_cycles_that_they_take_in_verilator(vector: str, dram: 
     assert (result.fault, result.tokens_left) == (None, other.tokens_left)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", FAULT_KINDS)
 def test_faults_are_reported(kind: str) -> None:
     image, fault = random_faulty_program(TINY, kind, seed=3)
@@ -49,6 +52,7 @@ def test_faults_are_reported(kind: str) -> None:
     assert result.fault == fault
 
 
+@pytest.mark.nightly
 def test_each_register_is_drawn_before_the_reset() -> None:
     design = machine_cxx(TINY, watched=False)
     declarations, _ = split(design)

@@ -110,6 +110,7 @@ def test_scratchpads_keep_their_contents_from_run_to_run() -> None:
     np.testing.assert_array_equal(device.read(2048, source.size), source)
 
 
+@pytest.mark.nightly  # compiles for half a minute; test_harness.py writes waves of a small design
 def test_waves_are_written(tmp_path: Path) -> None:
     waves = tmp_path / "run.vcd"
     device = RtlDevice(TINY, 4096, waves=waves)

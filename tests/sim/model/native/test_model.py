@@ -34,6 +34,7 @@ from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.runtime.device import Fault, Limits
 from tests.support.corners import CORNERS
 from tests.support.golden import VECTORS
+from tests.support.seeds import each_seed
 
 VECTOR_FILES = sorted(VECTORS.glob("*.npz"))
 CONFIGS = (
@@ -46,8 +47,7 @@ CONFIGS = (
     }
     | {"int4 that forwards": replace(PRESETS["int4"], forward=1)}
 )
-# These give the programs below about 110,000 instructions.
-LENGTH, PROGRAMS = 900, 3
+LENGTH = 300  # of random programs, in instructions: 110,000 for all seeds and configurations
 
 
 class Pair:
@@ -87,28 +87,30 @@ def test_vectors_give_the_same(path: Path) -> None:
     assert pair.agree(image.insn_addr, image.insn_count)
 
 
+@each_seed(range(9), daily=1)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_random_programs_give_the_same(name: str) -> None:
-    for seed in range(PROGRAMS):
-        image = random_program(CONFIGS[name], seed, LENGTH, deep_tokens=seed == 0)
-        assert Pair(image.config, image.dram).agree(image.insn_addr, image.insn_count), seed
+def test_random_programs_give_the_same(name: str, seed: int) -> None:
+    image = random_program(CONFIGS[name], seed, LENGTH, deep_tokens=seed == 0)
+    assert Pair(image.config, image.dram).agree(image.insn_addr, image.insn_count)
 
 
+@each_seed(range(2), daily=1)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_faulty_programs_give_the_same_report_and_a_machine_that_goes_on(name: str) -> None:
+def test_faulty_programs_give_the_same_report_and_a_machine_that_goes_on(
+    name: str, seed: int
+) -> None:
     config = CONFIGS[name]
     good = random_program(config, 99)
     for kind in FAULT_KINDS:
-        for seed in range(2):
-            image, _ = random_faulty_program(config, kind, seed)
-            room = max(image.dram.size, good.dram.size)
-            pair = Pair(config, np.resize(image.dram, room))
-            pair.set_limits(image.limits)
-            assert pair.agree(image.insn_addr, image.insn_count), (kind, seed)
-            for memory in pair.memories:
-                memory[: good.dram.size] = good.dram
-            pair.set_limits({})
-            assert pair.agree(good.insn_addr, good.insn_count), (kind, seed)
+        image, _ = random_faulty_program(config, kind, seed)
+        room = max(image.dram.size, good.dram.size)
+        pair = Pair(config, np.resize(image.dram, room))
+        pair.set_limits(image.limits)
+        assert pair.agree(image.insn_addr, image.insn_count), kind
+        for memory in pair.memories:
+            memory[: good.dram.size] = good.dram
+        pair.set_limits({})
+        assert pair.agree(good.insn_addr, good.insn_count), kind
 
 
 def test_streams_of_any_bits_give_the_same() -> None:

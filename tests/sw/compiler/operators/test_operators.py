@@ -135,7 +135,7 @@ def random_conv2d(seed: int, config: Config) -> Conv2d:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(10))
+@each_seed(range(10), daily=4)
 def test_convolutions_are_exact_with_default_knobs(config: str, seed: int) -> None:
     machine = PRESETS[config]
     check_conv2d(random_conv2d(seed * 4 + CONFIGS.index(config), machine), machine, None, seed)
@@ -168,7 +168,7 @@ def check_rescaled(
     return function.lowered.instructions()
 
 
-@each_seed(range(12))
+@each_seed(range(12), daily=4)
 def test_convolutions_with_any_scales_are_exact(seed: int) -> None:
     config = PRESETS["tiny-extended"]
     workload = replace(random_conv2d(seed, config), requantize=PerChannelScale())

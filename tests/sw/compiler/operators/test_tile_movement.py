@@ -277,7 +277,7 @@ def random_selection(seed: int, block: int) -> SelectChannels:
 
 
 @pytest.mark.parametrize("config", [name for name in CONFIGS if name != "batch2"])
-@each_seed(range(8))
+@each_seed(range(8), daily=3)
 def test_channels_are_selected(config: str, seed: int, run: Any, some: Callable[..., Any]) -> None:
     env = Environment(PRESETS[config])
     workload = random_selection(seed, env.BLOCK_OUT)

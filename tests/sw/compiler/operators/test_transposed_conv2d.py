@@ -100,7 +100,7 @@ def wanted(workload: TransposedConv2d, inputs: list[Array], dtype: str) -> Array
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(8))
+@each_seed(range(8), daily=3)
 def test_transposed_convolutions_are_exact_with_default_knobs(
     config: str, seed: int, run: Any, some: Callable[..., Any]
 ) -> None:

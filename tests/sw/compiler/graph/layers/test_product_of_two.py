@@ -107,7 +107,7 @@ def drawn(seed: int) -> onnx.ModelProto:
     return model
 
 
-@each_seed(range(12))
+@each_seed(range(12), daily=4)
 def test_a_product_is_exact(seed: int) -> None:
     assert checked(drawn(seed)).placed_on == "machine"
 
