@@ -122,10 +122,15 @@ def derived() -> tuple[ProgramImage, int]:
     ("name", "value", "costs_cycles"),
     [
         ("instruction_queues", Storage.LUTS, False),
-        ("fetch_buffer", Storage.LUTS, False),
-        ("decode_register", True, False),
-        ("in_flight_register", True, False),
-        ("row_end_lookahead", True, False),
+        *(
+            pytest.param(*choice, marks=pytest.mark.nightly)
+            for choice in (
+                ("fetch_buffer", Storage.LUTS, False),
+                ("decode_register", True, False),
+                ("in_flight_register", True, False),
+                ("row_end_lookahead", True, False),
+            )
+        ),
         ("tile_registers", False, True),
         ("alu_lane_registers", False, True),
         ("products_per_multiplier", 2, False),
