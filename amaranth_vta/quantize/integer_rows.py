@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from amaranth_vta.hw.isa import SCALE_FRACTION
 from amaranth_vta.sw.compiler.graph.canonical.quantization import (
     BYTE_TYPES,
     QuantizationParameters,
@@ -18,10 +19,12 @@ from amaranth_vta.sw.compiler.graph.integer_operators import (
     LAYER_NORMALIZATION,
     NORMALIZATION_OPERANDS,
     RMS_NORMALIZATION,
+    ROW_ROTATION,
     ROW_SOFTMAX,
     SYMMETRIC,
 )
 from amaranth_vta.sw.compiler.graph.integer_rows import (
+    ROTATION_OPERANDS,
     SHARE,
     SYMMETRIC_SHARE,
     exponentials,
@@ -40,27 +43,32 @@ from amaranth_vta.sw.compiler.operators.softmax import MOST_ELEMENTS
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
-from .row_patterns import RowNormalization, Scores, normalizations, scores_of
+from .integer_waves import MOVERS, IntegerWaves, movers_of
+from .rotation_patterns import Integers, RowRotation, rotations
+from .row_patterns import Floats, RowNormalization, Scores, normalizations, scores_of
 
 # The first opset in which ReduceMax takes its axes as an input.
 INTEGER_OPSET = 18
-# Operators that only move elements of their first operand.
-_MOVERS = frozenset({"Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-# Bits of the greatest factor of a normalization.
+# Bits of the greatest factor of the last step.
 _FACTOR_BITS = 26
 
 
 def rows_in_float(model: onnx.ModelProto) -> Iterator[str]:
     """Yield the names of the nodes that the quantizer leaves to `with_integer_rows`."""
-    for found in normalizations(_closed(model)):
-        for node in found.nodes:
+    network = _closed(model)
+    for normalization in normalizations(network):
+        for node in normalization.nodes:
+            yield node.name
+    for rotation in rotations(network):
+        waves = (rotation.cosines, rotation.sines)
+        for node in (*rotation.nodes, *(item for wave in waves for item in movers_of(network, wave))):
             yield node.name
 
 
 def with_integer_rows(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a QDQ ``model`` in which functions of rows with quantized inputs and results are
     graphs of integer operators: Softmax with a result of scale `SHARE` or `SYMMETRIC_SHARE`, and
-    normalizations.
+    normalizations and rotary position embeddings.
     """
     network = _closed(model)
     for node in list(network.nodes):
@@ -68,6 +76,10 @@ def with_integer_rows(model: onnx.ModelProto) -> onnx.ModelProto:
             _replace_softmax(network, node)
     for found in list(normalizations(network)):
         _replace_normalization(network, found)
+    waves = IntegerWaves(network)
+    for rotation in list(rotations(network)):
+        _replace_rotation(network, rotation, waves)
+    waves.finish()
     network.drop_unused()
     result = network.to_onnx()
     result.metadata_props.extend(model.metadata_props)
@@ -114,7 +126,7 @@ def _ends(network: Network, x: str, result: str) -> _Ends | None:
     """
     movers = []
     dequantize, quantize = network.maker(x), network.only_reader(result)
-    while quantize is not None and quantize.operator in _MOVERS and quantize.inputs[0] == result:
+    while quantize is not None and quantize.operator in MOVERS and quantize.inputs[0] == result:
         movers.append(quantize)
         result = quantize.outputs[0]
         quantize = network.only_reader(result)
@@ -138,10 +150,10 @@ def _replace(
     operator: str,
     operands: dict[str, Array],
     attributes: dict[str, int],
-    mask: tuple[str, ...] = (),
+    computed: tuple[str, ...] = (),
 ) -> None:
     """Replace the function of rows whose last node is ``end``, and the quantization of its result,
-    by an ``operator`` of the integers, the constant ``operands``, and a ``mask`` if there is one.
+    by an ``operator`` of the integers, the constant ``operands``, and ``computed`` ones.
     """
     names = [
         network.add_constant(f"{end.name}/{name}", np.asarray(value))
@@ -159,7 +171,7 @@ def _replace(
         network.types[moved] = TensorType(dtype, network.types[node.outputs[0]].shape)
         made = replace(node, outputs=(moved,), inputs=(x, *node.inputs[1:]))
         if node is end:
-            made = Node(operator, end.name, (x, *names, *mask), (moved,), attributes, DOMAIN)
+            made = Node(operator, end.name, (x, *names, *computed), (moved,), attributes, DOMAIN)
         network.nodes.replace(node, [made])
         x = moved
 
@@ -239,18 +251,53 @@ def _replace_normalization(network: Network, found: RowNormalization) -> None:
     _replace(network, found.nodes[-1], ends, operator, ordered, {})
 
 
+def _replace_rotation(network: Network, found: RowRotation, waves: IntegerWaves) -> None:
+    ends = _ends(network, found.x, found.nodes[-1].outputs[0])
+    factors = [waves.greatest(name) for name in (found.cosines, found.sines)]
+    known = [factor for factor in factors if factor is not None]
+    if ends is None or len(known) < len(factors):
+        return
+    given, made = ends.given, ends.made
+    if given.zero.dtype != np.int8 or given.zero.item():
+        return
+    unit = waves.unit(max(known))
+    scale = float(given.scale.item()) / (float(made.scale.item()) * unit)
+    fixed = _fixed_point(np.array([scale]))
+    if fixed is None:
+        return
+    factor, shift = fixed
+    zero = int(made.zero.item()) - offset(made.zero.dtype)
+    line = line_constants(RowLine(np.zeros(1, np.int64), factor, shift, zero), made.zero.dtype)
+    operands: dict[str, Array] = {
+        **line,
+        "places": found.places,
+        "signs": found.signs.astype(np.int32),
+    }
+    ordered = {name: operands[name] for name in ROTATION_OPERANDS if name in operands}
+    computed = tuple(waves.integers(name, unit) for name in (found.cosines, found.sines))
+    _replace(network, found.nodes[-1], ends, ROW_ROTATION, ordered, {}, computed)
+
+
 def _line(
     found: RowNormalization, arithmetic: Arithmetic, made: QuantizationParameters
 ) -> RowLine | None:
     """The last step; None if a scale is too small for its bias."""
     scale = found.scale / (float(made.scale.item()) * arithmetic.unit)
+    fixed = _fixed_point(scale)
+    if fixed is None:
+        return None
+    bias = np.rint(found.bias * arithmetic.unit / found.scale)
+    if np.abs(bias).max() > GREATEST_BIAS:
+        return None
+    zero = int(made.zero.item()) - offset(made.zero.dtype)
+    return RowLine(bias.astype(np.int64), *fixed, zero)
+
+
+def _fixed_point(scale: Floats) -> tuple[Integers, int] | None:
+    """The factors and the shift of the last step for each ``scale``; None if there are none."""
     if not np.isfinite(scale).all() or not (scale != 0).all():
         return None
     shift = _FACTOR_BITS - int(np.floor(np.log2(np.abs(scale).max()))) - 1
     # Odd factors: no result is a half, which operators could round differently.
     factor = np.rint(np.ldexp(scale, shift)).astype(np.int64) | 1
-    bias = np.rint(found.bias * arithmetic.unit / found.scale)
-    if np.abs(bias).max() > GREATEST_BIAS or not _FACTOR_BITS <= shift <= 43:
-        return None
-    zero = int(made.zero.item()) - offset(made.zero.dtype)
-    return RowLine(bias.astype(np.int64), factor, shift, zero)
+    return (factor, shift) if _FACTOR_BITS <= shift <= SCALE_FRACTION else None

@@ -24,6 +24,7 @@ Operators of `DOMAIN`:
   With the attribute ``symmetric`` the zero point of the result is 0.
 - ``RowLayerNorm`` and ``RowRMSNorm`` (x, `NORMALIZATION_OPERANDS`) over the last axis, of
   `integer_rows`.
+- ``RowRotation`` (x, `ROTATION_OPERANDS`), of `integer_rows`.
 - ``Requantize`` (sums, zero_point) with a rounding ``twice`` or ``once``, and channels along
   ``axis``.
 
@@ -45,7 +46,13 @@ from onnx import helper
 from amaranth_vta.sw.compiler.operators.normalization import Arithmetic
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
-from .integer_rows import NORMALIZATION_CONSTANTS, IntegerSteps, append_normalization
+from .integer_rows import (
+    NORMALIZATION_CONSTANTS,
+    ROTATION_OPERANDS,
+    IntegerSteps,
+    append_normalization,
+    append_rotation,
+)
 from .integer_rows import append_softmax as append_softmax_of_rows
 from .integer_softmax import append_softmax, exponentials
 from .nodes import Node
@@ -65,7 +72,7 @@ REPLACED = "/rounding/"
 BILINEAR_BITS = 10
 RESIZE_BILINEAR, QUANTIZE, REQUANTIZE = "ResizeBilinear", "Quantize", "Requantize"
 ROW_SOFTMAX, LAYER_NORMALIZATION, RMS_NORMALIZATION = "RowSoftmax", "RowLayerNorm", "RowRMSNorm"
-SYMMETRIC = "symmetric"
+ROW_ROTATION, SYMMETRIC = "RowRotation", "symmetric"
 # The operands behind x of both normalizations.
 NORMALIZATION_OPERANDS = {
     LAYER_NORMALIZATION: NORMALIZATION_CONSTANTS,
@@ -315,6 +322,13 @@ def _row_normalization(made: _Builder, node: Node, types: Mapping[str, TensorTyp
     append_normalization(made.steps_of(node), next(ends), mean, operands, next(ends))
 
 
+def _row_rotation(made: _Builder, node: Node, types: Mapping[str, TensorType]) -> None:
+    x, *others = node.inputs
+    result = node.outputs[0]
+    operands = dict(zip(ROTATION_OPERANDS, others, strict=True))
+    append_rotation(made.steps_of(node), x, operands, (result, types[result].dtype))
+
+
 def multipliers_of(node: Node) -> tuple[Array, Array]:
     """``multipliers`` and ``shifts`` of a node, int64."""
     return (
@@ -332,6 +346,7 @@ _EXPANSIONS = {
     ROW_SOFTMAX: _row_softmax,
     LAYER_NORMALIZATION: _row_normalization,
     RMS_NORMALIZATION: _row_normalization,
+    ROW_ROTATION: _row_rotation,
     RESIZE_BILINEAR: _resize_bilinear,
     QUANTIZE: _quantize,
     REQUANTIZE: _requantize,

@@ -74,6 +74,20 @@ class IntegerSteps:
         """``name`` reduced over its last axis, which stays with one element."""
         return self._apply(operator, name, self._constant([-1], np.int64), keepdims=1)
 
+    def rounded(
+        self, name: str, operands: Mapping[str, str], result: tuple[str, np.dtype]
+    ) -> None:
+        """Append the last step, from ``name``, int32, to ``result``, a name with its type; the
+        ``operands`` are constants of `line_constants`.
+        """
+        wide = self("Cast", name, to=TensorProto.INT64)
+        scaled = self.wide("Add", self.wide("Mul", wide, operands["factor"]), operands["half"])
+        quotient = self.wide("Sub", self.wide("Div", scaled, operands["divisor"]), operands["less"])
+        made, dtype = result
+        limits = np.iinfo(dtype)
+        clipped = self.wide("Max", self.wide("Min", quotient, int(limits.max)), int(limits.min))
+        self("Cast", clipped, result=made, to=int(helper.np_dtype_to_tensor_dtype(dtype)))
+
 
 def append_softmax(
     step: IntegerSteps,
@@ -140,6 +154,23 @@ def line_constants(line: RowLine, dtype: np.dtype) -> dict[str, npt.NDArray[Any]
     }
 
 
+# Operands of a rotation after x, of which the last two, factors of x and x', may be computed.
+ROTATION_OPERANDS = ("places", "signs", "factor", "half", "divisor", "less", "cosines", "sines")
+
+
+def append_rotation(
+    step: IntegerSteps, x: str, operands: Mapping[str, str], result: tuple[str, np.dtype]
+) -> None:
+    """Append the operators of a rotary position embedding from ``x``, int8, to ``result``, a name
+    with its type. ``operands`` are the names of `ROTATION_OPERANDS`.
+    """
+    integers = step.integers(x)
+    turned = step("Gather", integers, operands["places"], axis=-1)
+    turned = step("Mul", turned, operands["signs"])
+    terms = step("Mul", integers, operands["cosines"]), step("Mul", turned, operands["sines"])
+    step.rounded(step("Add", *terms), operands, result)
+
+
 def line_of(constants: Mapping[str, npt.NDArray[Any]], dtype: np.dtype) -> RowLine | None:
     """The line of `line_constants`; None if there is none."""
     divisor, less = int(constants["divisor"]), int(constants["less"])
@@ -200,13 +231,7 @@ def append_normalization(
     product = step("Mul", product, step("Mul", step("Mul", roots[0], roots[1]), roots[2]))
     raised = step("Div", step("Add", product, 1 << 30), 1 << DROPPED)
     h = step("Sub", raised, 1 << 30 - DROPPED)
-    wide = step("Cast", step("Add", h, operands["bias"]), to=TensorProto.INT64)
-    scaled = step.wide("Add", step.wide("Mul", wide, operands["factor"]), operands["half"])
-    rounded = step.wide("Sub", step.wide("Div", scaled, operands["divisor"]), operands["less"])
-    name, dtype = result
-    limits = np.iinfo(dtype)
-    clipped = step.wide("Max", step.wide("Min", rounded, int(limits.max)), int(limits.min))
-    step("Cast", clipped, result=name, to=int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))))
+    step.rounded(step("Add", h, operands["bias"]), operands, result)
 
 
 def _reciprocal_root(step: IntegerSteps, total: str) -> str:

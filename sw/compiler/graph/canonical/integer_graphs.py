@@ -16,10 +16,12 @@ from amaranth_vta.sw.compiler.graph.integer_operators import (
     DOMAIN,
     NORMALIZATION_OPERANDS,
     REPLACED,
+    ROW_ROTATION,
     ROW_SOFTMAX,
     SYMMETRIC,
     expanded,
 )
+from amaranth_vta.sw.compiler.graph.integer_rows import ROTATION_OPERANDS
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
@@ -27,6 +29,8 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from .quantization import BYTE_TYPES
 
 _RESULT = "y"
+# Operands that need not be constant.
+_COMPUTED = frozenset({"mask", "cosines", "sines"})
 
 
 class _Template:
@@ -74,6 +78,7 @@ def _templates(elements: int, result: np.dtype) -> tuple[_Template, ...]:
     forms: list[tuple[str, tuple[str, ...], dict[str, int]]] = [
         (name, ("x", *others), {}) for name, others in NORMALIZATION_OPERANDS.items()
     ]
+    forms.append((ROW_ROTATION, ("x", *ROTATION_OPERANDS), {}))
     forms += [
         (ROW_SOFTMAX, ("x", "table", *mask), {SYMMETRIC: symmetric})
         for mask in ((), ("mask",))
@@ -111,11 +116,10 @@ def recognize_integer_graphs(network: Network) -> None:
 
 
 def _is_of(network: Network, template: _Template, inputs: Sequence[str]) -> bool:
-    """Whether the tensor that matches x has its type, and constants match the other inputs except
-    a mask.
+    """Whether the tensor that matches x has its type, and constants match the other inputs that
+    are not `_COMPUTED`.
     """
-    x, *others = (network.types[name] for name in inputs)
-    constants = others[:-1] if template.node.inputs[-1] == "mask" else others
-    return x.dtype == template.x.dtype and all(
-        name in network.constants for name in inputs[1 : 1 + len(constants)]
+    x, *others = zip(inputs, template.node.inputs, strict=True)
+    return network.types[x[0]].dtype == template.x.dtype and all(
+        name in network.constants or own in _COMPUTED for name, own in others
     )

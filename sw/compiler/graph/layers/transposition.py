@@ -35,7 +35,7 @@ def transposition(node: Node, tensors: Tensors) -> Layer:
     shape, result = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
     if shape is None or result is None:
         raise Unsupported("its shape is not fixed")
-    source, image, channels = _source(node, tensors, shape)
+    source, image, channels = source_of(node, tensors, shape)
     if config.batch > 1:
         raise Unsupported(f"tiles hold {config.batch} images or rows, whose order it changes")
     order = node.attributes.get("perm", list(range(len(shape)))[::-1])
@@ -75,7 +75,7 @@ def _fused(
     return layer
 
 
-def _source(node: Node, tensors: Tensors, shape: Shape) -> tuple[str, Image, int]:
+def source_of(node: Node, tensors: Tensors, shape: Shape) -> tuple[str, Image, int]:
     """The tensor held by the machine, its shape there, and the axis of ``shape``, the shape that
     ``node`` reads, with the channels."""
     network, source = tensors.network, node.inputs[0]

@@ -26,6 +26,7 @@ from amaranth_vta.sw.compiler.graph.integer_operators import (
     REQUANTIZE,
     RESIZE_BILINEAR,
     RMS_NORMALIZATION,
+    ROW_ROTATION,
     ROW_SOFTMAX,
     SOFTMAX,
 )
@@ -46,6 +47,7 @@ from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_
 from amaranth_vta.sw.compiler.graph.layers.rearrangement import rearrangement
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
 from amaranth_vta.sw.compiler.graph.layers.ring_buffers import ring_writes
+from amaranth_vta.sw.compiler.graph.layers.rotation import row_rotation
 from amaranth_vta.sw.compiler.graph.layers.rows import row_normalization, row_softmax
 from amaranth_vta.sw.compiler.graph.layers.support.layer import (
     HostNode,
@@ -105,6 +107,7 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     (DOMAIN, LOOKUP_PAIR): lookup_pair,
     (DOMAIN, LAYER_NORMALIZATION): row_normalization,
     (DOMAIN, RMS_NORMALIZATION): row_normalization,
+    (DOMAIN, ROW_ROTATION): row_rotation,
     (DOMAIN, ROW_SOFTMAX): row_softmax,
     (MICROSOFT, "QGemm"): microsoft.gemm,
     (MICROSOFT, "QLinearAdd"): microsoft.element_wise,
