@@ -206,7 +206,7 @@ def _compact(parameters: Integers, config: Config) -> dict[str, Bytes] | None:
     return {
         "requantization": pack_bias(lower, config),
         "upper": output_layout(config).pack(rows[:, :, None, None]),
-        "factors": pack_bias(factors, config),
+        "upper_factors": pack_bias(factors, config),
     }
 
 

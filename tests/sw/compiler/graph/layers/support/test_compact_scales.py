@@ -16,11 +16,16 @@ CHANNELS, INPUTS = 512, 288
 
 
 def product(
-    rows: int = 1, largest: float = 0.02, zero: int = 0, low: int = -128, bias: bool = False
+    rows: int = 1,
+    largest: float = 0.02,
+    zero: int = 0,
+    low: int = -128,
+    bias: bool = False,
+    least: float = 1e-12,
 ) -> onnx.ModelProto:
-    """A QLinearConv of pixels ``rows`` in number; scales are from 1e-12 to ``largest``."""
+    """A QLinearConv of pixels ``rows`` in number; scales are from ``least`` to ``largest``."""
     random = np.random.default_rng(rows)
-    scale = np.geomspace(1e-12, largest, CHANNELS).astype(np.float32)
+    scale = np.geomspace(least, largest, CHANNELS).astype(np.float32)
     constants: dict[str, Any] = {
         "one": np.array(1, np.float32),
         "zero": np.array(0, np.int8),
@@ -76,3 +81,32 @@ def test_parameters_of_a_row_are_compact(options: dict[str, Any]) -> None:
 )
 def test_other_parameters_are_whole(options: dict[str, Any]) -> None:
     assert not is_compact(product(**options))
+
+
+def test_an_addition_is_fused_with_a_product_with_compact_parameters() -> None:
+    model = product(largest=3e-4, least=1e-5)
+    graph = model.graph
+    constants = {"fine": np.array(0.5, np.float32), "coarse": np.array(1, np.float32)}
+    graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in constants.items())
+    graph.input.append(helper.make_tensor_value_info("r", 3, (1, CHANNELS, 1, 1)))
+    del graph.output[:], graph.node[1:]
+    graph.node.extend(
+        [
+            helper.make_node("DequantizeLinear", ["sums", "fine", "zero"], ["af"]),
+            helper.make_node("DequantizeLinear", ["r", "coarse", "zero"], ["bf"]),
+            helper.make_node("Add", ["af", "bf"], ["c"]),
+            helper.make_node("QuantizeLinear", ["c", "coarse", "zero"], ["y"]),
+        ]
+    )
+    graph.output.append(helper.make_tensor_value_info("y", 3, (1, CHANNELS, 1, 1)))
+    random = np.random.default_rng(1)
+    with Session(model, "pynq-extended") as session:
+        given = {
+            name: random.integers(-128, 128, info.shape).astype(np.int8)
+            for name, info in session.inputs.items()
+        }
+        assert session.check(given).ok
+        items = session.compiled.placement.items
+        layer = next(item for item in items if isinstance(item, Layer))
+        assert layer.operator == "QLinearConv+Add"
+        assert "upper" in layer.constants
