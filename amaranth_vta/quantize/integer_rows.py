@@ -61,7 +61,10 @@ def rows_in_float(model: onnx.ModelProto) -> Iterator[str]:
             yield node.name
     for rotation in rotations(network):
         waves = (rotation.cosines, rotation.sines)
-        for node in (*rotation.nodes, *(item for wave in waves for item in movers_of(network, wave))):
+        for node in (
+            *rotation.nodes,
+            *(item for wave in waves for item in movers_of(network, wave)),
+        ):
             yield node.name
 
 

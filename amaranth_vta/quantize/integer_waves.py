@@ -41,8 +41,8 @@ class IntegerWaves:
     def greatest(self, name: str) -> float | None:
         """A bound of the magnitude of a tensor; None if there is none."""
         network = self._network
-        for node in movers_of(network, name):
-            name = node.inputs[0]
+        for mover in movers_of(network, name):
+            name = mover.inputs[0]
         value, node = network.constants.get(name), network.maker(name)
         if value is not None:
             return float(np.abs(value).max())
@@ -75,8 +75,8 @@ class IntegerWaves:
         network = self._network
         value, node = network.constants.get(name), network.maker(name)
         if value is not None:
-            whole = np.clip(np.rint(value.astype(np.float64) * unit), -GREATEST, GREATEST)
-            return network.add_constant(f"{name}/integers", whole.astype(np.int32))
+            steps = np.clip(np.rint(value.astype(np.float64) * unit), -GREATEST, GREATEST)
+            return network.add_constant(f"{name}/integers", steps.astype(np.int32))
         if node is not None and _moves(node):
             inputs = (self.integers(node.inputs[0], unit), *node.inputs[1:])
             result = self._unused(name, "integers", network.types[name].shape)
@@ -86,7 +86,7 @@ class IntegerWaves:
         scaled = self._added("Mul", name, "scaled", np.array(unit, np.float32))
         rounded = self._added("Round", scaled, "rounded")
         whole = self._added("Cast", rounded, "whole", to=TensorProto.INT32)
-        bounds = (np.array(bound, np.int32) for bound in (-GREATEST, GREATEST))
+        bounds = [np.array(bound, np.int32) for bound in (-GREATEST, GREATEST)]
         return self._added("Clip", whole, "integers", *bounds)
 
     def _added(self, operator: str, x: str, what: str, *constants: Array, **given: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -23,7 +23,7 @@ def tensor_ranges(
 
     A Softmax has the range 0 to 1. For a tensor that is zero in all samples the range is guessed:
     the quantizer would choose scale 1 and zero point 0, and this range would not clip negative
-    values as the Relu does that the quantizer removes.
+    values as the Relu does that the quantizer removes. All parts of a cache have one range.
     """
     makers = {name: node for node in graph.node for name in node.output}
     ranges = {}
@@ -38,7 +38,27 @@ def tensor_ranges(
         else:
             low, high = values.range(percentile)
         ranges[name] = np.array(low, values.dtype), np.array(high, values.dtype)
+    for cache in _caches(graph):
+        known = [ranges[name] for name in cache if name in ranges]
+        if known:
+            lows, highs = zip(*known, strict=True)
+            ranges |= dict.fromkeys(cache & ranges.keys(), (np.min(lows), np.max(highs)))
     return ranges
+
+
+def _caches(graph: onnx.GraphProto) -> Iterator[set[str]]:
+    """Yield the tensors of each cache: a graph input, the rows that Concat appends to it, and the
+    result, an output, which the next run reads as the input. Rows that keep their scale are written
+    to a cache once.
+    """
+    inputs, outputs = ({item.name for item in items} for items in (graph.input, graph.output))
+    copies = {node.input[0]: node.output[0] for node in graph.node if node.op_type == "Identity"}
+    for node in graph.node:
+        if node.op_type == "Concat" and inputs.intersection(node.input[:1]):
+            (result,) = node.output
+            following = {result, copies.get(result, result)}
+            if outputs & following:
+                yield {*node.input, *following}
 
 
 def _guess(

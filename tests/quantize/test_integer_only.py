@@ -19,6 +19,7 @@ from amaranth_vta.quantize.row_patterns import normalizations
 from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
 from amaranth_vta.sw.compiler.graph.network import Network
+from tests.support.decoders import reference_tokens
 
 OPTIONS = Options(symmetric_activations=True, integer_only=True)
 ROWS = {"RowSoftmax", "RowLayerNorm", "RowRMSNorm"}
@@ -36,11 +37,14 @@ def inputs(model: onnx.ModelProto, seed: int) -> dict[str, Any]:
     return found
 
 
-def quantized(grow: Callable[..., Any], size: int, width: float) -> tuple[QuantizedModel, Any]:
+def quantized(
+    grow: Callable[..., Any], size: int, width: float, is_open: bool = False
+) -> tuple[QuantizedModel, Any]:
     net = FloatNetwork("test", 1, width=width)
-    model = with_dimensions(net.model(*grow(net, size)), net.dimensions)
-    samples = [inputs(model, seed) for seed in range(2)]
-    made = quantize(model, samples, OPTIONS)
+    model = net.model(*grow(net, size))
+    closed = with_dimensions(model, net.dimensions)
+    samples = [inputs(closed, seed) for seed in range(2)]
+    made = quantize(model if is_open else closed, samples, OPTIONS)
     onnx.checker.check_model(made.model)
     return made, samples
 
@@ -69,8 +73,28 @@ def test_a_decoder_masks_scores_on_the_machine() -> None:
             assert session.check(samples[0] | masked).mismatches == 0
         on_host = {layer.operator for layer in session.layers if layer.reason}
         on_machine = {layer.operator for layer in session.layers if not layer.reason}
-    assert not on_host & {"Softmax", "ReduceMean", "Sqrt", "Div"}
-    assert on_machine >= {"RowSoftmax", "RowRMSNorm"}
+    assert not on_host & {"Softmax", "ReduceMean", "Sqrt", "Div", "Mul", "Neg", "Split", "Concat"}
+    assert on_machine >= {"RowSoftmax", "RowRMSNorm", "RowRotation"}
+
+
+def test_a_decoder_generates_the_tokens_of_onnx_runtime_and_moves_no_cache() -> None:
+    made, _ = quantized(llama_tiny, 16, 0.5, is_open=True)
+    prompt, tokens = [3, 1, 4], 11
+    with Session(made.model, "pynq-extended", context=16) as session:
+        assert list(session.generate(prompt, tokens)) == reference_tokens(
+            made.model, prompt, tokens
+        )
+        assert len(session.program.kept) == 4  # keys and values of two layers
+        on_machine = [layer.operator for layer in session.layers if not layer.reason]
+        on_host = {layer.operator for layer in session.layers if layer.reason}
+    assert on_machine.count("RowRotation") == 4
+    assert on_machine.count("RowSoftmax") == 2
+    # Places in the caches, the mask, the rows of embeddings, cosines and sines, the new rows of
+    # caches, and the conversion of logits.
+    assert on_host == {
+        *("Add", "Cast", "CumSum", "DequantizeLinear", "Gather", "Greater", "Mod", "Not", "Or"),
+        *("Reshape", "Sub", "Transpose", "Unsqueeze", "layout"),
+    }
 
 
 def composed(*forms: tuple[str, list[str], str, dict[str, Any]]) -> Network:

@@ -63,8 +63,8 @@ _MAX_LAYERS = 10
 @click.option(
     "--integer-only",
     is_flag=True,
-    help="Write Softmax and normalizations as graphs of integer operators, which the machine "
-    "runs, and activations without zero points.",
+    help="Write Softmax, normalizations and rotary position embeddings as graphs of integer "
+    "operators, which the machine runs, and activations without zero points.",
 )
 @click.option(
     "--percentile",

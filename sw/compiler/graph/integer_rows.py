@@ -74,9 +74,7 @@ class IntegerSteps:
         """``name`` reduced over its last axis, which stays with one element."""
         return self._apply(operator, name, self._constant([-1], np.int64), keepdims=1)
 
-    def rounded(
-        self, name: str, operands: Mapping[str, str], result: tuple[str, np.dtype]
-    ) -> None:
+    def rounded(self, name: str, operands: Mapping[str, str], result: tuple[str, np.dtype]) -> None:
         """Append the last step, from ``name``, int32, to ``result``, a name with its type; the
         ``operands`` are constants of `line_constants`.
         """

@@ -99,9 +99,7 @@ def rotation_matrices(
     return np.concatenate([np.eye(lanes, dtype=np.int8)[None], tiles.reshape(-1, lanes, lanes)])
 
 
-def parameters(
-    factor: int, shift: int, zero_point: int, config: Config
-) -> npt.NDArray[np.int32]:
+def parameters(factor: int, shift: int, zero_point: int, config: Config) -> npt.NDArray[np.int32]:
     """int32 (tiles, BATCH, BLOCK_OUT): the parameters of the product with ``factor`` M, positive,
     the right ``shift`` by k, and the addition of ``zero_point``, as held by the machine.
     """

@@ -47,7 +47,8 @@ The rules in this folder rewrite that form and others:
   Transpose are merged, reductions are hoisted over a Transpose, averages over the rows
   of matrices become averages over the columns of their transpose, and a Transpose to channels last
   sinks below element-wise operators,
-- graphs of integer operators that compute a Softmax become one operator,
+- graphs of integer operators that compute a Softmax, a normalization or a rotary position embedding
+  become one operator,
 - DequantizeLinear → QuantizeLinear with equal parameters, no-ops, and duplicate QuantizeLinear,
   views and quantizations of blocks are removed.
 

@@ -4,7 +4,8 @@ A decoder appends a row to each cache and drops the oldest one, Concat → Slice
 whole cache. In a ring buffer of n rows, row i of the cache, oldest first, is at place (i + p)
 mod n, where p is the next place to write, which another variable counts. The products that read
 the cache sum in this order, which changes no sum of integers; Gather restores the order of the
-scores, and brings the shares to the order of the values.
+scores, and brings the shares to the order of the values. Where a RowSoftmax is between the products
+of two ring buffers, scores and shares stay in their order, and only the mask is brought to it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN, ROW_SOFTMAX
 from amaranth_vta.sw.compiler.graph.network import UNKNOWN, Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes, renamed
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR, matrix_swap, swaps_matrices
@@ -27,10 +29,11 @@ def write_states_as_rings(network: Network) -> bool:
     """Turn int8 variables to which a run appends rows, and which only products without zero points
     read, into ring buffers. Returns whether there are any.
 
-    Scores must be dequantized, and shares quantized: between other operators, which run on the
-    machine, a Gather would be a detour through the host.
+    Between the products must be a RowSoftmax, or scores must be dequantized, and shares quantized:
+    between other operators, which run on the machine, a Gather would be a detour through the host.
     """
     windows = [found for state in network.states if (found := _window(network, state))]
+    windows = _with_partners(network, windows)
     if windows:
         rewriter = _Rewriter(network)
         for window in windows:
@@ -106,7 +109,7 @@ def _drops_oldest(network: Network, node: Node, whole: str, rows: int, new_rows:
 
 def _fits(network: Network, node: Node, factors: set[str], is_transposed: bool) -> bool:
     """Whether ``node`` is a product without zero points whose second factor is one of ``factors``,
-    with a conversion at the side where Gather is added."""
+    with a conversion or a RowSoftmax at the side where Gather is added."""
     if node.domain or node.operator != _PRODUCT or node.inputs[_SECOND] not in factors:
         return False
     zeros = [network.constants.get(node.inputs[at]) for at in (2, _SECOND_ZERO)]
@@ -115,11 +118,59 @@ def _fits(network: Network, node: Node, factors: set[str], is_transposed: bool) 
     name = node.outputs[0] if is_transposed else node.inputs[0]
     if name in (*network.outputs, *network.inputs):
         return False
+    if _softmax(network, node, is_transposed) is not None:
+        return True
     if is_transposed:
         readers = network.nodes.readers(name)
         return all(item.operator == "DequantizeLinear" for item in readers)
     maker = network.maker(name)
     return maker is not None and maker.operator == "QuantizeLinear"
+
+
+def _softmax(network: Network, product: Node, is_transposed: bool) -> Node | None:
+    """The RowSoftmax of the scores of a ``product``, or of its shares; None if there is none."""
+    if is_transposed:
+        found = network.only_reader(product.outputs[0])
+    else:
+        found = network.maker(product.inputs[0])
+    is_one = found is not None and (found.domain, found.operator) == (DOMAIN, ROW_SOFTMAX)
+    return found if is_one else None
+
+
+def _with_partners(network: Network, windows: list[_Window]) -> list[_Window]:
+    """``windows`` without those whose rows are in another order than those of the other product of
+    a RowSoftmax."""
+    while True:
+        sizes = {
+            (product.outputs[0], window.is_transposed): (window.rows, window.new_rows)
+            for window in windows
+            for product in window.products
+        }
+        kept = [window for window in windows if _has_partners(network, window, sizes)]
+        if len(kept) == len(windows):
+            return kept
+        windows = kept
+
+
+def _has_partners(
+    network: Network, window: _Window, sizes: dict[tuple[str, bool], tuple[int, int]]
+) -> bool:
+    for product in window.products:
+        softmax = _softmax(network, product, window.is_transposed)
+        if softmax is None:
+            continue
+        (shares,), scores, mask = softmax.outputs, softmax.inputs[0], softmax.input(2)
+        partners = [scores] if not window.is_transposed else []
+        if window.is_transposed:
+            partners = [node.outputs[0] for node in network.nodes.readers(shares)]
+        wanted = (window.rows, window.new_rows)
+        if any(sizes.get((name, not window.is_transposed)) != wanted for name in partners):
+            return False
+        if shares in network.outputs:
+            return False
+        if mask and (network.types[mask].shape or ())[-1:] != (window.rows,):
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -141,6 +192,8 @@ class _Rewriter:
         self._states = {item.source: item for item in network.states}
         # By the numbers of rows and of new rows.
         self._places: dict[tuple[int, int], _Places] = {}
+        # Masks in the order of ring buffers, by the mask and the order.
+        self._masks: dict[tuple[str, str], str] = {}
 
     def rewrite(self, window: _Window) -> None:
         """Replace the variable of ``window`` by a ring buffer. A transposed one has columns in
@@ -170,7 +223,12 @@ class _Rewriter:
         network.outputs[network.outputs.index(old.result)] = result
         for product in window.products:
             changed = renamed(product, product.inputs[_SECOND], result)
-            network.nodes.replace(product, [self._reordered(changed, window, places)])
+            softmax = _softmax(network, product, window.is_transposed)
+            if softmax is None:
+                changed = self._reordered(changed, window, places)
+            elif window.is_transposed and softmax.input(2):
+                self._reorder_mask(softmax, places)
+            network.nodes.replace(product, [changed])
 
     def _reordered(self, product: Node, window: _Window, places: _Places) -> Node:
         """``product``, with its scores or shares in the order of the ring buffer."""
@@ -185,6 +243,17 @@ class _Rewriter:
         inputs = (made, places.in_order)
         self._nodes.append(Node("Gather", f"{scores}_in_order", inputs, (scores,), {"axis": -1}))
         return replace(product, outputs=(made,))
+
+    def _reorder_mask(self, softmax: Node, places: _Places) -> None:
+        """Bring the mask of ``softmax`` to the order of the ring buffer."""
+        network, (x, table, mask) = self._network, softmax.inputs
+        key = mask, places.inverse
+        if key not in self._masks:
+            made = self._added("Gather", f"{mask}_in_ring", *key, axis=-1)
+            network.types[made] = network.types[mask]
+            self._masks[key] = made
+        changed = replace(softmax, inputs=(x, table, self._masks[key]))
+        network.nodes.replace(softmax, [changed])
 
     def finish(self) -> None:
         network = self._network

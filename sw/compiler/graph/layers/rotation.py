@@ -56,7 +56,7 @@ def row_rotation(node: Node, tensors: Tensors) -> Layer:
     places, signs = (constants[name].astype(np.int64) for name in ("places", "signs"))
     known = line is not None and line.factor.size == 1 and line.factor.min() > 0
     known &= places.shape == signs.shape == (elements,) and bool((abs(signs) == 1).all())
-    known &= 0 <= places.min() and places.max() < elements
+    known &= places.min() >= 0 and places.max() < elements
     if line is None or not known or network.types[x].dtype != np.int8:
         raise Unsupported("`vta quantize` does not write such operands")
     source, image = _source(node, tensors, shape)

@@ -5,6 +5,7 @@ equal ONNX Runtime's over more runs than a buffer has rows.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ import onnxruntime
 import pytest
 from onnx import parser
 
+from amaranth_vta.quantize.integer_rows import INTEGER_OPSET, with_integer_rows
 from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
@@ -23,10 +25,11 @@ STATES = {"past_k": "next_k", "past_v": "next_v"}
 WIDTH = 6  # not a multiple of the tiles of `CONFIG`
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 g (float[1, 2, {new}, {width}] q, float[1, 2, {new}, {width}] k, float[1, 2, {new}, {width}] v,
-   float[1, 2, {past}, {width}] past_k, float[1, 2, {past}, {width}] past_v)
+   float[1, 2, {past}, {width}] past_k, float[1, 2, {past}, {width}] past_v{input})
  => (float[1, 2, {new}, {width}] y{output}, float[1, 2, {past}, {width}] next_k,
      float[1, 2, {past}, {width}] next_v)
-<float s = {{0.0517}}, float t = {{0.00813}}, int8 z = {{0}}, int8 other = {{2}},
+<float s = {{0.0517}}, float t = {{{share}}}, float u = {{0.0431}}, float one = {{1}},
+ float large = {{-1e9}}, int8 z = {{0}}, int8 other = {{2}},
  int64[1] begin = {{{new}}}, int64[1] end = {{1000}}, int64[1] axis = {{2}}> {{
     all_k = Concat<axis = 2>(past_k, k)
     all_v = Concat<axis = 2>(past_v, v)
@@ -41,8 +44,8 @@ g (float[1, 2, {new}, {width}] q, float[1, 2, {new}, {width}] k, float[1, 2, {ne
     {function}
     pi = QuantizeLinear(shares, t, z) pf = DequantizeLinear(pi, t, z)
     mixed = MatMul(pf, vf)
-    yi = QuantizeLinear(mixed, s, z)
-    y = DequantizeLinear(yi, s, z)
+    yi = QuantizeLinear(mixed, u, z)
+    y = DequantizeLinear(yi, u, z)
 }}
 """
 
@@ -54,11 +57,25 @@ def attention(
     zero: str = "z",
     function: str = "shares = Softmax<axis = -1>(sf)",
     output: str = "",
+    input: str = "",
+    share: float = 0.00813,
 ) -> onnx.ModelProto:
     """Attention to ``past`` rows and ``new`` ones; unless ``whole``, to the last ``past``."""
     k, v = ("all_k", "all_v") if whole else ("next_k", "next_v")
     given = {"past": past, "new": new, "width": WIDTH, "k": k, "v": v, "zero": zero}
-    return parser.parse_model(MODEL.format(function=function, output=output, **given))
+    names = {"function": function, "output": output, "input": input, "share": share}
+    return parser.parse_model(MODEL.format(**names, **given))
+
+
+def integer_attention(masked: bool = True, **options: Any) -> onnx.ModelProto:
+    """`attention` whose Softmax is a graph of integers, of elements with a 1 in the mask."""
+    if masked:
+        options["input"] = ", int64[1, 8] mask"
+        options["function"] = """m = Cast<to = 1>(mask) less = Sub(one, m)
+            hidden = Mul(less, large) seen = Add(sf, hidden) shares = Softmax<axis = -1>(seen)"""
+    model = attention(share=2**-7, **options)
+    model.opset_import[0].version = INTEGER_OPSET
+    return with_integer_rows(model)
 
 
 def rings_of(model: onnx.ModelProto) -> list[str]:
@@ -109,6 +126,27 @@ def test_results_are_those_of_onnx_runtime_after_the_buffer_wraps_around(
     with Session.load(tmp_path / "attention.vta") as loaded:
         found = [loaded.run(given)["y"] for given in feeds]
         np.testing.assert_equal(found, expected(model, feeds))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_scores_of_a_row_softmax_stay_in_the_order_of_the_buffer(masked: bool) -> None:
+    model = integer_attention(masked)
+    feeds: list[dict[str, Any]] = list(random_feeds(1, 20))
+    if masked:
+        rng = np.random.default_rng(8)
+        feeds = [given | {"mask": rng.integers(0, 2, (1, 8))} for given in feeds]
+    with Session(model, CONFIG, states=STATES) as session:
+        assert len(session.program.kept) == 2
+        np.testing.assert_equal(
+            [session.run(given)["y"] for given in feeds], expected(model, feeds)
+        )
+        on_host = {layer.name for layer in session.layers if layer.operator == "Gather"}
+    assert on_host == ({"mask/cast_in_ring"} if masked else set())
+
+
+def test_both_products_of_a_row_softmax_have_the_same_order_or_none_has() -> None:
+    assert len(rings_of(integer_attention())) == 2
+    assert not rings_of(integer_attention(zero="other"))
 
 
 def test_only_new_rows_are_written_and_no_layer_moves_a_cache() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.layers import rotation as lowering
+from amaranth_vta.sw.compiler.operators.rotation import rotation_matrices
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from tests.support.rotations import (
     ORDERS,
@@ -109,10 +110,8 @@ def test_an_input_with_a_zero_point_stays_in_float() -> None:
 
 
 def test_a_wrong_matrix_of_the_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = lowering.rotation_matrices
-
     def wrong(*arguments: Any) -> Any:
-        matrices = right(*arguments).copy()
+        matrices = rotation_matrices(*arguments).copy()
         matrices[1:] = abs(matrices[1:])
         return matrices
 
