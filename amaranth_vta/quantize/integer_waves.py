@@ -61,11 +61,11 @@ class IntegerWaves:
         return None
 
     def unit(self, greatest: float) -> float:
-        """The integer of 1 in tensors of up to ``greatest``: a power of two."""
-        return 2.0 ** -np.ceil(np.log2(max(greatest, 2.0**-20) / (GREATEST + 1)))
+        """The integer of 1 in tensors of up to ``greatest``, which becomes `GREATEST`."""
+        return GREATEST / max(greatest, 2.0**-20)
 
     def integers(self, name: str, unit: float) -> str:
-        """The tensor ``name`` in integers, rounded to the nearest ``unit``."""
+        """The tensor ``name`` in integers, of which ``unit`` is 1."""
         key = name, unit
         if key not in self._names:
             self._names[key] = self._made(name, unit)

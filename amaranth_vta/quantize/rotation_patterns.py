@@ -63,7 +63,7 @@ def _composed(network: Network, total: Node) -> RowRotation | None:
 
 
 class _Order:
-    """Traces the elements of rows back to those of ``x``, which has rows of ``width``. ``nodes``
+    """Traces elements of rows back to elements of ``x``, which has rows of ``width``. ``nodes``
     are the operators in between.
     """
 

@@ -13,13 +13,14 @@ from amaranth_vta.quantize.integer_rows import with_integer_rows
 POSITIONS = 512
 # How cosines `c` and sines `s` (positions, elements) follow from positions.
 WAVES = {
+    "constant": "c = Slice(cosines, zero, count, zero) s = Slice(sines, zero, count, zero)",
     "gathered": "c = Gather(cosines, places) s = Gather(sines, places)",
     "computed": """p = Cast<to = 1>(places) one = Constant<value_ints = [1]>()
         column = Unsqueeze(p, one) half = Mul(column, frequencies)
         angles = Concat<axis = -1>(half, half) cc = Cos(angles) ss = Sin(angles)
         c = Mul(cc, scaling) s = Mul(ss, scaling)""",
 }
-# How x' `turned` follows from `x`, and the elements of x' as functions of those of x.
+# How x', `turned`, is computed from `x`.
 _HALVES = "negated = Neg(second) turned = Concat<axis = -1>(negated, first)"
 ORDERS = {
     "split": f"first, second = Split<axis = -1>(x, sizes) {_HALVES}",
@@ -38,7 +39,7 @@ def qdq_rotation(
     waves: str = "gathered",
     order: str = "split",
     total: str = "x first",
-    scales: tuple[float, float] = (0.05, 0.06),
+    scales: tuple[float, float] = (0.0517, 0.0613),
     zeros: tuple[int, int] = (0, 0),
     scaling: float = 1.0,
     dtype: str = "int8",
@@ -56,6 +57,7 @@ def qdq_rotation(
         "scaling": np.array(scaling, np.float32),
         "sizes": np.array([size // 2, size // 2]),
         "zero": np.array([0]),
+        "count": np.array(shape[-2:-1]),
         "half_size": np.array([size // 2]),
         "size": np.array([size]),
         "last": np.array([-1]),

@@ -5,8 +5,8 @@ With x' the elements of a row in another order, some of them negated, and factor
 
     y[i] = (x[i] · C[i] + x'[i] · S[i]) · M / 2^k, rounded half up, plus a zero point, and clipped
 
-GEMM multiplies rows by a matrix of 0, 1 and -1 to obtain x'. The sum has 25 bits, those that
-REQUANTIZE multiplies; only the product with M has more than 32.
+GEMM multiplies rows by a matrix of 0, 1 and -1 to obtain x'. The sum has 25 bits, the
+width of REQUANTIZE's multiplicand; only the product with M has more than 32.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RotationKnobs:
 
 
 def missing_for_rotation(config: Config) -> str | None:
-    """What a machine lacks for `rotation`; None if it lacks nothing."""
+    """The first feature for `rotation` that a machine lacks; None if it has all."""
     if not reads_what_it_stores(Environment(config)):
         return "input tiles and output tiles of one form"
     missing = [name.upper() for name in ("requantize", "round_twice") if not getattr(config, name)]
@@ -209,7 +209,7 @@ def _candidates(workload: Rotation, config: Config) -> Iterator[tuple[float, Rot
 
 
 def _rows(workload: Rotation) -> Iterator[tuple[int, int]]:
-    """Groups and heads of a tile: all heads, or those of one group."""
+    """Groups and heads of a tile: whole groups, or a part of the heads of one group."""
     for groups in even_tiles(workload.groups):
         yield groups, workload.heads
     for heads in even_tiles(workload.heads)[1:]:

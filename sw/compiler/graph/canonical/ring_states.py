@@ -138,8 +138,7 @@ def _softmax(network: Network, product: Node, is_transposed: bool) -> Node | Non
 
 
 def _with_partners(network: Network, windows: list[_Window]) -> list[_Window]:
-    """``windows`` without those whose rows are in another order than those of the other product of
-    a RowSoftmax."""
+    """``windows`` without pairs of products around a RowSoftmax whose rows differ in order."""
     while True:
         sizes = {
             (product.outputs[0], window.is_transposed): (window.rows, window.new_rows)

@@ -92,8 +92,8 @@ def _source(node: Node, tensors: Tensors, shape: tuple[int, ...]) -> tuple[str, 
 
 
 def _rows(node: Node, network: Network) -> tuple[int, int, int]:
-    """Groups, positions, and heads of a position: the dimensions before, of, and after those that
-    the factors share with the rows.
+    """Groups, positions, and heads of a position: products of the dimensions that factors share
+    with the rows, in the middle, and of the dimensions before and after them.
     """
     x, *waves = (network.types[name].shape for name in (node.inputs[0], *node.inputs[-2:]))
     cosines, sines = waves
