@@ -7,13 +7,15 @@ schedule selects a bank for a buffer, all its copies are in that bank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from operator import add
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
+    Kernel,
     LoopNest,
     LoweringError,
     NestBuffer,
@@ -22,6 +24,10 @@ from amaranth_vta.sw.compiler.nest.ir import (
     walk,
 )
 from amaranth_vta.sw.compiler.nest.scopes import copy_elements, scratchpad
+
+# Smaller sources are not placed at the end of their bank: layers then share fewer micro-ops, which
+# costs about as many cycles as reading these sources from the copy saves.
+_SOURCES_WORTH_PLACING = 16
 
 
 def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
@@ -32,7 +38,8 @@ def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
     """
     if config.overlap and _alternates(nest):
         try:
-            return replace(nest, body=_Allocator(config, True).visit(nest.body, ()))
+            sources = _alternating_sources(nest, config)
+            return replace(nest, body=_Allocator(config, True, sources).visit(nest.body, ()))
         except LoweringError:
             pass  # too large for the banks; it may fit without banks
     return replace(nest, body=_Allocator(config, False).visit(nest.body, ()))
@@ -64,15 +71,41 @@ def _alone(buffer: NestBuffer) -> bool:
     return buffer.copies == 1 and buffer.bank is None
 
 
+def _alternating_sources(nest: LoopNest, config: Config) -> set[int]:
+    """The buffers, by identity, whose copies alternate between the banks and that the ALU reads as
+    second operands, one element for each micro-op.
+    """
+    uops = [part.uop for part in walk(nest.body) if isinstance(part, Kernel)]
+    found = [
+        uop.src.buffer
+        for uop in uops
+        if uop.alu not in (None, AluOp.REQUANTIZE, AluOp.LOOKUP) and uop.src is not None
+    ]
+    return {
+        id(buffer)
+        for buffer in found
+        if buffer.bank is None
+        and not _alone(buffer)
+        and copy_elements(buffer, config) >= _SOURCES_WORTH_PLACING
+    }
+
+
 class _Allocator:
     """Assigns base addresses. With ``banked``, accumulators with a single copy and no bank are
     placed at the end of the upper bank: other buffers then start at the same elements in all
-    layers, so that layers share micro-ops.
+    layers, so that layers share micro-ops. ``sources`` are placed below them and, in the lower
+    bank, at the same distance from its end: the last accumulators have a copy, from which the ALU
+    reads a source together with a destination in the same bank.
     """
 
-    def __init__(self, config: Config, banked: bool) -> None:
+    def __init__(self, config: Config, banked: bool, sources: Set[int] = frozenset()) -> None:
         self.config = config
         self.banked = banked
+        self.sources = sources
+
+    def at_end(self, buffer: NestBuffer) -> bool:
+        """Whether ``buffer``, of accumulators in banks, is placed at the end of a bank."""
+        return _alone(buffer) or id(buffer) in self.sources
 
     def elements(self, buffer: NestBuffer) -> int:
         """Elements that ``buffer`` occupies from its base on; with banks, elements of one copy."""
@@ -88,7 +121,7 @@ class _Allocator:
         ends = (
             (other.base or 0) % (depth // 2) + self.elements(other)
             for other in buffers
-            if other.bank in (None, bank) and not _alone(other)
+            if other.bank in (None, bank) and not self.at_end(other)
         )
         return max(ends, default=0)
 
@@ -107,7 +140,7 @@ class _Allocator:
         depth = scratchpad(self.config, buffer.scope).depth
         in_banks = self.banked and buffer.scope == "acc"
         # Updated in place: many statements refer to the buffer.
-        single = sum(self.elements(other) for other in (*same, buffer) if _alone(other))
+        at_end = sum(self.elements(other) for other in (*same, buffer) if self.at_end(other))
         if not in_banks:
             buffer.base = sum(map(self.elements, same))
             full = buffer.base + self.elements(buffer) > depth
@@ -115,10 +148,11 @@ class _Allocator:
             banks = (0, 1) if buffer.bank is None else (buffer.bank,)
             buffer.base = max(self.end(same, bank, depth) for bank in banks)
             buffer.base += (buffer.bank or 0) * (depth // 2)
-            if _alone(buffer):
-                buffer.base = depth - single
+            if self.at_end(buffer):
+                buffer.base = (depth if _alone(buffer) else depth // 2) - at_end
+            in_lower = any(id(other) in self.sources for other in (*same, buffer))
             ends = (self.end((*same, buffer), bank, depth) for bank in (0, 1))
-            full = max(map(add, ends, (0, single))) > depth // 2
+            full = max(map(add, ends, (at_end * in_lower, at_end))) > depth // 2
         if full:
             raise LoweringError(self.overflow([*same, buffer], depth))
         size = copy_elements(buffer, self.config)

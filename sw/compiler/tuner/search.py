@@ -19,8 +19,10 @@ Knobs = TypeVar("Knobs")
 _ESTIMATES = 12
 # Variants are tried for knobs with which GEMM waits in more than this fraction of cycles.
 _WAITS_WORTH_VARIANTS = 0.007
-# Variants are tried for knobs whose cycles are at most this ratio of the best so far.
-_CYCLES_WORTH_VARIANTS = 1.02
+# Variants are tried for knobs whose cycles are at most this ratio of the best so far; the second
+# ratio applies where GEMM waits in more than `_MANY_WAITS` of the cycles, which variants reduce.
+_CYCLES_WORTH_VARIANTS = 1.02, 1.06
+_MANY_WAITS = 0.2
 # Maximum rows of the printed table for knobs without estimates.
 _ROWS = 12
 
@@ -179,9 +181,10 @@ def best_of(
     for _, knobs in candidates[:_ESTIMATES]:
         estimate = walk(knobs)
         least = min(least, estimate.cycles)
-        if estimate.cycles > _CYCLES_WORTH_VARIANTS * least:
+        waits = estimate.waits / estimate.cycles
+        if estimate.cycles > _CYCLES_WORTH_VARIANTS[waits > _MANY_WAITS] * least:
             continue
-        if estimate.waits > _WAITS_WORTH_VARIANTS * estimate.cycles:
+        if waits > _WAITS_WORTH_VARIANTS:
             for variant in variants(knobs):
                 walk(variant)
     passed.sort(key=lambda item: item[0])

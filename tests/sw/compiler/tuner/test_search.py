@@ -16,9 +16,9 @@ class Knobs:
     size: int
 
 
-def estimate(cycles: float) -> Estimate:
-    """An estimate for a schedule in which GEMM waits a tenth of the time."""
-    return Estimate(cycles, 0.9 * cycles, 0.0, 0.0, 0.0, 0.0)
+def estimate(cycles: float, waits: float = 0.1) -> Estimate:
+    """An estimate for a schedule in which GEMM waits in the fraction ``waits`` of the cycles."""
+    return Estimate(cycles, (1 - waits) * cycles, 0.0, 0.0, 0.0, 0.0)
 
 
 def test_few_of_a_kind_come_before_those_of_other_kinds() -> None:
@@ -42,3 +42,16 @@ def test_variants_are_tried_of_what_comes_near_the_best_without_them() -> None:
     choice = best_of([(0.0, Knobs(kind, 0)) for kind in found], walked, variants)
     assert tried == [Knobs(0, 0), Knobs(1, 0)]
     assert choice.best == Knobs(0, 1)
+
+
+def test_variants_are_tried_farther_from_the_best_where_gemm_waits_often() -> None:
+    tried: list[int] = []
+
+    def variants(knobs: Knobs) -> list[Knobs]:
+        tried.append(knobs.kind)
+        return []
+
+    found = {0: (1000.0, 0.1), 1: (1050.0, 0.19), 2: (1050.0, 0.21), 3: (1070.0, 0.3)}
+    candidates = [(0.0, Knobs(kind, 0)) for kind in found]
+    best_of(candidates, lambda knobs, _: estimate(*found[knobs.kind]), variants)
+    assert tried == [0, 2]
