@@ -2,9 +2,9 @@
 
     python benchmarks/shipped_products.py [--network NAME] [--config NAME]
 
-`--device rtl` simulates GEMM's dot products as loops, and clocks parts of the machine only while
-they are active. This script runs a whole network on the design exactly as it is exported, compares
-the results with ONNX Runtime and the cycles with those of `--device rtl`, and exits with 1 if
+`--device rtl` simulates GEMM's dot products and the lanes of the ALU as loops, and clocks parts of
+the machine only while they are active. This script runs a whole network on the exported design,
+compares the results with ONNX Runtime and the cycles with `--device rtl`, and exits with 1 if
 either differs. ResNet-18 takes some minutes.
 """
 

@@ -18,6 +18,7 @@ from .alu_lane import AluLane
 from .dot_products import tile_layout
 from .gemm import acc_read_port, acc_write_port, busy_banks
 from .hazards import Hazards
+from .looped_lanes import LoopedLanes
 from .requantize import RequantizingLane
 from .sequencer import IndexedUop
 from .sources import SourceReader
@@ -242,9 +243,10 @@ class AluUnit(wiring.Component):
 
     def _add_lanes(self, m: Module, computing: Any) -> list[Any]:
         """Add a lane per scalar of an element, which operates on the data read by stage
-        ``computing``.
+        ``computing``; returns the lanes, or their ports.
         """
         config = self._config
+        lanes = self._lanes(m)
         tile = tile_layout(config.acc)
         first, second, written = (
             data.View(tile, value)
@@ -252,10 +254,27 @@ class AluUnit(wiring.Component):
         )
         immediate = Signal(signed(config.acc_width))
         m.d.comb += immediate.eq(computing.context.immediate)
+        for number, lane in enumerate(lanes):
+            b, j = divmod(number, config.block_out)
+            m.d.comb += [
+                lane.enable.eq(computing.write),
+                lane.operation.eq(computing.context.operation),
+                lane.a.eq(first[b][j]),
+                # One of them is 0. Together with the read port's multiplexer, one six-input LUT.
+                lane.b.eq(second[b][j] | immediate),
+                written[b][j].eq(lane.result),
+            ]
+        return lanes
+
+    def _lanes(self, m: Module) -> list[Any]:
+        config, looks_up = self._config, bool(self._config.lookup)
+        if self._is_looped:
+            looped = LoopedLanes(config)
+            m.submodules.lanes = self._groups.member("lanes", looped)
+            return looped.lanes
         lanes = []
         for b in range(config.batch):
             for j in range(config.block_out):
-                looks_up = bool(config.lookup)
                 lane: Any = (
                     RequantizingLane(looks_up, bool(config.multiply_add), bool(config.round_twice))
                     if config.requantize
@@ -263,16 +282,11 @@ class AluUnit(wiring.Component):
                 )
                 lanes.append(lane)
                 m.submodules[f"lane_{b}_{j}"] = self._groups.member("lanes", lane)
-                m.d.comb += [
-                    lane.enable.eq(computing.write),
-                    lane.operation.eq(computing.context.operation),
-                    lane.a.eq(first[b][j]),
-                    # One of them is 0. Together with the read port's multiplexer, one six-input
-                    # LUT.
-                    lane.b.eq(second[b][j] | immediate),
-                    written[b][j].eq(lane.result),
-                ]
         return lanes
+
+    @property
+    def _is_looped(self) -> bool:
+        return self._groups.separate and bool(self._config.requantize)
 
     def _prefetch(
         self, m: Module, waiting: "_Waiting", lanes: list[Any], stages: list[Any]
@@ -359,17 +373,21 @@ class AluUnit(wiring.Component):
             Value.cast(reader.written).eq(Cat(self.written, enters, item.indices.dst)),
             looks_up.eq(looking.write & (looking.context.operation == AluOp.LOOKUP)),
         ]
-        for number, lane in enumerate(lanes):
-            table = self._groups.member("lanes", Table())
-            m.submodules[f"table_{number}"] = table
+        for number, lane in enumerate(lanes[:1] if self._is_looped else lanes):
+            table: Any
+            if self._is_looped:
+                table = lane.table
+            else:
+                table = self._groups.member("lanes", Table())
+                m.submodules[f"table_{number}"] = table
             m.d.comb += [
                 table.write.eq(words.write),
                 table.place.eq(words.place),
                 table.word.eq(words.word),
                 table.read.eq(looks_up),
-                table.index.eq(lane.index),
-                lane.entry.eq(table.entry),
             ]
+            if not self._is_looped:
+                m.d.comb += [table.index.eq(lane.index), lane.entry.eq(table.entry)]
         # A short pipeline would look up an entry before the last word is written.
         incomplete = ~reader.known | (0 if lanes[0].to_index else words.take)
         return _Prefetch(

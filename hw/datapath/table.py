@@ -15,6 +15,13 @@ from amaranth_vta.hw.timing import TABLE_WORDS
 # Entries written at once. A LUT can serve as a memory of 64 words of one bit.
 _ENTRIES = isa.TABLE_BYTES // TABLE_WORDS
 _WORD_WIDTH = 8 * _ENTRIES
+# Inputs of a `Table` besides the index, the same in all lanes.
+TABLE_PORTS = {
+    "write": In(1),
+    "place": In(range(TABLE_WORDS)),
+    "word": In(_WORD_WIDTH),
+    "read": In(1),
+}
 # Ports through which an ALU lane looks up entries.
 LOOKUP_PORTS = {"index": Out(8), "entry": In(signed(8))}
 
@@ -31,12 +38,8 @@ class Table(wiring.Component):
     read, index, entry : the entry at an index
     """
 
-    write: In(1)
-    place: In(range(TABLE_WORDS))
-    word: In(_WORD_WIDTH)
-    read: In(1)
-    index: In(8)
-    entry: Out(signed(8))
+    def __init__(self) -> None:
+        super().__init__({**TABLE_PORTS, "index": In(8), "entry": Out(signed(8))})
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()

@@ -19,6 +19,7 @@ from amaranth_vta.hw.boards.simulated import SimulatedSystem
 from amaranth_vta.hw.bus.attributes import DEFAULT_ATTRIBUTES, BusAttributes
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
+from amaranth_vta.hw.datapath.looped_lanes import LoopedLanes
 from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.hw.system.system import System
 from amaranth_vta.hw.top import Top
@@ -76,7 +77,8 @@ def verilog(
         machine(config, watched, grouped, attributes), f"{prefix}vta", passes, prefix
     )
     if grouped:
-        return text + LoopedDotProducts.LOOPS.read_text(encoding="utf-8")
+        loops = (LoopedDotProducts.LOOPS, LoopedLanes.LOOPS)
+        return text + "".join(path.read_text(encoding="utf-8") for path in loops)
     return text if watched else with_interfaces(text, prefix)
 
 
