@@ -1,6 +1,8 @@
 // The lanes of `RequantizingLane` in requantize.py and the copies of the table in table.py, written as
 // loops: for simulation, where a compiler makes vector instructions of them. Results are computed
-// right behind the registers of the operands, then delayed to the cycle of the lanes.
+// right behind the registers of the operands, then delayed to the cycle of the lanes. Lanes read the
+// bounds of REQUANTIZE until the last stage: if they change before, results here are inverted, so that
+// an ALU that does not wait for older micro-ops computes wrong results in this form too.
 //
 // The functions take their arrays by reference and count unsigned, as in dot_products.sv.
 module alu_lanes #(
@@ -27,6 +29,7 @@ module alu_lanes #(
   // Results, and whether they are indices of the table.
   words_t value_2, value_3, value_4, value_5;
   reg looks_up_2, looks_up_3, looks_up_4, looks_up_5;
+  reg bounded_2, bounded_3, bounded_4, bounded_5;
   reg signed [7:0] entries[256];
   bytes_t entry;
 
@@ -35,6 +38,13 @@ module alu_lanes #(
     int unsigned i;
     /* verilator unroll_disable */
     for (i = 0; i < LANES; i = i + 1) to[i] = from[i];
+  endfunction
+
+  function automatic void invert(ref words_t words);
+    /* verilator no_inline_task */
+    int unsigned i;
+    /* verilator unroll_disable */
+    for (i = 0; i < LANES; i = i + 1) words[i] = ~words[i];
   endfunction
 
   function automatic void operate(ref words_t value, ref words_t a, ref words_t b, ref words_t lower,
@@ -165,6 +175,15 @@ module alu_lanes #(
     looks_up_4 = looks_up_3;
     looks_up_3 = looks_up_2;
     looks_up_2 = LOOKS_UP != 0 && operation_1 == LOOKUP;
+    bounded_5 = bounded_4;
+    bounded_4 = bounded_3;
+    bounded_3 = bounded_2;
+    bounded_2 = enable_1 && operation_1 == REQUANTIZE;
+    if (parameters_1[3]) begin
+      if (bounded_3) invert(value_3);
+      if (bounded_4) invert(value_4);
+      if (bounded_5) invert(value_5);
+    end
 
     if (enable_1) begin
       if (operation_1 == REQUANTIZE) requantize(value_2, a_1, bias, lower, upper, bounds);
