@@ -30,7 +30,6 @@ from amaranth_vta.sw.compiler.graph.integer_rows import (
     exponentials,
     line_constants,
 )
-from amaranth_vta.sw.compiler.graph.load.input_shapes import is_open
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.normalization import (
@@ -44,6 +43,7 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .integer_waves import MOVERS, IntegerWaves, movers_of
+from .open_models import closed, reopened
 from .rotation_patterns import Integers, RowRotation, rotations
 from .row_patterns import Floats, RowNormalization, Scores, normalizations, scores_of
 
@@ -55,7 +55,7 @@ _FACTOR_BITS = 26
 
 def rows_in_float(model: onnx.ModelProto) -> Iterator[str]:
     """Yield the names of the nodes that the quantizer leaves to `with_integer_rows`."""
-    network = _closed(model)
+    network = closed(model)
     for normalization in normalizations(network):
         for node in normalization.nodes:
             yield node.name
@@ -73,7 +73,7 @@ def with_integer_rows(model: onnx.ModelProto) -> onnx.ModelProto:
     graphs of integer operators: Softmax with a result of scale `SHARE` or `SYMMETRIC_SHARE`, and
     normalizations and rotary position embeddings.
     """
-    network = _closed(model)
+    network = closed(model)
     for node in list(network.nodes):
         if not node.domain and node.operator == "Softmax":
             _replace_softmax(network, node)
@@ -83,31 +83,7 @@ def with_integer_rows(model: onnx.ModelProto) -> onnx.ModelProto:
     for rotation in list(rotations(network)):
         _replace_rotation(network, rotation, waves)
     waves.finish()
-    network.drop_unused()
-    result = network.to_onnx()
-    result.metadata_props.extend(model.metadata_props)
-    # With their open dimensions.
-    for own, given in (
-        (result.graph.input, model.graph.input),
-        (result.graph.output, model.graph.output),
-    ):
-        del own[:]
-        own.extend(given)
-    return result
-
-
-def _closed(model: onnx.ModelProto) -> Network:
-    """The network of ``model`` with open dimensions of its inputs set to 1."""
-    closed = onnx.ModelProto()
-    closed.CopyFrom(model)
-    for item in closed.graph.input:
-        for size in item.type.tensor_type.shape.dim:
-            if is_open(size):
-                size.dim_value = 1
-    for item in closed.graph.output:
-        item.type.tensor_type.ClearField("shape")
-    del closed.graph.value_info[:]
-    return Network.from_onnx(onnx.shape_inference.infer_shapes(closed))
+    return reopened(network, model)
 
 
 @dataclass(frozen=True)

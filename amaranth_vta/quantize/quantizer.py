@@ -26,6 +26,7 @@ from onnxruntime.quantization.calibrate import TensorsData, save_tensors_data
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
 from amaranth_vta.sw.compiler.graph.integer_rows import SHARE, SYMMETRIC_SHARE
+from amaranth_vta.sw.compiler.graph.load.foreign_types import with_foreign_types
 from amaranth_vta.sw.compiler.graph.load.opsets import CONVERTED_FROM, opset_of, with_known_opset
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
@@ -35,6 +36,7 @@ from .float_parts import PRODUCTS, kept_in_float
 from .integer_rows import INTEGER_OPSET, rows_in_float, with_integer_rows
 from .preprocessing import UniqueNames, sort_nodes
 from .product_biases import remove_quantization_before_biases
+from .rotation_forms import with_full_rotations
 from .tensor_ranges import Range, tensor_ranges
 
 Sample = Mapping[str, Array]
@@ -77,7 +79,7 @@ class Options:
 @dataclass(frozen=True)
 class QuantizedModel:
     """A quantized ``model``, and the ``float_model`` from which it was made: the given model after
-    folding and fusion.
+    folding and fusion, and with `with_full_rotations` if it applies.
 
     ``pairs`` maps tensor names of the float model to the corresponding, dequantized tensors of the
     quantized model. ``zero`` lists the quantized tensors that are zero in all samples.
@@ -107,6 +109,8 @@ def quantize(
         version = opset_of("the model", model)
         model = with_known_opset("the model", model, version, max(version, needed))
     prepared = prepare(model)
+    if options.integer_only:
+        prepared = with_full_rotations(prepared)
     names = UniqueNames(prepared)
     unique = names.model
     renamed = [{names.tensor(name): item for name, item in one.items()} for one in samples]
@@ -241,7 +245,8 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         # The quantizer identifies nodes by name, but not all exporters name them.
         node.name = node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
     _flatten_biases(prepared.graph)
-    return onnx.shape_inference.infer_shapes(prepared)
+    # The quantizer leaves tensors without types in float.
+    return with_foreign_types(onnx.shape_inference.infer_shapes(prepared))
 
 
 def _flatten_biases(graph: onnx.GraphProto) -> None:

@@ -30,8 +30,8 @@ class RowRotation:
 
 
 def rotations(network: Network) -> Iterator[RowRotation]:
-    """Yield rotations composed of products and a sum over the last axis, where Split, Slice or
-    Gather, Neg and Concat compute x'.
+    """Yield rotations composed of products and a sum over the last axis, where Split, Slice,
+    Gather, Neg, Concat, Reshape, Squeeze and Unsqueeze compute x'.
     """
     for node in network.nodes:
         if not node.domain and node.operator == "Add":
@@ -51,10 +51,11 @@ def _composed(network: Network, total: Node) -> RowRotation | None:
         for (x, cosines), (turned, sines) in product(
             (first.inputs, first.inputs[::-1]), (second.inputs, second.inputs[::-1])
         ):
-            order = _Order(network, x, shape[-1])
+            if turned == x or any(network.types[name].shape != shape for name in (x, turned)):
+                continue
+            order = RowOrder(network, {x: np.arange(1, shape[-1] + 1)}, shape[:-1])
             numbers = order.of(turned)
-            same = all(network.types[name].shape == shape for name in (x, turned))
-            if numbers is None or turned == x or len(numbers) != shape[-1] or not same:
+            if numbers is None:
                 continue
             nodes = (*order.nodes, first, second, total)
             places, signs = abs(numbers) - 1, np.sign(numbers)
@@ -62,46 +63,54 @@ def _composed(network: Network, total: Node) -> RowRotation | None:
     return None
 
 
-class _Order:
-    """Traces elements of rows back to elements of ``x``, which has rows of ``width``. ``nodes``
-    are the operators in between.
+class RowOrder:
+    """Traces elements of rows back to numbered elements of other tensors. ``numbers`` has the
+    numbers of the elements of a row of these, ``rows`` the dimensions before a row's own.
+    ``nodes`` are the operators in between.
     """
 
-    def __init__(self, network: Network, x: str, width: int) -> None:
-        self._network, self._x = network, x
-        self._whole = np.arange(1, width + 1)
+    def __init__(
+        self, network: Network, numbers: dict[str, Integers], rows: tuple[int, ...]
+    ) -> None:
+        self._network, self._numbers, self._rows = network, numbers, rows
         self.nodes: list[Node] = []
 
     def of(self, name: str) -> Integers | None:
-        """For each element of a row of the tensor ``name`` the number of an element of x, from 1
-        up, negative if it is negated; None if it has others.
+        """The numbers of the elements of a row of the tensor ``name``, negative where they are
+        negated; None if it has others.
         """
-        if name == self._x:
-            return self._whole
-        node = self._network.maker(name)
-        if node is None or node.domain or node.operator not in ("Concat", *_CHOSEN, "Neg"):
+        if name in self._numbers:
+            return self._numbers[name]
+        node, shape = self._network.maker(name), self._network.types[name].shape
+        if node is None or node.domain or not shape or shape[: len(self._rows)] != self._rows:
             return None
-        made: Integers | None
+        made: Integers | None = None
         if node.operator == "Concat":
             parts = [self.of(item) for item in node.inputs]
             known = [part for part in parts if part is not None]
-            is_last = self._is_last(node.attributes["axis"], name)
-            made = np.concatenate(known) if is_last and len(known) == len(parts) else None
-        else:
+            axis = self._axis(node.attributes["axis"], len(shape))
+            if axis >= 0 and len(known) == len(parts):
+                made = np.concatenate(known, axis)
+        elif node.operator in (*CHOOSERS, *RESHAPERS, "Neg"):
             given = self.of(node.inputs[0])
-            made = None
-            if given is not None:
-                made = -given if node.operator == "Neg" else self._chosen(node, name, given)
+            if given is None:
+                return None
+            if node.operator == "Neg":
+                made = -given
+            elif node.operator in RESHAPERS:
+                made = given.reshape(shape[len(self._rows) :])
+            else:
+                made = self._chosen(node, name, given)
         if made is not None and node not in self.nodes:
             self.nodes.append(node)
         return made
 
-    def _is_last(self, axis: int, name: str) -> bool:
-        rank = len(self._network.types[name].shape or ())
-        return rank > 0 and axis % rank == rank - 1
+    def _axis(self, axis: int, rank: int) -> int:
+        """The axis of a row; negative if it is one of the dimensions before."""
+        return axis % rank - len(self._rows)
 
     def _chosen(self, node: Node, name: str, given: Integers) -> Integers | None:
-        """The elements of ``given`` that a Split, Slice or Gather of the last axis chooses."""
+        """The elements of ``given`` that a Split, Slice or Gather chooses."""
         network = self._network
         constants = [network.constants.get(item) for item in node.inputs[1:] if item]
         if node.operator != "Split" and any(value is None for value in constants):
@@ -113,20 +122,23 @@ class _Order:
             if axes is None or axes.size != 1:
                 return None
             axis = int(axes.item())
-        if not self._is_last(axis, name):
+        axis = self._axis(axis, len(self._rows) + given.ndim)
+        if axis < 0:
             return None
         match node.operator:
             case "Split":
-                widths = [(network.types[item].shape or (0,))[-1] for item in node.outputs]
+                shapes = [network.types[item].shape or (0,) for item in node.outputs]
+                widths = [shape[len(self._rows) + axis] for shape in shapes]
                 at = node.outputs.index(name)
-                return given[sum(widths[:at]) :][: widths[at]]
+                return np.take(given, np.arange(widths[at]) + sum(widths[:at]), axis)
             case "Slice":
                 begin, end, _, *steps = (int(value.item()) for value in known)
-                return given[begin : end : steps[0] if steps else 1]
+                chosen = slice(begin, end, steps[0] if steps else 1)
+                return given[(slice(None),) * axis + (chosen,)]
             case _:
-                indices = known[0]
-                return given[indices] if indices.ndim == 1 else None
+                return np.take(given, known[0], axis)
 
 
-# Operators that choose elements.
-_CHOSEN = ("Gather", "Slice", "Split")
+# Operators that choose elements, and operators that change the shape alone.
+CHOOSERS = ("Gather", "Slice", "Split")
+RESHAPERS = ("Reshape", "Squeeze", "Unsqueeze")

@@ -334,6 +334,21 @@ def test_a_branch_reads_a_quantized_tensor() -> None:
     assert output_decibels(model, samples, samples) > 30
 
 
+def test_products_after_operators_of_com_microsoft_are_quantized() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[N, 8] x) => (float[N, 8] y) {
+            h = com.microsoft.QuickGelu(x)
+            y = MatMul(h, w)
+        }""")
+    rng = np.random.default_rng(0)
+    weights = rng.normal(0, 1, (8, 8)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    samples = [{"x": rng.normal(0, 1, (3, 8)).astype(np.float32)}]
+    result = quantize(model, samples, Options()).model
+    quantized = [node.input[0] for node in result.graph.node if node.op_type == "QuantizeLinear"]
+    assert "h" in quantized
+
+
 def test_operators_whose_values_are_not_finite_are_left_in_float() -> None:
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2])
     y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 2])

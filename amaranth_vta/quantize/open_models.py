@@ -1,0 +1,39 @@
+"""Models with open dimensions as networks, and back: `closed` and `reopened`."""
+
+from __future__ import annotations
+
+import onnx
+
+from amaranth_vta.sw.compiler.graph.load.foreign_types import with_foreign_types
+from amaranth_vta.sw.compiler.graph.load.input_shapes import is_open
+from amaranth_vta.sw.compiler.graph.network import Network
+
+
+def closed(model: onnx.ModelProto) -> Network:
+    """The network of ``model`` with open dimensions of its inputs set to 1."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    for item in copied.graph.input:
+        for size in item.type.tensor_type.shape.dim:
+            if is_open(size):
+                size.dim_value = 1
+    for item in copied.graph.output:
+        item.type.tensor_type.ClearField("shape")
+    del copied.graph.value_info[:]
+    return Network.from_onnx(with_foreign_types(onnx.shape_inference.infer_shapes(copied)))
+
+
+def reopened(network: Network, model: onnx.ModelProto) -> onnx.ModelProto:
+    """``network``, which `closed` made of ``model``, with the metadata and open dimensions of
+    ``model``.
+    """
+    network.drop_unused()
+    result = network.to_onnx()
+    result.metadata_props.extend(model.metadata_props)
+    for own, given in (
+        (result.graph.input, model.graph.input),
+        (result.graph.output, model.graph.output),
+    ):
+        del own[:]
+        own.extend(given)
+    return result
