@@ -373,26 +373,33 @@ class AluUnit(wiring.Component):
             Value.cast(reader.written).eq(Cat(self.written, enters, item.indices.dst)),
             looks_up.eq(looking.write & (looking.context.operation == AluOp.LOOKUP)),
         ]
-        for number, lane in enumerate(lanes[:1] if self._is_looped else lanes):
-            table: Any
-            if self._is_looped:
-                table = lane.table
-            else:
-                table = self._groups.member("lanes", Table())
-                m.submodules[f"table_{number}"] = table
+        for table, lookups in self._tables(m, lanes):
             m.d.comb += [
                 table.write.eq(words.write),
                 table.place.eq(words.place),
                 table.word.eq(words.word),
                 table.read.eq(looks_up),
+                *lookups,
             ]
-            if not self._is_looped:
-                m.d.comb += [table.index.eq(lane.index), lane.entry.eq(table.entry)]
         # A short pipeline would look up an entry before the last word is written.
         incomplete = ~reader.known | (0 if lanes[0].to_index else words.take)
         return _Prefetch(
             wanted & incomplete, reader.asks, reader.moves_on, words.take | words.write
         )
+
+    def _tables(self, m: Module, lanes: list[Any]) -> list[tuple[Any, list[Any]]]:
+        """Add a table per lane. Returns each with the statements that connect it to its lane.
+
+        Looped lanes contain their tables, and have the tables' common ports once.
+        """
+        if self._is_looped:
+            return [(lanes[0].table, [])]
+        tables = []
+        for number, lane in enumerate(lanes):
+            table = self._groups.member("lanes", Table())
+            m.submodules[f"table_{number}"] = table
+            tables.append((table, [table.index.eq(lane.index), lane.entry.eq(table.entry)]))
+        return tables
 
 
 class _Waiting(NamedTuple):
