@@ -44,7 +44,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .integer_waves import MOVERS, IntegerWaves, movers_of
 from .open_models import closed, reopened
-from .rotation_patterns import Integers, RowRotation, rotations
+from .rotation_patterns import RowRotation, rotations
 from .row_patterns import Floats, RowNormalization, Scores, normalizations, scores_of
 
 # The first opset in which ReduceMax takes its axes as an input.
@@ -215,7 +215,7 @@ def _replace_normalization(network: Network, found: RowNormalization) -> None:
     )
     steps = found.epsilon / float(given.scale.item()) ** 2
     epsilon = round(steps * elements * arithmetic.lift)
-    line = _line(found, arithmetic, made)
+    line = _biased_line(found, arithmetic, made)
     if line is None or epsilon > GREATEST_EPSILON:
         return
     operands: dict[str, Array] = {
@@ -241,14 +241,11 @@ def _replace_rotation(network: Network, found: RowRotation, waves: IntegerWaves)
         return
     unit = waves.unit(max(known))
     scale = float(given.scale.item()) / (float(made.scale.item()) * unit)
-    fixed = _fixed_point(np.array([scale]))
-    if fixed is None:
+    line = _line(np.array([scale]), made)
+    if line is None:
         return
-    factor, shift = fixed
-    zero = int(made.zero.item()) - offset(made.zero.dtype)
-    line = line_constants(RowLine(np.zeros(1, np.int64), factor, shift, zero), made.zero.dtype)
     operands: dict[str, Array] = {
-        **line,
+        **line_constants(line, made.zero.dtype),
         "places": found.places,
         "signs": found.signs.astype(np.int32),
     }
@@ -257,26 +254,27 @@ def _replace_rotation(network: Network, found: RowRotation, waves: IntegerWaves)
     _replace(network, found.nodes[-1], ends, ROW_ROTATION, ordered, {}, computed)
 
 
-def _line(
+def _biased_line(
     found: RowNormalization, arithmetic: Arithmetic, made: QuantizationParameters
 ) -> RowLine | None:
-    """The last step; None if a scale is too small for its bias."""
-    scale = found.scale / (float(made.scale.item()) * arithmetic.unit)
-    fixed = _fixed_point(scale)
-    if fixed is None:
+    """The last step of a normalization; None if a scale is too small for its bias."""
+    line = _line(found.scale / (float(made.scale.item()) * arithmetic.unit), made)
+    if line is None:
         return None
     bias = np.rint(found.bias * arithmetic.unit / found.scale)
     if np.abs(bias).max() > GREATEST_BIAS:
         return None
-    zero = int(made.zero.item()) - offset(made.zero.dtype)
-    return RowLine(bias.astype(np.int64), *fixed, zero)
+    return replace(line, bias=bias.astype(np.int64))
 
 
-def _fixed_point(scale: Floats) -> tuple[Integers, int] | None:
-    """The factors and the shift of the last step for each ``scale``; None if there are none."""
+def _line(scale: Floats, made: QuantizationParameters) -> RowLine | None:
+    """The last step that multiplies by ``scale``, without bias; None if a scale has no factor."""
     if not np.isfinite(scale).all() or not (scale != 0).all():
         return None
     shift = _FACTOR_BITS - int(np.floor(np.log2(np.abs(scale).max()))) - 1
+    if not _FACTOR_BITS <= shift <= SCALE_FRACTION:
+        return None
     # Odd factors: no result is a half, which operators could round differently.
     factor = np.rint(np.ldexp(scale, shift)).astype(np.int64) | 1
-    return (factor, shift) if _FACTOR_BITS <= shift <= SCALE_FRACTION else None
+    zero = int(made.zero.item()) - offset(made.zero.dtype)
+    return RowLine(np.zeros_like(factor), factor, shift, zero)
