@@ -72,9 +72,14 @@ def qdq_rows(
 
 def integer_rows(*arguments: Any, **options: Any) -> onnx.ModelProto:
     """The integer graph of `qdq_rows`."""
-    model = with_integer_rows(qdq_rows(*arguments, **options))
-    onnx.checker.check_model(model)
-    return model
+    return in_integers(qdq_rows(*arguments, **options))
+
+
+def in_integers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`with_integer_rows` of a ``model``, checked."""
+    made = with_integer_rows(model)
+    onnx.checker.check_model(made)
+    return made
 
 
 def random_rows(shape: tuple[int, ...], dtype: type[np.integer], seed: int) -> Array:

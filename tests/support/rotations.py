@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser, shape_inference
 
-from amaranth_vta.quantize.integer_rows import with_integer_rows
+from tests.support.integer_rows import in_integers
 
 POSITIONS = 512
 # How cosines `c` and sines `s` (positions, elements) follow from positions.
@@ -85,9 +85,7 @@ def qdq_rotation(
 
 def integer_rotation(*arguments: Any, **options: Any) -> onnx.ModelProto:
     """The integer graph of `qdq_rotation`."""
-    model = with_integer_rows(qdq_rotation(*arguments, **options))
-    onnx.checker.check_model(model)
-    return model
+    return in_integers(qdq_rotation(*arguments, **options))
 
 
 def random_inputs(model: onnx.ModelProto, seed: int) -> dict[str, Any]:

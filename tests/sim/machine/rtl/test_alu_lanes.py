@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from amaranth_vta.hw.datapath.requantize import RequantizingLane
 from amaranth_vta.hw.datapath.table import TABLE_PORTS, Table
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.sim.machine.elaborate import SIMPLIFIED, component_verilog
-from amaranth_vta.sim.machine.rtl.build import Harness, design_library
+from tests.support.differences import differences
 
 CONFIG = replace(PRESETS["tiny-extended"], lookup=1, multiply_add=1, round_twice=1)
 INSTRUCTIONS = 20_000
@@ -73,9 +72,6 @@ class LanesOfBothKinds(wiring.Component):
 def test_lanes_in_loops_return_the_results_of_the_design() -> None:
     verilog = component_verilog(LanesOfBothKinds(CONFIG), "vta", SIMPLIFIED)
     loops = LoopedLanes.LOOPS.read_text(encoding="utf-8")
-    harness = Harness(Path(__file__).with_name("alu_lanes.cpp"))
-    library = ctypes.CDLL(str(design_library(verilog + loops, harness)))
-    library.differences.argtypes = [ctypes.c_uint64, ctypes.c_uint32]
-    library.differences.restype = ctypes.c_uint32
-    found = library.differences(1, INSTRUCTIONS)
+    harness = Path(__file__).with_name("alu_lanes.cpp")
+    found = differences(verilog + loops, harness, INSTRUCTIONS)
     assert [operation.name for operation in AluOp if found >> operation & 1] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +22,8 @@ from amaranth_vta.hw.datapath.dot_products import (
     SingleDotProducts,
 )
 from amaranth_vta.sim.machine.elaborate import SIMPLIFIED, component_verilog
-from amaranth_vta.sim.machine.rtl.build import Harness, design_library
 from tests.support.corners import CORNERS
+from tests.support.differences import differences
 
 SMALL = ("tiny", "tiny-extended", "batch2", "int4 4x8")
 CYCLES = 20_000
@@ -77,11 +76,8 @@ class Pairs(wiring.Component):
 
 def differing(verilog: str, flags: tuple[str, ...] = ()) -> int:
     """Simulate `Pairs` from ``verilog`` with `LOOPS` added; return ``differs``."""
-    harness = Harness(Path(__file__).with_name("dot_products.cpp"))
-    library = ctypes.CDLL(str(design_library(verilog + LOOPS, harness, flags)))
-    library.differences.argtypes = [ctypes.c_uint64, ctypes.c_uint32]
-    library.differences.restype = ctypes.c_uint32
-    return int(library.differences(1, CYCLES))
+    harness = Path(__file__).with_name("dot_products.cpp")
+    return differences(verilog + LOOPS, harness, CYCLES, flags)
 
 
 @pytest.mark.parametrize(
