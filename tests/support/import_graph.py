@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 FOLDERS = ("hw", "sw", "sim", "amaranth_vta", "tests", "benchmarks", "examples")
@@ -90,8 +90,13 @@ def module_name(path: Path) -> str:
     return ".".join(parts if parts[0] not in ("hw", "sw", "sim") else ["amaranth_vta", *parts])
 
 
-def imported(name: str, path: Path) -> Iterator[str]:
+@cache
+def imported(name: str, path: Path) -> tuple[str, ...]:
     """Names of the modules that module ``name`` imports, including names imported from them."""
+    return tuple(_imported(name, path))
+
+
+def _imported(name: str, path: Path) -> Iterator[str]:
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

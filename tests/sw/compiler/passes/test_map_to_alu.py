@@ -12,7 +12,7 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.lower import lower_further
 from amaranth_vta.sw.compiler.nest.interpret import interpret
-from amaranth_vta.sw.compiler.nest.ir import LoopNest
+from amaranth_vta.sw.compiler.nest.ir import LoopNest, LoweringError
 from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.passes.map_to_alu import map_to_alu
@@ -99,3 +99,12 @@ def test_the_factor_is_the_third_operand() -> None:
     text = to_text(map_to_alu(nest_of("a", "a[i, c] * p[i, c] + o[i, c]"), EXTENDED))
     assert "uop_push(dst=a + i, src=o + i, wgt=p + i, op=MULTIPLY_ADD)" in text
     assert to_text(parse(text)) == text
+
+
+@pytest.mark.parametrize("immediate", [-32768, 32767])
+def test_an_immediate_has_sixteen_bits(immediate: int) -> None:
+    mapped = map_to_alu(nest_of("a", f"a[i, c] + {immediate}"), EXTENDED)
+    assert f"immediate={immediate}" in to_text(mapped)
+    beyond = immediate + (1 if immediate > 0 else -1)
+    with pytest.raises(LoweringError, match=f"ADD by {beyond}: an immediate is within"):
+        map_to_alu(nest_of("a", f"a[i, c] + {beyond}"), EXTENDED)
