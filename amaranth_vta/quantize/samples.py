@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from amaranth_vta.sw.compiler.graph.load.input_shapes import inputs_of, is_open, open_dimension
+from amaranth_vta.sw.compiler.graph.load.input_shapes import fix_shapes, inputs_of, is_open
 from amaranth_vta.sw.runtime.array_file import (
     ArrayFile,
     DamagedFile,
@@ -32,19 +32,11 @@ def samples_from(path: str | None, model: onnx.ModelProto) -> list[dict[str, Arr
     ``path`` is None.
 
     Sizes that the model leaves open, besides the number of samples, are taken from the first
-    sample. Raises `ModelError` if arrays do not fit the inputs.
+    sample. Raises `ModelError` if arrays do not fit the inputs, or random samples would need sizes.
     """
-    shapes = _inputs(model)
     if path is None:
-        _require_sizes(model)
-        random = np.random.default_rng(0)
-        return [
-            {
-                name: random.random(shape, np.float32).astype(dtype)
-                for name, (shape, dtype) in shapes.items()
-            }
-            for _ in range(_FEW)
-        ]
+        return _random(model)
+    shapes = _inputs(model)
     files = sorted(Path(path).iterdir()) if Path(path).is_dir() else [Path(path)]
     samples: list[dict[str, Array]] = []
     for file in files:
@@ -68,14 +60,18 @@ def _inputs(model: onnx.ModelProto) -> _Inputs:
     return found
 
 
-def _require_sizes(model: onnx.ModelProto) -> None:
-    for item in inputs_of(model):
-        for position, dim in enumerate(item.type.tensor_type.shape.dim):
-            if position and is_open(dim):
-                raise ModelError(
-                    f"{open_dimension(item.name, position, dim)}; it becomes that of the samples, "
-                    "which --calibrate takes"
-                )
+def _random(model: onnx.ModelProto) -> list[dict[str, Array]]:
+    single = onnx.ModelProto()
+    single.CopyFrom(model)
+    fix_shapes(single, batch=1)
+    shapes, random = _inputs(single), np.random.default_rng(0)
+    return [
+        {
+            name: random.random(shape, np.float32).astype(dtype)
+            for name, (shape, dtype) in shapes.items()
+        }
+        for _ in range(_FEW)
+    ]
 
 
 def _of(file: Path, shapes: _Inputs) -> list[dict[str, Array]]:

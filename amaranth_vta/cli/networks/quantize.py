@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from amaranth_vta.cli.common.options import dim_option
 from amaranth_vta.cli.common.outputs import Outputs
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
 from amaranth_vta.cli.common.progress import progress_bar
@@ -45,6 +46,7 @@ _MAX_LAYERS = 10
     "folder of .npz and .npy files. They set the dimensions that the model leaves open. The "
     "default is random inputs, which suit only a first try.",
 )
+@dim_option
 @click.option("--per-tensor", is_flag=True, help="One scale for all channels of a weight.")
 @click.option(
     "--weights",
@@ -88,6 +90,7 @@ def quantize(
     model: str,
     output: str,
     calibrate: str | None,
+    dim: tuple[tuple[str, int], ...],
     per_tensor: bool,
     weights: str,
     power_of_two: bool,
@@ -107,7 +110,7 @@ def quantize(
         from amaranth_vta.quantize.quantizer import Options
         from amaranth_vta.quantize.quantizer import quantize as quantized
         from amaranth_vta.quantize.samples import samples_from
-        from amaranth_vta.sw.compiler.graph.load.input_shapes import with_sizes
+        from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions, with_sizes
         from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
         from amaranth_vta.sw.compiler.graph.load.opsets import conversion
         from amaranth_vta.sw.compiler.graph.load.quantization import FLOAT_MODEL, why_unquantized
@@ -131,6 +134,7 @@ def quantize(
         read = read_model(model)
         if why_unquantized(read) != FLOAT_MODEL:
             raise click.ClickException(f"{model} is quantized already; give the float model")
+        read = with_dimensions(read, dict(dim))
         samples = samples_from(calibrate, read)
         read = with_sizes(read, {name: item.shape for name, item in samples[0].items()})
         with ExitStack() as stack:

@@ -131,12 +131,37 @@ def test_open_sizes_become_those_of_the_samples(
     onnx.save(any_size, model)
     arguments = ["quantize", model, "-o", result]
     assert cli.invoke(arguments) == 2
-    assert "dimension 2 (height) is open; it becomes that of the samples" in capsys.readouterr().err
+    options = "--dim height=SIZE --dim width=SIZE"
+    assert f"dimension 2 (height) is open; give the sizes of all open dimensions: {options}" in (
+        capsys.readouterr().err
+    )
     np.savez(samples, x=np.ones((2, 3, 6, 9), np.float32))
-    assert cli.invoke([*arguments, "--calibrate", samples]) == 0
-    (given,) = onnx.load(result).graph.input
-    sizes = [dim.dim_param or dim.dim_value for dim in given.type.tensor_type.shape.dim]
-    assert sizes == ["n", 3, 6, 9]
+    for given in (["--calibrate", samples], ["--dim", "height=6", "--dim", "width=9"]):
+        assert cli.invoke([*arguments, *given]) == 0
+        assert shape_of(result) == ["n", 3, 6, 9]
+        assert cli.invoke(["run", result, "--check"]) == 0
+
+
+def shape_of(path: str) -> list[str | int]:
+    (given,) = onnx.load(path).graph.input
+    return [dim.dim_param or dim.dim_value for dim in given.type.tensor_type.shape.dim]
+
+
+def test_sizes_called_question_mark_are_independent(tmp_path: Path) -> None:
+    """PaddlePaddle's exporter gives several open dimensions this name."""
+    model, result = str(tmp_path / "f.onnx"), str(tmp_path / "q.onnx")
+    unnamed = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> g (float[n, 3, h, w] x) => (float[n, 4, h, w] y)
+        <float[4, 3, 1, 1] k = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { y = Conv(x, k) }
+    """)
+    for item in (*unnamed.graph.input, *unnamed.graph.output):
+        for dim in item.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = "?"
+    onnx.save(unnamed, model)
+    sizes = ["--dim", "x.2=6", "--dim", "x.3=9"]
+    assert cli.invoke(["quantize", model, "-o", result, *sizes]) == 0
+    assert shape_of(result) == ["?", 3, 6, 9]
     assert cli.invoke(["run", result, "--check"]) == 0
 
 

@@ -24,6 +24,12 @@ def is_open(dim: onnx.TensorShapeProto.Dimension) -> bool:
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
+def _name(dim: onnx.TensorShapeProto.Dimension) -> str:
+    """The name of a dimension; "" if it has none, or "?" as in files of PaddlePaddle, where several
+    dimensions of different sizes have it."""
+    return "" if dim.dim_param == "?" else dim.dim_param
+
+
 def open_batch(model: onnx.ModelProto) -> bool:
     """Whether the first dimension of an input is open."""
     shapes = (item.type.tensor_type.shape.dim for item in inputs_of(model))
@@ -40,7 +46,7 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
         dims = item.type.tensor_type.shape.dim
         for position, (dim, size) in enumerate(zip(dims, shapes[item.name], strict=True)):
             if position and is_open(dim):
-                known[dim.dim_param] = dim.dim_value = size
+                known[_name(dim)] = dim.dim_value = size
     if known:
         _fix_results(copied, known)
     return copied
@@ -73,8 +79,8 @@ def _fix_results(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
     """Give named dimensions of outputs these ``sizes``, and remove the shapes of other tensors."""
     for item in model.graph.output:
         for dim in item.type.tensor_type.shape.dim:
-            if dim.dim_param and dim.dim_param in sizes:
-                dim.dim_value = sizes[dim.dim_param]
+            if (name := _name(dim)) and name in sizes:
+                dim.dim_value = sizes[name]
     # The file's shapes of other tensors assume open dimensions.
     del model.graph.value_info[:]
 
@@ -83,7 +89,7 @@ def open_dimensions(model: onnx.ModelProto) -> list[str]:
     """The names of the open dimensions of inputs that need a size: all except the number of images,
     which is the first dimension of each input and every dimension of the same name. A dimension
     without a name is called INPUT.POSITION, such as x.1."""
-    images = {dim.dim_param for _, position, dim, _ in _open(model) if not position} - {""}
+    images = {name for _, position, _, name in _open(model) if not position} - {""}
     found = (name for _, position, _, name in _open(model) if position and name not in images)
     return list(dict.fromkeys(found))
 
@@ -93,7 +99,7 @@ def _open(model: onnx.ModelProto) -> Iterator[_Open]:
     for item in inputs_of(model):
         for position, dim in enumerate(item.type.tensor_type.shape.dim):
             if is_open(dim):
-                name = dim.dim_param or (f"{item.name}.{position}" if position else "")
+                name = _name(dim) or (f"{item.name}.{position}" if position else "")
                 yield item, position, dim, name
 
 
@@ -154,5 +160,5 @@ def fix_shapes(model: onnx.ModelProto, batch: int) -> None:
 
 def open_dimension(name: str, position: int, dim: onnx.TensorShapeProto.Dimension) -> str:
     """Message about an open dimension of an input."""
-    called = f" ({dim.dim_param})" if dim.dim_param else ""
+    called = f" ({_name(dim)})" if _name(dim) else ""
     return f"input {name}: dimension {position}{called} is open"
