@@ -36,6 +36,7 @@ from .float_parts import PRODUCTS, kept_in_float
 from .integer_rows import INTEGER_OPSET, rows_in_float, with_integer_rows
 from .preprocessing import UniqueNames, sort_nodes
 from .product_biases import remove_quantization_before_biases
+from .recurrent_layers import with_unrolled_layers
 from .rotation_forms import with_full_rotations
 from .tensor_ranges import Range, tensor_ranges
 
@@ -79,7 +80,7 @@ class Options:
 @dataclass(frozen=True)
 class QuantizedModel:
     """A quantized ``model``, and the ``float_model`` from which it was made: the given model after
-    folding and fusion, and with `with_full_rotations` if it applies.
+    folding and fusion, with `with_unrolled_layers`, and `with_full_rotations` if it applies.
 
     ``pairs`` maps tensor names of the float model to the corresponding, dequantized tensors of the
     quantized model. ``zero`` lists the quantized tensors that are zero in all samples.
@@ -109,6 +110,8 @@ def quantize(
         version = opset_of("the model", model)
         model = with_known_opset("the model", model, version, max(version, needed))
     prepared = prepare(model)
+    if (unrolled := with_unrolled_layers(prepared, options.in_float)) is not prepared:
+        prepared = prepare(unrolled)
     if options.integer_only:
         prepared = with_full_rotations(prepared)
     names = UniqueNames(prepared)

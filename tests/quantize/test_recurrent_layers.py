@@ -1,0 +1,141 @@
+"""Unrolled recurrent layers compute what ONNX Runtime's operators compute."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, shape_inference
+
+from amaranth_vta import cli
+from amaranth_vta.quantize.quantizer import Options, quantize
+from amaranth_vta.quantize.recurrent_layers import with_unrolled_layers
+from amaranth_vta.report.host_summary import summary
+from amaranth_vta.session import Session
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+INPUTS, HIDDEN = 6, 8
+FORMS = [
+    (kind, direction, has_state, has_bias, resets)
+    for kind, direction, has_state, has_bias, resets in product(
+        GATES, ("forward", "reverse", "bidirectional"), (False, True), (False, True), (0, 1)
+    )
+    if not resets or kind == "GRU"
+]
+
+
+def layer(
+    kind: str,
+    direction: str = "forward",
+    has_state: bool = False,
+    has_bias: bool = True,
+    resets: int = 0,
+    steps: int | str = 3,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """A model of one layer with random weights: ``x`` (steps, 2, INPUTS), and states if given."""
+    random = np.random.default_rng(1)
+    directions = 2 if direction == "bidirectional" else 1
+    shapes = {
+        "W": (directions, GATES[kind] * HIDDEN, INPUTS),
+        "R": (directions, GATES[kind] * HIDDEN, HIDDEN),
+        **({"B": (directions, 2 * GATES[kind] * HIDDEN)} if has_bias else {}),
+    }
+    constants = [
+        numpy_helper.from_array(random.normal(0, 0.5, shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    states = ["h", "c"][: has_state * (1 + (kind == "LSTM"))]
+    results = ["y", "y_h", "y_c"][: 2 + (kind == "LSTM")]
+    if kind == "GRU":
+        attributes["linear_before_reset"] = resets
+    node = helper.make_node(
+        kind,
+        ["x", "W", "R", "B" if has_bias else "", "", *states],
+        results,
+        name="layer",
+        direction=direction,
+        hidden_size=HIDDEN,
+        **attributes,
+    )
+    given = {"x": (steps, 2, INPUTS), **dict.fromkeys(states, (directions, 2, HIDDEN))}
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in named]
+        for named in (given.items(), dict.fromkeys(results).items())
+    )
+    graph = helper.make_graph([node], "layer", inputs, outputs, constants)
+    opset = [helper.make_opsetid("", 17)]
+    return shape_inference.infer_shapes(helper.make_model(graph, opset_imports=opset, ir_version=8))
+
+
+def random_inputs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(2)
+    return {
+        item.name: random.normal(
+            0, 1, [dim.dim_value for dim in item.type.tensor_type.shape.dim]
+        ).astype(np.float32)
+        for item in model.graph.input
+    }
+
+
+def operators(model: onnx.ModelProto) -> set[str]:
+    return {node.op_type for node in model.graph.node}
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("kind", "direction", "has_state", "has_bias", "resets"), FORMS)
+def test_results_equal_those_of_the_operator(
+    kind: str, direction: str, has_state: bool, has_bias: bool, resets: int, steps: int
+) -> None:
+    model = layer(kind, direction, has_state, has_bias, resets, steps)
+    unrolled = with_unrolled_layers(model)
+    onnx.checker.check_model(unrolled)
+    assert operators(unrolled).isdisjoint(GATES)
+    inputs = random_inputs(model)
+    found, expected = (
+        exact_session(item.SerializeToString()).run(None, inputs) for item in (unrolled, model)
+    )
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 65},
+        {"steps": "open"},
+        {"activations": ["Sigmoid", "Tanh", "Relu"]},
+        {"clip": 1.0},
+        {"input_forget": 1},
+    ],
+)
+def test_other_layers_remain(options: dict[str, Any]) -> None:
+    assert operators(with_unrolled_layers(layer("LSTM", **options))) == {"LSTM"}
+
+
+@pytest.mark.parametrize("name", ["layer", "y_h"])
+def test_a_layer_may_stay_whole(name: str) -> None:
+    assert operators(with_unrolled_layers(layer("GRU"), [name])) == {"GRU"}
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_all_products_of_a_quantized_layer_are_on_the_machine(kind: str) -> None:
+    model = layer(kind, has_state=True)
+    made = quantize(model, [random_inputs(model)], Options()).model
+    with Session(made, "tiny-extended", "functional") as session:
+        assert session.check(random_inputs(model)).mismatches == 0
+        found = summary(session.layers)
+    assert found["macs_on_machine"] == 3 * 2 * GATES[kind] * (INPUTS + HIDDEN) * HIDDEN
+    assert found["macs_on_host"] == 0
+
+
+def test_a_layer_left_in_float_is_whole(tmp_path: Path) -> None:
+    source, result = str(tmp_path / "f.onnx"), str(tmp_path / "q.onnx")
+    onnx.save(layer("LSTM"), source)
+    assert cli.invoke(["quantize", source, "-o", result, "--in-float", "layer"]) == 0
+    assert "LSTM" in operators(onnx.load(result))
