@@ -46,6 +46,7 @@ from amaranth_vta.sw.runtime.archive import write_archive
 from amaranth_vta.sw.runtime.array_file import ArrayFile, write_arrays
 from amaranth_vta.sw.runtime.network.network_file import KIND, write_network
 from tests.support.damaged_tflite import FLOATS, NUMBERS, any_tflite, any_word, small_tflite
+from tests.support.decoders import decoder_file
 from tests.support.random_networks import QuantizedNetwork
 
 CONFIG = "tiny-extended"
@@ -384,13 +385,13 @@ def kinds(folder: Path) -> dict[str, Kind]:
     models = tuple(small_model(on_host).SerializeToString() for on_host in (False, True))
     tflite = tuple(small_tflite(keeps_state) for keeps_state in (False, True))
     converted = read_model(tflite[1]).SerializeToString()
-    compiled = []
+    compiled = [decoder_file(CONFIG)]
     for model in (*models, tflite[1]):
         file = io.BytesIO()
         write_network(compilation.compile(model, CONFIG).program, file)
         compiled.append(file.getvalue())
     sound = folder / "sound.vta"
-    sound.write_bytes(compiled[0])
+    sound.write_bytes(compiled[1])
     inputs = with_arrays({"x": np.zeros((1, 4, 6, 6), np.float32)})
     raw = (flip_bits, move_bytes, cut_short)
     chosen = ("--config", CONFIG)

@@ -47,9 +47,9 @@ def export(network: NetworkProgram, name: str = "network") -> dict[str, bytes]:
     """The files of the export, by name; the header, NAME.h, explains their use. Identifiers of the
     network, too, begin with ``name``.
 
-    Raises `ExportError` if several machines share the network, if the host would run operators that
-    exported C does not have, if the machine holds scalars other than bytes, or if ``name`` is no
-    prefix of identifiers.
+    Raises `ExportError` if several machines share the network, if it has a block for several
+    tokens, if the host would run operators that exported C does not have, if the machine holds
+    scalars other than bytes, or if ``name`` is no prefix of identifiers.
     """
     if not is_network_name(name):
         raise ExportError(
@@ -60,6 +60,11 @@ def export(network: NetworkProgram, name: str = "network") -> dict[str, bytes]:
         raise ExportError(
             f"the network is compiled for {network.machines} machines, which share each image; "
             "exported C drives a single machine"
+        )
+    if network.block is not None:
+        raise ExportError(
+            f"the network is compiled for blocks of {network.tokens_per_block} tokens too; "
+            "exported C runs a single token at a time: compile the decoder without --prefill"
         )
     if network.constants:
         name = next(iter(network.constants))

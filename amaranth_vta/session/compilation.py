@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -47,6 +48,7 @@ def compile(
     context: int | None = None,
     states: Mapping[str, str] | None = None,
     machines: int = 1,
+    prefill: int = 1,
 ) -> CompiledNetwork:
     """Compiles ``model`` for the machine of ``config``, both as in `Session`.
 
@@ -59,7 +61,8 @@ def compile(
     With ``context``, the model is a decoder: runs take one token unless ``dimensions`` has another
     number of tokens, its caches have room for ``context`` tokens in total, and they are variables.
     ``states`` are variables, zeros at first: the names of outputs with their next values, by input;
-    by default the caches of a decoder, found by their names.
+    by default the caches of a decoder, found by their names. With ``prefill``, it is compiled for
+    blocks of that many tokens of a prompt too: ``program.block``, with the same caches.
 
     If several ``machines`` share each image, the program divides a layer between them if the parts
     are estimated to take fewer cycles.
@@ -68,8 +71,30 @@ def compile(
     unless passes or operators have been added. Raises `ModelError`, `ConfigError`, `RecordsError`,
     and `LoweringError` for an unknown position.
     """
+    require_context(prefill, context)
     config = Config.load(config) if isinstance(config, str) else config
-    model = prepared(model, config, dimensions, context, states)
+    records = tuned if isinstance(tuned, Records) else Records.load(tuned) if tuned else Records()
+
+    def for_runs_of(tokens: int) -> CompiledNetwork:
+        read = prepared(model, config, dimensions, context, states, tokens)
+        return _compiled(read, config, images, passes, records, allow_rounding, machines)
+
+    single = for_runs_of(1)
+    if prefill == 1:
+        return single
+    return replace(single, program=single.program.with_block(for_runs_of(prefill).program))
+
+
+def _compiled(
+    model: onnx.ModelProto,
+    config: Config,
+    images: int | None,
+    passes: Sequence[PlacedPass],
+    records: Records,
+    allow_rounding: bool,
+    machines: int,
+) -> CompiledNetwork:
+    """Compiles a `prepared` model; arguments are as in `compile`."""
     if images is not None and not open_batch(model):
         raise ModelError(
             f"the model fixes the number of images per run{_first_shape(model)}: leave "
@@ -78,7 +103,6 @@ def compile(
     if images is not None and images < 1:
         raise ValueError(f"{images} images cannot be run at a time: give 1 or more")
     number = images or config.batch
-    records = tuned if isinstance(tuned, Records) else Records.load(tuned) if tuned else Records()
 
     def find_network() -> Network:
         return canonical(load_model(model, number), allow_rounding)
@@ -100,6 +124,16 @@ def compile(
             return place(network, config)
 
     return CompiledNetwork(found, find_network, find_placement)
+
+
+def require_context(prefill: int, context: int | None) -> None:
+    """Raises `ValueError` unless ``prefill`` is a number of tokens, for a decoder with a
+    ``context``.
+    """
+    if prefill < 1 or (prefill > 1 and context is None):
+        raise ValueError(
+            f"prefill is {prefill}: give a number of tokens, and the decoder's context"
+        )
 
 
 def prepared(

@@ -2,54 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 
 from amaranth_vta.sim.devices import RunOptions
-from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
-from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 from amaranth_vta.sw.runtime.runtime import Runtime
 
 from .placed_network import PlacedNetwork
 
+if TYPE_CHECKING:
+    import onnx
+
+    from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
+
 
 class DecoderNetworks:
-    """Two networks in the memory of one device, with the same caches and weights: ``single`` takes
-    a token per run, ``block`` several.
+    """A ``program`` with its block in the memory of one device, with the same caches and weights:
+    ``single`` takes a token per run, ``block`` several.
 
-    Arguments are as in `ShapedNetworks`. Raises `ModelError` if both cannot have the same caches.
+    ``models`` and ``compiled`` are those of both, in this order, unless they were loaded compiled.
+    ``options`` and ``launch`` are as in `ShapedNetworks`, and so is the interface.
     """
 
     def __init__(
         self,
-        single: onnx.ModelProto,
-        block: onnx.ModelProto,
-        compile: Callable[[onnx.ModelProto], CompiledNetwork],
+        program: NetworkProgram,
         options: RunOptions,
         launch: str,
+        models: Sequence[onnx.ModelProto | None] = (None, None),
+        compiled: Sequence[CompiledNetwork | None] = (None, None),
     ) -> None:
-        one, several = compile(single), compile(block)
-        try:
-            shared = several.program.shared_with(one.program)
-        except ModelError:
-            raise ModelError(
-                "runs of several tokens and of one cannot have the same caches: these are no ring "
-                "buffers, because of zero points or operators that read them"
-            ) from None
+        several = program.block
+        assert several is not None
         size = sum(
             item.program.placed_bytes(item.launched(launch), shared=without)
-            for item, without in ((one.program, ()), (several.program, shared))
+            for item, without in ((program, ()), (several, several.shared_with(program)))
         )
-        runtime = Runtime(options.open(one.program.config, size))
-        self.single = PlacedNetwork.open(one.program, options, launch, single, one, runtime)
+        runtime = Runtime(options.open(program.config, size))
+        self.single = PlacedNetwork.open(program, options, launch, models[0], compiled[0], runtime)
         self.block = PlacedNetwork.open(
-            several.program, options, launch, block, several, runtime, self.single.runner
+            several, options, launch, models[1], compiled[1], runtime, self.single.runner
         )
         self.current = self.single
-        self.model = single
+        self.model = models[0]
 
     def require_current(self) -> PlacedNetwork:
         return self.single

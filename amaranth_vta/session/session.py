@@ -33,6 +33,7 @@ from amaranth_vta.sw.runtime.runtime import RuntimeFault
 from .accuracy import LabelAccuracy, label_accuracy
 from .batches import Batches, TensorInfo
 from .comparison import CheckReport, compare
+from .decoder_networks import DecoderNetworks
 from .generation import Sampling, TokenDecoder, generate
 from .layers import launch_reports, layer_reports
 from .placed_network import PlacedNetwork
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.tuner.records import Records
     from amaranth_vta.sw.runtime.network.runner import Runner
 
-    from .decoder_networks import DecoderNetworks
     from .shaped_networks import ShapedNetworks
 
 
@@ -86,8 +86,6 @@ class Session:
 
     # The networks of a model by shape, or a single one that was loaded compiled.
     _networks: ShapedNetworks | DecoderNetworks | PlacedNetwork
-    # The number of tokens in a block of a prompt and the network that takes it, for ``prefill``.
-    _prefill: tuple[int, PlacedNetwork] | None
 
     def __init__(
         self,
@@ -113,13 +111,9 @@ class Session:
         with explain_missing_extras():
             from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
-            from .compilation import compile, prepared
-            from .decoder_networks import DecoderNetworks
+            from .compilation import compile, prepared, require_context
             from .shaped_networks import ShapedNetworks
-        if prefill < 1 or (prefill > 1 and context is None):
-            raise ValueError(
-                f"prefill is {prefill}: give a number of tokens, and the decoder's context"
-            )
+        require_context(prefill, context)
         self._name = _name(model)
         self._images = images
         machine = Config.load(config) if isinstance(config, str) else config
@@ -130,12 +124,13 @@ class Session:
             return compile(model, machine, images, passes, tuned, allow_rounding, machines=machines)
 
         if prefill > 1:
-            single, block = (
+            models = [
                 prepared(model, machine, dimensions, context, states, tokens)
                 for tokens in (1, prefill)
-            )
-            self._networks = DecoderNetworks(single, block, compiled, options, launch)
-            self._prefill = prefill, self._networks.block
+            ]
+            single, block = networks = [compiled(item) for item in models]
+            program = single.program.with_block(block.program)
+            self._networks = DecoderNetworks(program, options, launch, models, networks)
             return
         if context is not None or states:
             read, sizes = prepared(model, machine, dimensions, context, states), {}
@@ -156,16 +151,18 @@ class Session:
     ) -> Self:
         """Opens a compiled network that `save` or ``vta compile`` wrote; needs no compiler.
 
-        With ``config``, the file must be for that machine. The other options are as in the
-        constructor. Raises `ProgramError` if the file is not a compiled network, is damaged, has
-        another format version or is for another machine.
+        A decoder compiled with ``prefill`` processes prompts in blocks of that many tokens. With
+        ``config``, the file must be for that machine. The other options are as in the constructor.
+        Raises `ProgramError` if the file is not a compiled network, is damaged, has another format
+        version or is for another machine.
         """
         options = RunOptions.of(device, dram, keywords)
         session = cls.__new__(cls)
         session._name = str(path)
         program = load_network(path, Config.load(config) if isinstance(config, str) else config)
         session._begin(program.config, options, launch)
-        session._networks = PlacedNetwork.open(program, options, launch)
+        place = PlacedNetwork.open if program.block is None else DecoderNetworks
+        session._networks = place(program, options, launch)
         return session
 
     def _begin(self, config: Config, options: RunOptions, launch: str) -> None:
@@ -175,7 +172,6 @@ class Session:
         self.dram, self.contract = options.dram, options.contract
         self.machines = options.machines
         self._skip = options.skip
-        self._prefill = None
         # Held while the machine runs; reentrant, since `check` calls `run`.
         self._lock = RLock()
         self._wall_seconds = 0.0
@@ -244,6 +240,11 @@ class Session:
         return self._batches.images_per_run or 1
 
     @property
+    def tokens_per_block(self) -> int:
+        """Number of tokens of a prompt per run; 1 unless the decoder is compiled for blocks."""
+        return self.program.tokens_per_block
+
+    @property
     def runs_at_once(self) -> int:
         """Number of runs that take place at once: one per machine, or one that all share."""
         return self._runner.runs_at_once
@@ -294,18 +295,18 @@ class Session:
         """Generates up to ``max_new_tokens`` tokens after a prompt, for a decoder in a session with
         a ``context``: yields each token once it is known, and stops after a token in ``stop_ids``.
 
-        Calls `reset`, then runs the network once per token, of the prompt too; a session with
-        ``prefill`` runs it once per block of the prompt. At ``temperature`` 0 the token with the
-        largest logit follows; otherwise tokens are drawn, by ``seed``, with the probabilities of
-        Softmax of the logits divided by ``temperature``, among the ``top_k`` largest if that is not
-        0. Raises `InputError` for a prompt that is empty, has
-        other tokens or exceeds the context, and `ModelError` for a network that is no decoder.
+        Calls `reset`, then runs the network once per token, of the prompt too; with ``prefill``,
+        once per block of the prompt. At ``temperature`` 0 the token with the largest logit follows;
+        otherwise tokens are drawn, by ``seed``, with the probabilities of Softmax of the logits
+        divided by ``temperature``, among the ``top_k`` largest if that is not 0. Raises
+        `InputError` for a prompt that is empty, has other tokens or exceeds the context, and
+        `ModelError` for a network that is no decoder.
         """
         sampling, decoder = Sampling(temperature, top_k, seed), TokenDecoder(self.program)
         prompt = [int(token) for token in prompt_ids]
         decoder.require(prompt, max_new_tokens)
         self.reset()
-        block = 1 if self._prefill is None else self._prefill[0]
+        block = self.tokens_per_block
         return generate(decoder, self.run, prompt, block, max_new_tokens, sampling, stop_ids)
 
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:
@@ -491,7 +492,7 @@ class Session:
             "layers": [asdict(layer) for layer in layers],
             "launches": [asdict(launch) for launch in launches],
             "energy": self.energy(technology).report() if technology else None,
-            **({} if self._prefill is None else {"prefill": _prefill_report(*self._prefill)}),
+            **self._prefill_report(),
         }
 
     def _system_report(self) -> dict[str, Any]:
@@ -499,6 +500,15 @@ class Session:
         if self.machines == 1:
             return {}
         return {"machines": self.machines, "split": self.program.machines > 1}
+
+    def _prefill_report(self) -> dict[str, Any]:
+        """Runs of blocks of a prompt, and their cycles, in a session that has blocks."""
+        if not isinstance(self._networks, DecoderNetworks):
+            return {}
+        runner = self._networks.block.runner
+        runs = max((item.measured.runs for item in runner.launched), default=0)
+        cycles = total(_results(runner)).cycles
+        return {"prefill": {"tokens": self.tokens_per_block, "runs": runs, "cycles": cycles}}
 
     def plan_table(self, width: int | None = 80, explain: bool = False) -> str:
         """One line per layer with its MACs and cycles per run, and the host's operators by reason.
@@ -524,12 +534,6 @@ def _results(runner: Runner) -> list[RunResult]:
     """The results of the launches of a machine."""
     measured = [launched.measured for launched in runner.launched]
     return [item.result for item in measured if item.result is not None]
-
-
-def _prefill_report(tokens: int, placed: PlacedNetwork) -> dict[str, Any]:
-    """Runs of blocks of ``tokens``, and their cycles."""
-    runs = max((item.measured.runs for item in placed.runner.launched), default=0)
-    return {"tokens": tokens, "runs": runs, "cycles": total(_results(placed.runner)).cycles}
 
 
 def random_inputs(session: Session) -> dict[str, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from functools import cache
 
@@ -11,7 +12,9 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from amaranth_vta.networks import generate
+from amaranth_vta.session.compilation import compile
 from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
+from amaranth_vta.sw.runtime.network.network_file import write_network
 
 SIZE = 64  # tokens
 LONG = 208
@@ -42,6 +45,13 @@ def sliding(size: int = SIZE) -> onnx.ModelProto:
             model.graph.node.append(helper.make_node("Slice", given, [item.name]))
             item.type.tensor_type.shape.dim[2].dim_value -= 1
     return onnx.shape_inference.infer_shapes(model)
+
+
+def decoder_file(config: str) -> bytes:
+    """A small decoder, compiled for single tokens and for blocks of 4."""
+    file = io.BytesIO()
+    write_network(compile(growing(16), config, context=16, prefill=4).program, file)
+    return file.getvalue()
 
 
 def reference_tokens(model: onnx.ModelProto, prompt: Sequence[int], count: int) -> list[int]:

@@ -74,7 +74,7 @@ class TokensType(click.ParamType):
     type=click.IntRange(min=1),
     metavar="N",
     help="Tokens of the prompt per run.  [default: all, rounded up to a multiple of 16, at most "
-    "64; 1 for short prompts, and for models that cannot take several]",
+    "64; 1 for short prompts, and for models that cannot take several; as compiled for a FILE]",
 )
 @click.option(
     "--temperature",
@@ -118,8 +118,8 @@ def generate(
 
     MODEL is an ONNX file whose inputs are input_ids, attention_mask, perhaps position_ids, and
     caches such as past_key_values.0.key, with the outputs logits and present.0.key. `vta compile
-    --context N` writes a FILE. Prints each token as soon as it is known. The caches stay in the
-    machine's memory where layers write and read them.
+    --context N --prefill M` writes a FILE. Prints each token as soon as it is known. The caches
+    stay in the machine's memory where layers write and read them.
     """
     if (prompt_ids is None) == (prompt is None):
         raise click.UsageError("give the prompt as --prompt-ids, or as --prompt with --tokenizer")
@@ -200,9 +200,15 @@ def _open(
     if is_archive(model):
         if context is not None:
             raise click.UsageError(f"--context is for `vta compile`; {model} is compiled")
-        if prefill is not None:
-            raise click.UsageError(f"--prefill needs the model; {model} is compiled for one token")
-        return Session.load(model, asked_for(config), options)
+        session = Session.load(model, asked_for(config), options)
+        tokens = session.tokens_per_block
+        if prefill not in (None, tokens):
+            session.close()
+            runs = f"blocks of {tokens} tokens" if tokens > 1 else "single tokens"
+            raise click.UsageError(
+                f"--prefill is for `vta compile`; {model} is compiled for {runs}"
+            )
+        return session
     context = context or prompt + new
     if prefill is None and prompt >= _PREFILL_STEP:
         rounded = -(-prompt // _PREFILL_STEP) * _PREFILL_STEP

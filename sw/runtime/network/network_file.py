@@ -29,10 +29,11 @@ from .network_program import (
     WriteRows,
 )
 from .packing import Packing, Window
+from .shared_arrays import second_arrays, share
 from .tensor_type import TensorType
 from .tile_layout import Array, TileLayout
 from .tiled_tensor import HostPacking, TiledTensor
-from .validation import validate
+from .validation import validate, validate_memory
 
 KIND = "network"
 # Array names, distinct from those of the program.
@@ -62,6 +63,18 @@ def load_network(path: str | Path, config: Config | None = None) -> NetworkProgr
 
 
 def _parts(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Array]]:
+    header, arrays = _parts_of_one(network)
+    if network.block is not None:
+        # Releases that do not know this key run single tokens.
+        block, of_block = _parts_of_one(network.block)
+        del block["config"]
+        pieces, added = share(arrays, of_block, lambda name: name.startswith(_MODEL.format("")))
+        header["block"] = {**block, "pieces": pieces}
+        arrays |= added
+    return header, arrays
+
+
+def _parts_of_one(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Array]]:
     header, arrays = network.program.parts()
     models = [step.model for step in network.steps if isinstance(step, RunHost)]
     for index, model in enumerate(models):
@@ -92,6 +105,16 @@ def _parts(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkProgram:
+    network = _from_parts_of_one(header, arrays)
+    if "block" not in header:
+        return network
+    block = {**header["block"], "config": header["config"]}
+    result = network.with_block(_from_parts_of_one(block, second_arrays(block["pieces"], arrays)))
+    validate_memory(result)
+    return result
+
+
+def _from_parts_of_one(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> NetworkProgram:
     program = Program.from_parts(header, arrays)
     models = iter(
         [

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.events import Events, events
@@ -142,7 +143,8 @@ class NetworkProgram:
     ``open_batch`` the first dimension of inputs is an arbitrary number of images; each run takes
     as many as the machine's BATCH. Variables are neither inputs nor outputs: the host holds
     ``states`` between runs, the machine ``kept``. If ``machines`` share the layers of each image,
-    a launch starts on all of them once its predecessor is done on all of them.
+    a launch starts on all of them once its predecessor is done on all of them. A decoder for single
+    tokens may have a ``block``, the same decoder for runs of several tokens (`with_block`).
     """
 
     program: Program
@@ -155,6 +157,7 @@ class NetworkProgram:
     states: tuple[State, ...] = ()
     kept: tuple[KeptTensor, ...] = ()
     machines: int = 1
+    block: NetworkProgram | None = None
 
     @property
     def config(self) -> Config:
@@ -181,6 +184,25 @@ class NetworkProgram:
                 "them"
             )
         return shared
+
+    def with_block(self, block: NetworkProgram) -> NetworkProgram:
+        """This network, a decoder for single tokens, with a ``block`` that continues its runs.
+        Raises `ModelError` if that is not the same decoder, for more tokens, with the same caches.
+        """
+        try:
+            block.shared_with(self)
+        except ModelError:
+            raise ModelError(
+                "runs of several tokens and of one cannot have the same caches: these are no ring "
+                "buffers, because of zero points or operators that read them"
+            ) from None
+        _tokens_of(block, self)
+        return replace(self, block=block)
+
+    @property
+    def tokens_per_block(self) -> int:
+        """Number of tokens in a run of the ``block``; 1 without a block."""
+        return 1 if self.block is None else _tokens_of(self.block, self)
 
     @property
     def layer_count(self) -> int:
@@ -212,3 +234,26 @@ class NetworkProgram:
         layers = [step.all_streams for step in self.steps if isinstance(step, RunLayer)]
         alone = {index for streams in layers for index in streams if index not in covered}
         return sorted(alone | {launch.stream for launch in joined})
+
+
+def _tokens_of(block: NetworkProgram, single: NetworkProgram) -> int:
+    """Number of tokens in a run of ``block``: the size of dimensions that are 1 in inputs of the
+    ``single`` network. Raises `ModelError` if both differ in other ways too.
+    """
+    sizes = set()
+    if _form(block) == _form(single):
+        for name, info in single.inputs.items():
+            sizes |= {*zip(info.shape or (), block.inputs[name].shape or (), strict=True)}
+    match [(one, several) for one, several in sizes if one != several]:
+        case [(1, tokens)] if tokens > 1:
+            return tokens
+    raise ModelError(
+        "the inputs and outputs of a block of tokens differ from those of a single token not only "
+        "in the number of tokens"
+    )
+
+
+def _form(network: NetworkProgram) -> tuple[Any, ...]:
+    """What a network for a block has in common with the one for a single token."""
+    inputs = {name: (info.dtype, len(info.shape or ())) for name, info in network.inputs.items()}
+    return network.config, network.machines, network.open_batch, set(network.outputs), inputs

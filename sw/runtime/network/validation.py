@@ -78,6 +78,13 @@ def validate(network: NetworkProgram) -> None:
         _check_launch(launch, steps, network.program)
 
 
+def validate_memory(network: NetworkProgram) -> None:
+    """Raises `FileLimitError` if a network and its block exceed the limit together."""
+    parts = (network, network.block)
+    size = sum(item.program.placed_bytes() for item in parts if item is not None)
+    require_within_limit("the memory that it needs", size)
+
+
 def _check_step(
     step: Step,
     known: dict[str, TensorType],

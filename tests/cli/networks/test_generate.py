@@ -81,7 +81,30 @@ def test_a_compiled_decoder_generates_the_same(
         "(`vta generate --help` says more)\n"
     )
     assert invoke(["generate", compiled, *IDS, "--prefill", "16"]) == 2
-    assert "--prefill needs the model" in capsys.readouterr().err
+    assert f"{compiled} is compiled for single tokens" in capsys.readouterr().err
+
+
+def test_a_decoder_compiled_for_blocks_takes_prompts_in_blocks(
+    decoder: str, tmp_path: Path, capsys: Capture
+) -> None:
+    compiled, prompt = str(tmp_path / "decoder.vta"), range(1, 21)
+    call = ["compile", decoder, *CONFIG, "--prefill", "16", "-o", compiled]
+    assert invoke(call) == 2
+    assert "--prefill needs --context" in capsys.readouterr().err
+    assert invoke([*call, "--context", "64"]) == 0
+    assert "on the host; in blocks of 16 tokens, " in capsys.readouterr().out
+    ids = ",".join(str(token) for token in prompt)
+    call = ["generate", compiled, "--prompt-ids", ids, "--max-new-tokens", "2"]
+    assert invoke([*call, "--prefill", "16", "--json", "-"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["tokens"] == reference_tokens(growing(), prompt, 2)
+    assert (written["prefill"]["tokens"], written["prefill"]["runs"]) == (16, 2)
+    assert invoke([*call, "--prefill", "8"]) == 2
+    assert f"{compiled} is compiled for blocks of 16 tokens" in capsys.readouterr().err
+    assert invoke(["run", compiled, "--launch", "layer"]) == 0
+    assert invoke(["export", compiled, "-o", str(tmp_path / "c")]) == 2
+    assert "exported C runs a single token at a time" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
 
 
 def test_cycles_per_token_and_json_are_written(decoder: str, capsys: Capture) -> None:
