@@ -19,6 +19,7 @@ from amaranth_vta.quantize.row_patterns import normalizations
 from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
 from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.runtime.network.network_program import RunLayer
 from tests.support.decoders import reference_tokens
 
 OPTIONS = Options(symmetric_activations=True, integer_only=True)
@@ -95,6 +96,24 @@ def test_a_decoder_generates_the_tokens_of_onnx_runtime_and_moves_no_cache() -> 
         *("Add", "Cast", "CumSum", "DequantizeLinear", "Gather", "Greater", "Mod", "Not", "Or"),
         *("Reshape", "Sub", "Transpose", "Unsqueeze", "layout"),
     }
+
+
+def test_a_decoder_masks_the_scores_of_blocks_on_the_machine() -> None:
+    made, _ = quantized(llama_tiny, 16, 0.5, is_open=True)
+    prompt, tokens = [3, 1, 4, 1, 5, 9, 2], 4
+    with Session(made.model, "pynq-extended", context=16, prefill=4) as session:
+        assert list(session.generate(prompt, tokens)) == reference_tokens(
+            made.model, prompt, tokens
+        )
+        places = np.maximum(np.arange(4) - 1, 0)[None]
+        mask = np.eye(1, 16, 15, dtype=np.int64) + np.eye(1, 16, 14, dtype=np.int64)
+        ids = np.array([prompt[:4]])
+        feeds = {"input_ids": ids, "attention_mask": mask, "position_ids": places}
+        assert session.check(feeds).ok
+        block = session.program.block
+        assert block is not None
+        layers = [step.operator for step in block.steps if isinstance(step, RunLayer)]
+    assert layers.count("RowSoftmax") == 2
 
 
 def composed(*forms: tuple[str, list[str], str, dict[str, Any]]) -> Network:

@@ -21,9 +21,11 @@ def qdq_rows(
     dtype: type[np.integer] = np.int8,
     zeros: tuple[int, int] = (0, 0),
     seed: int = 0,
+    mask: tuple[int, ...] = (),
 ) -> onnx.ModelProto:
     """A ``function`` of ``x``, integers, between DequantizeLinear and QuantizeLinear, whose result
-    is ``y``. Functions are Softmax, LayerNormalization, and rms, composed of several operators.
+    is ``y``. Functions are Softmax, of elements with a 1 in the input ``mask`` if that has a shape,
+    LayerNormalization, and rms, composed of several operators.
     """
     rng = np.random.default_rng(seed)
     size = shape[-1]
@@ -36,11 +38,21 @@ def qdq_rows(
         "beta": rng.normal(0, 0.2, size).astype(np.float32),
         "epsilon": np.array(1e-5, np.float32),
         "axes": np.array([-1]),
+        "one": np.array(1, np.float32),
+        "large": np.array(-1e9, np.float32),
     }
     if seed % 2:
         constants["gamma"] *= rng.choice([-1, 1], size).astype(np.float32)
     nodes = [helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["a"])]
     match function:
+        case "Softmax" if mask:
+            nodes += [
+                helper.make_node("Cast", ["mask"], ["visible"], to=TensorProto.FLOAT),
+                helper.make_node("Sub", ["one", "visible"], ["less"]),
+                helper.make_node("Mul", ["less", "large"], ["hidden"]),
+                helper.make_node("Add", ["a", "hidden"], ["seen"]),
+                helper.make_node("Softmax", ["seen"], ["b"], name="rows"),
+            ]
         case "Softmax":
             nodes.append(helper.make_node("Softmax", ["a"], ["b"], name="rows"))
         case "LayerNormalization":
@@ -58,10 +70,13 @@ def qdq_rows(
     nodes.append(helper.make_node("QuantizeLinear", ["b", "y_scale", "y_zero"], ["y"]))
     kind = TensorProto.INT8 if dtype == np.int8 else TensorProto.UINT8
     read = {name for node in nodes for name in node.input}
+    inputs = [helper.make_tensor_value_info("x", kind, shape)]
+    if mask:
+        inputs.append(helper.make_tensor_value_info("mask", TensorProto.INT8, mask))
     graph = helper.make_graph(
         nodes,
         "rows",
-        [helper.make_tensor_value_info("x", kind, shape)],
+        inputs,
         [helper.make_tensor_value_info("y", kind, shape)],
         [numpy_helper.from_array(value, name) for name, value in constants.items() if name in read],
     )

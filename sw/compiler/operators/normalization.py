@@ -187,7 +187,7 @@ class _Stages:
         self.shared = 2 * self.table
         self.line = self.shared + _THREE + 1
         count = self.line + workload.vectors * (REQUANTIZE_PARAMETERS + 1)
-        self.rows = RowStages(workload.rows, workload.vectors, count, env)
+        self.rows = RowStages((workload.rows,), workload.vectors, count, env)
 
     def constant(self, name: str, value: Tensor, operation: str, number: int) -> Tensor:
         """One operation with a shared parameter."""
@@ -212,7 +212,7 @@ class _Stages:
         for number in range(2):
             x = rows.copied(given, f"x{number}")
             if centre is not None:
-                x = rows.whole(f"w{number}", lambda n, v, *i, x=x: x(n, v, *i) + centre(n, *i))
+                x = rows.with_rows(f"w{number}", x, "+", centre)
             elif w.zero_point:
                 x = rows.whole(f"w{number}", lambda *i, x=x: x(*i) + -w.zero_point)
             centred.append(x)
@@ -231,13 +231,11 @@ class _Stages:
         total = self.constant("with_epsilon", total, "+", _EPSILON)
         total = row("d", total, "max", LEAST)
         shift, root = self._root(total)
-        product = rows.whole("product", lambda n, v, *i: w0(n, v, *i) * root(n, *i))
+        product = rows.with_rows("product", w0, "*", root)
         if rest is not None:
             offset = self._offset(rest, root)
-            product = rows.whole(
-                "less_mean", lambda n, v, *i, a=product: a(n, v, *i) + offset(n, *i)
-            )
-        h = rows.whole("h", lambda n, v, *i: product(n, v, *i) >> shift(n, *i))
+            product = rows.with_rows("less_mean", product, "+", offset)
+        h = rows.with_rows("h", product, ">>", shift)
         step = REQUANTIZE_PARAMETERS + 1
         if w.negated:
             place = self.line + REQUANTIZE_PARAMETERS
@@ -285,7 +283,7 @@ class _Stages:
 def scheduled(workload: Normalization, env: Environment, knobs: RowKnobs) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     stages = _Stages(workload, env)
-    return stages.rows.scheduled(stages.result(), knobs.rows)
+    return stages.rows.scheduled(stages.result(), (knobs.rows,))
 
 
 def candidates(workload: Normalization, config: Config) -> Iterator[tuple[float, RowKnobs]]:

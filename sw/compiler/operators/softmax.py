@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +35,7 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .building_blocks.row_stages import RowKnobs, RowStages, constant_tiles, missing_for_rows
+from .building_blocks.row_stages import RowStages, constant_tiles, missing_for_rows
 
 Integers = npt.NDArray[np.int64]
 
@@ -52,37 +55,54 @@ RECIPROCALS: Integers = np.array(
 
 @dataclass(frozen=True)
 class Softmax:
-    """Softmax of ``rows`` rows of ``vectors`` tiles each; of those elements that have a 1 in the
-    mask if ``masked``, and of all elements otherwise.
+    """Softmax of rows of ``vectors`` tiles each; of those elements that have a 1 in the mask if
+    ``masked``, and of all elements otherwise. Rows are in ``groups`` of ``positions``, each of
+    which has ``heads`` rows, with one row of the mask.
     """
 
-    rows: int
+    groups: int
+    positions: int
+    heads: int
     vectors: int
     masked: bool = False
 
     @property
     def extents(self) -> Mapping[int, int]:
-        return {-4: self.rows}
+        return {-4: self.heads, -5: self.positions, -6: self.groups}
 
     def part(self, axis: int, extent: int) -> Softmax:
-        return replace(self, rows=extent)
+        changed: dict[str, Any] = {{-4: "heads", -5: "positions", -6: "groups"}[axis]: extent}
+        return replace(self, **changed)
 
-    def scheduled(self, env: Environment, knobs: RowKnobs) -> Scheduled:
+    def scheduled(self, env: Environment, knobs: SoftmaxKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[RowKnobs]:
+    def considered(self, config: Config) -> Choice[SoftmaxKnobs]:
         return Choice.by_formula(candidates(self, config))
 
 
+@dataclass(frozen=True)
+class SoftmaxKnobs:
+    """Groups, positions and heads that are computed at a time."""
+
+    groups: int
+    positions: int
+    heads: int
+
+    @property
+    def rows(self) -> int:
+        return self.groups * self.positions * self.heads
+
+
 def softmax(
-    workload: Softmax, env: Environment, knobs: RowKnobs | None = None, name: str = "softmax"
+    workload: Softmax, env: Environment, knobs: SoftmaxKnobs | None = None, name: str = "softmax"
 ) -> Function:
     """Build a function of the rows, the mask if there is one, `lane_matrices`, `parameters`, and
     output.
 
-    Rows and output are (rows, vectors, BATCH, BLOCK_OUT) out_dtype; the mask, of 0 and 1, is
-    (1, vectors, BATCH, BLOCK_OUT) out_dtype, and the same for all rows. Default knobs and
-    exceptions: see `tuned`.
+    Rows and output are (groups, positions, heads, vectors, BATCH, BLOCK_OUT) out_dtype; the mask,
+    of 0 and 1, is (positions, vectors, BATCH, BLOCK_OUT) out_dtype. Default knobs and exceptions:
+    see `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
@@ -117,10 +137,12 @@ def _stages(workload: Softmax, rows: RowStages, env: Environment) -> Tensor:
     compared = rows.copied(given, "compared")
     mask = None
     if workload.masked:
-        mask = rows.copied(rows.operand("mask", (1, workload.vectors)), "mask")
+        mask = rows.copied(rows.operand("mask", (workload.positions, workload.vectors)), "mask")
         moved = rows.stage("moved", mask.shape, lambda *i: mask(*i) << 8)
         bound = rows.stage("bound", mask.shape, lambda *i: moved(*i) + -256)
-        compared = rows.whole("unmasked", lambda n, *i, a=compared: a(n, *i) + bound(0, *i))
+        compared = rows.whole(
+            "unmasked", lambda g, p, h, *i, a=compared: a(g, p, h, *i) + bound(p, *i)
+        )
     greatest = rows.greatest_vector("greatest", compared)
     if mask is not None:
         # Lanes of which all elements are masked are less than an int8.
@@ -129,17 +151,17 @@ def _stages(workload: Softmax, rows: RowStages, env: Environment) -> Tensor:
     minus = rows.row("minus", greatest, "*", -1)
     bytes_of = []
     for name, x, place in zip(("upper", "lower"), first, (upper, lower), strict=True):
-        less = rows.whole(f"{name}_less", lambda n, v, *i, x=x: x(n, v, *i) + minus(n, *i))
+        less = rows.with_rows(f"{name}_less", x, "+", minus)
         bytes_of.append(rows.looked_up(name, less, place))
     high = rows.whole("high", lambda *i: bytes_of[0](*i) << 8)
     e = rows.whole("exponentials", lambda *i: high(*i) + bytes_of[1](*i))
     if mask is not None:
-        e = rows.whole("masked", lambda n, *i, e=e: e(n, *i) * mask(0, *i))
+        e = rows.whole("masked", lambda g, p, h, *i, e=e: e(g, p, h, *i) * mask(p, *i))
     size = (workload.vectors * GREATEST).bit_length() // 8 + 1
     total = rows.sum_of_lanes(rows.sum_of_vectors("sums", e), size)
     shift, reciprocal = _reciprocal(rows, total, (left, reciprocals, two))
-    product = rows.whole("product", lambda n, v, *i: e(n, v, *i) * reciprocal(n, *i))
-    share = rows.whole("share", lambda n, v, *i: product(n, v, *i) >> shift(n, *i))
+    scaled = rows.with_rows("product", e, "*", reciprocal)
+    share = rows.with_rows("share", scaled, ">>", shift)
     return rows.requantized("result", share, scale)
 
 
@@ -165,20 +187,26 @@ def _reciprocal(
     return shift, rows.row("r2", r, ">>", 14)
 
 
-def scheduled(workload: Softmax, env: Environment, knobs: RowKnobs) -> Scheduled:
+def scheduled(workload: Softmax, env: Environment, knobs: SoftmaxKnobs) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     tiles = 4 * env.config.table_elements + REQUANTIZE_PARAMETERS + 1
-    rows = RowStages(workload.rows, workload.vectors, tiles, env)
-    return rows.scheduled(_stages(workload, rows, env), knobs.rows)
+    axes = (workload.groups, workload.positions, workload.heads)
+    rows = RowStages(axes, workload.vectors, tiles, env)
+    sizes = (knobs.groups, knobs.positions, knobs.heads)
+    return rows.scheduled(_stages(workload, rows, env), sizes)
 
 
-def candidates(workload: Softmax, config: Config) -> Iterator[tuple[float, RowKnobs]]:
+def candidates(workload: Softmax, config: Config) -> Iterator[tuple[float, SoftmaxKnobs]]:
     """Knobs with estimated cycles; those whose tiles do not fit fail when they are built."""
     if missing_for_rows(config):
         return
-    vectors = workload.vectors
-    for rows in even_tiles(workload.rows):
+    w, vectors = workload, workload.vectors
+    axes = (w.groups, w.positions, w.heads)
+    for sizes in product(*map(even_tiles, axes)):
+        knobs = SoftmaxKnobs(*sizes)
+        rows = knobs.rows
         if rows * (2 * vectors) > config.acc.depth or rows * vectors > config.inp.depth:
             continue
-        work = rows * (16 * vectors + 40)
-        yield parts(workload.rows, rows) * (work + 40 * ROW_CYCLES), RowKnobs(rows)
+        work = rows * (16 * vectors + 40) + 3 * vectors * knobs.positions * w.masked
+        count = prod(map(parts, axes, sizes))
+        yield count * (work + 40 * ROW_CYCLES), knobs

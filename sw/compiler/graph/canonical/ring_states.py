@@ -193,6 +193,8 @@ class _Rewriter:
         self._places: dict[tuple[int, int], _Places] = {}
         # Masks in the order of ring buffers, by the mask and the order.
         self._masks: dict[tuple[str, str], str] = {}
+        # Scores and shares that are in this order too.
+        self._in_ring: dict[str, None] = {}
 
     def rewrite(self, window: _Window) -> None:
         """Replace the variable of ``window`` by a ring buffer. A transposed one has columns in
@@ -225,8 +227,10 @@ class _Rewriter:
             softmax = _softmax(network, product, window.is_transposed)
             if softmax is None:
                 changed = self._reordered(changed, window, places)
-            elif window.is_transposed and softmax.input(2):
-                self._reorder_mask(softmax, places)
+            elif window.is_transposed:
+                self._in_ring |= dict.fromkeys((product.outputs[0], softmax.outputs[0]))
+                if softmax.input(2):
+                    self._reorder_mask(softmax, places)
             network.nodes.replace(product, [changed])
 
     def _reordered(self, product: Node, window: _Window, places: _Places) -> Node:
@@ -256,9 +260,23 @@ class _Rewriter:
 
     def finish(self) -> None:
         network = self._network
+        for name in self._in_ring:
+            self._rename(name)
         network.states = tuple(self._states.values())
         network.nodes = Nodes([*network.nodes, *self._nodes])
         network.sort()
+
+    def _rename(self, name: str) -> None:
+        """Give a tensor in the order of a ring buffer a name of its own: the model's tensor of this
+        name has another order.
+        """
+        network = self._network
+        made = network.unused_name(f"{name}_in_ring")
+        network.types[made] = network.types[name]
+        for node in [*network.nodes.readers(name), network.maker(name)]:
+            assert node is not None
+            outputs = tuple(made if item == name else item for item in node.outputs)
+            network.nodes.replace(node, [replace(renamed(node, name, made), outputs=outputs)])
 
     def _counted(self, rows: int, new_rows: int) -> _Places:
         """Add a variable with the next place to write in ring buffers of ``rows``."""

@@ -24,6 +24,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .support.layer import Layer, Unsupported
+from .support.row_groups import row_groups
 from .support.tensors import INT8_RANGE, Tensors
 from .transposition import source_of
 
@@ -46,7 +47,10 @@ def row_rotation(node: Node, tensors: Tensors) -> Layer:
         raise Unsupported(
             f"its rows have {elements:,} elements, not a multiple of {config.block_out}"
         )
-    groups, positions, heads = _rows(node, network)
+    cosines, sines = (network.types[name].shape for name in waves)
+    if cosines != sines:
+        raise Unsupported("its factors differ in shape")
+    groups, positions, heads = row_groups(shape, cosines, "its factors")
     for name in waves:
         _require_small(network, name)
     constants = {
@@ -89,22 +93,6 @@ def _source(node: Node, tensors: Tensors, shape: tuple[int, ...]) -> tuple[str, 
             return source, image
     tensors.require_held(node.inputs[0], rows)
     return node.inputs[0], rows
-
-
-def _rows(node: Node, network: Network) -> tuple[int, int, int]:
-    """Groups, positions, and heads of a position: products of the dimensions that factors share
-    with the rows, in the middle, and of the dimensions before and after them.
-    """
-    x, *waves = (network.types[name].shape for name in (node.inputs[0], *node.inputs[-2:]))
-    cosines, sines = waves
-    if x is None or cosines is None or cosines != sines or cosines[-1:] != x[-1:]:
-        raise Unsupported("its factors differ in shape, or have no fixed shape")
-    own = [1] * (len(x) - len(cosines)) + list(cosines)
-    shared = [axis for axis, size in enumerate(own[:-1]) if size > 1]
-    begin, end = (shared[0], shared[-1] + 1) if shared else (0, 0)
-    if own[begin:end] != list(x[begin:end]):
-        raise Unsupported("rows of one position are not next to each other")
-    return prod(x[:begin]), prod(x[begin:end]), prod(x[end:-1])
 
 
 def _require_small(network: Network, name: str) -> None:

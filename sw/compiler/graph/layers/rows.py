@@ -36,6 +36,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .support.layer import Layer, Unsupported
+from .support.row_groups import row_groups
 from .support.tensors import INT8_RANGE, Tensors
 
 
@@ -51,20 +52,28 @@ def row_softmax(node: Node, tensors: Tensors) -> Layer:
     sources = [tensors.source(x, image)]
     constants: dict[str, Bytes] = {}
     whole = elements % config.block_out == 0
-    row: Image = (1, elements, 1, 1)
+    groups, positions, heads = 1, 1, image[0]
     if mask:
+        types = tensors.network.types
+        groups, positions, heads = row_groups(types[x].shape or (), types[mask].shape, "its masks")
+        if config.batch > 1:
+            raise Unsupported(f"tiles hold {config.batch} rows, and its mask is for one")
+        rows: Image = (positions, elements, 1, 1)
         tensors.require_bytes(mask)
-        if tensors.rows(mask) != row:
-            raise Unsupported("its mask differs from row to row")
-        tensors.require_held(mask, row)
-        sources.append(tensors.source(mask, row))
+        tensors.require_held(mask, rows)
+        sources.append(tensors.source(mask, rows))
     elif not whole:
-        ones = TiledTensor("mask", row, tensors.output_layout)
-        constants["mask"] = ones.pack(np.ones(row, np.int8))
+        rows = (config.batch, elements, 1, 1)
+        ones = TiledTensor("mask", rows, tensors.output_layout)
+        constants["mask"] = ones.pack(np.ones(rows, np.int8))
     constants["matrices"] = pack(lane_matrices(tensors.env), tensors.env.wgt_dtype)
     constants["parameters"] = pack(parameters(table, symmetric, config), tensors.env.acc_dtype)
     workload = Softmax(
-        tiles(image[0], config.batch), tiles(elements, config.block_out), bool(mask) or not whole
+        groups=groups,
+        positions=positions,
+        heads=tiles(heads, config.batch),
+        vectors=tiles(elements, config.block_out),
+        masked=bool(mask) or not whole,
     )
     made = tensors.function(softmax, workload, node)
     return tensors.layer((node,), sources, image, made, constants, INT8_RANGE)

@@ -69,17 +69,22 @@ def missing_for_rows(config: Config) -> str | None:
 
 
 class RowStages:
-    """Builds the stages of an operator on ``rows`` of ``vectors`` tiles, and schedules them.
+    """Builds the stages of an operator on rows of ``vectors`` tiles, and schedules them. Rows have
+    one or more axes, with the extents ``rows``.
 
-    Operands are (rows, vectors, BATCH, BLOCK_OUT) out_dtype. A tensor of rows is (rows, BATCH,
-    BLOCK_OUT), one vector per row. The arguments of the operator are the operands, `lane_matrices`,
-    ``parameters`` tiles of acc_dtype, and the output.
+    Operands are (*rows, vectors, BATCH, BLOCK_OUT) out_dtype. A tensor of rows is (*rows,
+    BATCH, BLOCK_OUT), one vector per row. The arguments of the operator are the operands,
+    `lane_matrices`, ``parameters`` tiles of acc_dtype, and the output.
     """
 
-    def __init__(self, rows: int, vectors: int, parameters: int, env: Environment) -> None:
+    def __init__(
+        self, rows: Sequence[int], vectors: int, parameters: int, env: Environment
+    ) -> None:
         self.env = env
         self.tail = (env.BATCH, env.BLOCK_OUT)
-        self.shape = (rows, vectors, *self.tail)
+        self.shape = (*rows, vectors, *self.tail)
+        self._shape_of_rows = (*rows, *self.tail)
+        self._vectors = vectors
         count = len(lane_matrices(env))
         self._matrices = te.placeholder(
             (count, env.BLOCK_OUT, env.BLOCK_IN), "matrices", env.wgt_dtype
@@ -125,7 +130,7 @@ class RowStages:
         """
         return self.stage(
             name,
-            (self.shape[0], *self.tail),
+            self._shape_of_rows,
             lambda *i: _OPERATIONS[operation](
                 value(*i), other if isinstance(other, int) else other(*i)
             ),
@@ -134,6 +139,14 @@ class RowStages:
     def whole(self, name: str, value: Callable[..., Expr]) -> Tensor:
         """A stage with the shape of the result."""
         return self.stage(name, self.shape, value)
+
+    def with_rows(self, name: str, value: Tensor, operation: str, other: Tensor) -> Tensor:
+        """A stage with the shape of the result: an operation of `_OPERATIONS` on ``value`` and a
+        tensor of rows.
+        """
+        return self.whole(
+            name, lambda *i: _OPERATIONS[operation](value(*i), other(*i[:-3], *i[-2:]))
+        )
 
     def parameter(self, number: int | Expr, *i: Expr) -> Expr:
         """Tile ``number`` of the parameters, at the lane that the index ``i`` ends with."""
@@ -154,7 +167,7 @@ class RowStages:
         """
 
         def result(*i: Expr) -> Expr:
-            places = (first + number + i[1] * per_vector for number in range(4))
+            places = (first + number + i[-3] * per_vector for number in range(4))
             return te.requantize(value(*i), *(self.parameter(place, *i) for place in places))
 
         return self.of_vectors(name, result)
@@ -164,7 +177,7 @@ class RowStages:
         the parameters of a vector.
         """
         made = self.whole(name, value)
-        self._vectors_first[made] = made.op.axis[1]
+        self._vectors_first[made] = made.op.axis[-3]
         return made
 
     def normalized(
@@ -188,11 +201,12 @@ class RowStages:
         every lane.
         """
         acc = self.env.acc_dtype
-        v, k = te.reduce_axis((0, self.shape[1]), "v"), te.reduce_axis((0, self.env.BLOCK_IN), "k")
+        v, k = te.reduce_axis((0, self._vectors), "v"), te.reduce_axis((0, self.env.BLOCK_IN), "k")
         made = te.compute(
-            (self.shape[0], *self.tail),
-            lambda n, b, o: te.sum(
-                source(n, v, b, k).astype(acc) * self._matrices_buf[_ONES, o, k].astype(acc),
+            self._shape_of_rows,
+            lambda *i: te.sum(
+                source(*i[:-2], v, i[-2], k).astype(acc)
+                * self._matrices_buf[_ONES, i[-1], k].astype(acc),
                 axis=[v, k],
             ),
             name,
@@ -210,9 +224,10 @@ class RowStages:
         return self._over_vectors(name, value, te.max)
 
     def _over_vectors(self, name: str, value: Tensor, reduce: Callable[..., Expr]) -> Tensor:
-        v = te.reduce_axis((0, self.shape[1]), "v")
-        shape = (self.shape[0], *self.tail)
-        made = self.stage(name, shape, lambda n, b, k: reduce(value(n, v, b, k), axis=v))
+        v = te.reduce_axis((0, self._vectors), "v")
+        made = self.stage(
+            name, self._shape_of_rows, lambda *i: reduce(value(*i[:-2], v, *i[-2:]), axis=v)
+        )
         self._vectors_first[made] = v
         return made
 
@@ -265,15 +280,18 @@ class RowStages:
         self._products.append(made)
         return made
 
-    def scheduled(self, result: Tensor, rows: int) -> tuple[te.Schedule, list[Tensor]]:
-        """The schedule that computes ``rows`` rows of the ``result`` at a time, and the arguments
-        of the function.
+    def scheduled(self, result: Tensor, sizes: Sequence[int]) -> tuple[te.Schedule, list[Tensor]]:
+        """The schedule that computes a tile of the ``result`` at a time, of these ``sizes`` along
+        the axes of rows, and the arguments of the function.
         """
         env = self.env
         y = te.compute(result.shape, lambda *i: result(*i).astype(env.out_dtype), "y")
         s = te.create_schedule(y.op)
-        outer, inner = s[y].split(y.op.axis[0], rows)
-        s[y].pragma(inner, env.dma_copy)
+        split = [s[y].split(axis, size) for axis, size in zip(y.op.axis, sizes, strict=False)]
+        tiles, within = zip(*split, strict=True)
+        s[y].reorder(*tiles, *within, *y.op.axis[len(sizes) :])
+        s[y].pragma(within[0], env.dma_copy)
+        outer = tiles[-1]
         for tensor in (*self._loaded, *self._forwarded):
             s[tensor].set_scope(env.inp_scope)
             s[tensor].compute_at(s[y], outer)
@@ -284,10 +302,10 @@ class RowStages:
             s[tensor].set_scope(env.acc_scope)
             s[tensor].compute_at(s[y], outer)
         for tensor in self._products:
-            n, b, k = tensor.op.axis[0], *tensor.op.axis[-2:]
+            *rows, b, k = tensor.op.axis
             if tensor in self._vectors_first:
                 first, inner = tensor.op.reduce_axis
-                s[tensor].reorder(first, n, b, k, inner)
+                s[tensor].reorder(first, *rows, b, k, inner)
             s[tensor].tensorize(b, env.gemm)
         for tensor in self._arithmetic:
             axes = list(tensor.op.axis)

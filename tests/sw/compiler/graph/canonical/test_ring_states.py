@@ -140,6 +140,7 @@ def test_scores_of_a_row_softmax_stay_in_the_order_of_the_buffer(masked: bool) -
         np.testing.assert_equal(
             [session.run(given)["y"] for given in feeds], expected(model, feeds)
         )
+        assert session.check(feeds[0]).ok
         on_host = {layer.name for layer in session.layers if layer.operator == "Gather"}
     assert on_host == ({"mask/cast_in_ring"} if masked else set())
 

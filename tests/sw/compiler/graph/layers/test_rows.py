@@ -4,6 +4,7 @@ and with the float operator in all but a few.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,10 @@ def case(
 
 
 def compared(
-    model: onnx.ModelProto, device: str = "functional", config: str = CONFIG, seed: int = 0
+    model: onnx.ModelProto,
+    device: str = "functional",
+    config: str | Config = CONFIG,
+    seed: int = 0,
 ) -> tuple[int, bool]:
     """The number of elements that differ from ONNX Runtime, and whether the machine ran all."""
     with Session(model, config, device=device) as session:
@@ -84,14 +88,54 @@ def test_the_elements_of_a_softmax_may_be_negative() -> None:
         assert session.check({name: negative}).mismatches == 0
 
 
+def test_rows_of_a_tile_that_they_do_not_fill_have_all_their_elements() -> None:
+    config = replace(Config.load(CONFIG), log_batch=1)
+    assert compared(integer_rows(*case("Softmax", (4, 20))), config=config) == (0, True)
+
+
 def test_a_softmax_may_be_symmetric() -> None:
     model = integer_rows("Softmax", (9, 70), (0.05, 2**-7))
     assert compared(model) == (0, True)
 
 
+# All rows have one mask, each row of a group one, all heads of a position one, both, and each row.
+@pytest.mark.parametrize("mask", [(48,), (5, 48), (2, 1, 1, 48), (3, 1, 48), (2, 3, 5, 48)])
+def test_masks_may_differ_from_row_to_row(mask: tuple[int, ...]) -> None:
+    model = integer_rows(*case("Softmax", (2, 3, 5, 48)), mask=mask)
+    assert compared(model) == (0, True)
+
+
+@pytest.mark.parametrize("elements", [2, 20, 1024])
+def test_masked_rows_need_not_fill_tiles(elements: int) -> None:
+    model = integer_rows(*case("Softmax", (3, 7, elements)), mask=(7, elements))
+    assert compared(model) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("mask", "config", "reason"),
+    [
+        ((2, 1, 5, 48), CONFIG, "rows of one position are not next to each other"),
+        ((5, 1), CONFIG, "its masks have no fixed shape, or other rows than its input"),
+        ((5, 48), "batch2", "tiles hold 2 rows, and its mask is for one"),
+    ],
+)
+def test_other_masks_are_left_to_the_host(mask: tuple[int, ...], config: str, reason: str) -> None:
+    model = integer_rows(*case("Softmax", (2, 3, 5, 48)), mask=mask)
+    extended = replace(Config.load(CONFIG), log_batch=1) if config == "batch2" else config
+    assert compared(model, config=extended) == (0, False)
+    with Session(model, extended) as session:
+        reasons = [layer.reason for layer in session.layers if layer.operator == "RowSoftmax"]
+    assert reasons == [reason]
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_design_computes_the_same(function: str) -> None:
     assert compared(integer_rows(*case(function, (3, 32))), "rtl") == (0, True)
+
+
+def test_the_design_masks_each_row_of_a_group() -> None:
+    model = integer_rows(*case("Softmax", (2, 3, 32)), mask=(3, 32))
+    assert compared(model, "rtl") == (0, True)
 
 
 def results(model: onnx.ModelProto, inputs: dict[str, Any]) -> np.ndarray:
