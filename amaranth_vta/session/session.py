@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import RLock
 from time import perf_counter
@@ -146,20 +146,23 @@ class Session:
         device: RunOptions | Device | str = "functional",
         dram: str = "ideal",
         *,
+        blocks: bool = True,
         launch: str = "network",
         **keywords: Unpack[RunKeywords],
     ) -> Self:
         """Opens a compiled network that `save` or ``vta compile`` wrote; needs no compiler.
 
-        A decoder compiled with ``prefill`` processes prompts in blocks of that many tokens. With
-        ``config``, the file must be for that machine. The other options are as in the constructor.
-        Raises `ProgramError` if the file is not a compiled network, is damaged, has another format
-        version or is for another machine.
+        A decoder compiled with ``prefill`` processes prompts in blocks of that many tokens, or,
+        without ``blocks``, in single tokens. With ``config``, the file must be for that machine.
+        The other options are as in the constructor. Raises `ProgramError` if the file is not a
+        compiled network, is damaged, has another format version or is for another machine.
         """
         options = RunOptions.of(device, dram, keywords)
         session = cls.__new__(cls)
         session._name = str(path)
         program = load_network(path, Config.load(config) if isinstance(config, str) else config)
+        if not blocks:
+            program = replace(program, block=None)
         session._begin(program.config, options, launch)
         place = PlacedNetwork.open if program.block is None else DecoderNetworks
         session._networks = place(program, options, launch)

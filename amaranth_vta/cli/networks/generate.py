@@ -200,7 +200,7 @@ def _open(
     if is_archive(model):
         if context is not None:
             raise click.UsageError(f"--context is for `vta compile`; {model} is compiled")
-        session = Session.load(model, asked_for(config), options)
+        session = Session.load(model, asked_for(config), options, blocks=prefill != 1)
         tokens = session.tokens_per_block
         if prefill not in (None, tokens):
             session.close()

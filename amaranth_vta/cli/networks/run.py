@@ -306,7 +306,8 @@ def _open(
     from amaranth_vta.sw.runtime.archive import is_archive
 
     if is_archive(model):
-        return Session.load(model, asked_for(config), options, launch=launch)
+        # Tables are of one network; a decoder's is the one for single tokens.
+        return Session.load(model, asked_for(config), options, blocks=False, launch=launch)
     source: Source = model
     if inputs is not None:
         with explain_missing_extras():

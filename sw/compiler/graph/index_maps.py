@@ -26,6 +26,8 @@ _MOVERS = frozenset(
     | {"Identity", "Pad", "Reshape", "Resize", "ReverseSequence", "Slice", "SpaceToDepth"}
     | {"Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample"}
 )
+# Operators that change the shape of a tensor, but not the order of its elements.
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 # Size limits of chains and tensors for which a map is derived.
 _MOST_NODES, _MOST_SOURCES, _MOST_ELEMENTS = 200, 100, 1 << 25
 _BYTES = {np.dtype(np.int8): TensorProto.INT8, np.dtype(np.uint8): TensorProto.UINT8}
@@ -60,6 +62,28 @@ def is_mover(network: Network, node: Node | None) -> bool:
         return False
     others = () if node.operator == "Concat" else node.reads[1:]
     return all(name in network.constants for name in others)
+
+
+def in_same_order(network: Network, name: str) -> list[str]:
+    """The tensor ``name``, and tensors before it that have the same elements in the same order, up
+    to the first. Between them are operators that change the shape, and Transpose of dimensions of
+    size 1.
+    """
+    found = [name]
+    while (maker := network.maker(found[-1])) is not None and _keeps_order(network, maker):
+        found.append(maker.inputs[0])
+    return found
+
+
+def _keeps_order(network: Network, node: Node) -> bool:
+    shape = network.types[node.inputs[0]].shape if node.inputs else None
+    if node.domain or shape is None:
+        return False
+    if node.operator == "Transpose":
+        order = node.attributes.get("perm", range(len(shape))[::-1])
+        moved = [axis for axis in order if shape[axis] != 1]
+        return moved == sorted(moved)
+    return node.operator in _VIEWS
 
 
 def movers_before(

@@ -99,9 +99,14 @@ def test_a_decoder_compiled_for_blocks_takes_prompts_in_blocks(
     written = json.loads(capsys.readouterr().out)
     assert written["tokens"] == reference_tokens(growing(), prompt, 2)
     assert (written["prefill"]["tokens"], written["prefill"]["runs"]) == (16, 2)
+    assert invoke([*call, "--prefill", "1", "--json", "-"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["tokens"] == written["tokens"]
+    assert "prefill" not in alone
     assert invoke([*call, "--prefill", "8"]) == 2
     assert f"{compiled} is compiled for blocks of 16 tokens" in capsys.readouterr().err
-    assert invoke(["run", compiled, "--launch", "layer"]) == 0
+    assert invoke(["run", compiled, "--json", "-"]) == 0
+    assert "prefill" not in json.loads(capsys.readouterr().out)
     assert invoke(["export", compiled, "-o", str(tmp_path / "c")]) == 2
     assert "exported C runs a single token at a time" in capsys.readouterr().err
     assert not (tmp_path / "c").exists()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from amaranth_vta.sw.compiler.graph.index_maps import in_same_order
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.factors import FactorWeights
@@ -65,6 +66,8 @@ def _ring_write(
     # The last two dimensions of a ring buffer are inputs and outputs of the product.
     dimensions = len(network.types[source].shape or ())
     axis = node.attributes["axis"] - (dimensions - 2) + 1
+    # The order of their elements says which rows these are, whatever their shape.
+    rows = in_same_order(network, rows)[-1]
     written = replace(node, inputs=(rows, reshape.inputs[0]))
     reason = "the host writes new rows to the weights of a product"
     return RingWrite(written, reason, source, held, axis)

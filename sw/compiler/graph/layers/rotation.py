@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from math import prod
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.index_maps import is_mover
+from amaranth_vta.sw.compiler.graph.index_maps import in_same_order, is_mover
 from amaranth_vta.sw.compiler.graph.integer_rows import ROTATION_OPERANDS, line_of
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -26,11 +25,10 @@ from amaranth_vta.sw.runtime.scalars import pack
 from .support.layer import Layer, Unsupported
 from .support.row_groups import row_groups
 from .support.tensors import INT8_RANGE, Tensors
-from .transposition import source_of
 
 
 def row_rotation(node: Node, tensors: Tensors) -> Layer:
-    """Lower a RowRotation, with the Reshape that splits channels into heads before it. Raises
+    """Lower a RowRotation, with operators before it that split channels into heads. Raises
     `Unsupported`."""
     config, network = tensors.config, tensors.network
     x, result, waves = node.inputs[0], node.outputs[0], node.inputs[-2:]
@@ -75,7 +73,10 @@ def row_rotation(node: Node, tensors: Tensors) -> Layer:
     factors: Image = (positions, elements, 1, 1)
     sources = [
         tensors.source(source, image),
-        *(TiledTensor(name, factors, TileLayout.of(config.acc)) for name in waves),
+        *(
+            TiledTensor(in_same_order(network, name)[-1], factors, TileLayout.of(config.acc))
+            for name in waves
+        ),
     ]
     made = tensors.function(rotation, workload, node)
     out: Image = (prod(shape[:-1]), elements, 1, 1)
@@ -83,14 +84,13 @@ def row_rotation(node: Node, tensors: Tensors) -> Layer:
 
 
 def _source(node: Node, tensors: Tensors, shape: tuple[int, ...]) -> tuple[str, Image]:
-    """The tensor that the machine holds, and its shape there; its memory has the rows of ``shape``
-    one by one.
-    """
+    """The first tensor whose memory has the rows of ``shape`` one by one, and its shape there."""
     rows: Image = (prod(shape[:-1]), shape[-1], 1, 1)
-    with suppress(Unsupported):
-        source, image, channels = source_of(node, tensors, shape)
-        if channels == len(shape) - 1:
-            return source, image
+    for name in reversed(in_same_order(tensors.network, node.inputs[0])):
+        if (root := tensors.root(name)) in tensors.results:
+            image = tensors.images[root]
+            if image[2:] == (1, 1) and image[1] % tensors.config.block_out == 0:
+                return name, image
     tensors.require_held(node.inputs[0], rows)
     return node.inputs[0], rows
 
