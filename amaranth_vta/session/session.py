@@ -232,7 +232,9 @@ class Session:
             self._networks.close()
 
     def save(self, path: str | Path) -> None:
-        """Writes the compiled network for `load`, atomically; raises `ProgramError`."""
+        """Writes the compiled network for `load`, with ``prefill`` also the one for blocks,
+        atomically; raises `ProgramError`.
+        """
         save_network(self.program, path)
 
     # Running.

@@ -34,7 +34,9 @@ def ring_writes(network: Network, items: Sequence[Layer | HostNode]) -> list[Lay
     """``items`` with `RingWrite` in place of the operators that write ring buffers, as far as only
     layers read these, all in the same form."""
     readers: dict[str, list[TiledTensor | None]] = {}
+    made = set(network.inputs)
     for item in items:
+        made.update([item.result.tensor] if isinstance(item, Layer) else item.node.outputs)
         if isinstance(item, Layer):
             for source in item.sources:
                 readers.setdefault(source.tensor, []).append(source)
@@ -42,13 +44,16 @@ def ring_writes(network: Network, items: Sequence[Layer | HostNode]) -> list[Lay
             for name in item.node.reads:
                 readers.setdefault(name, []).append(None)
     return [
-        _ring_write(network, item, readers) if isinstance(item, HostNode) else item
+        _ring_write(network, item, readers, made) if isinstance(item, HostNode) else item
         for item in items
     ]
 
 
 def _ring_write(
-    network: Network, item: HostNode, readers: dict[str, list[TiledTensor | None]]
+    network: Network,
+    item: HostNode,
+    readers: dict[str, list[TiledTensor | None]],
+    made: set[str],
 ) -> HostNode:
     result = item.node.outputs[0]
     node = ring_written(network, result)
@@ -67,7 +72,7 @@ def _ring_write(
     dimensions = len(network.types[source].shape or ())
     axis = node.attributes["axis"] - (dimensions - 2) + 1
     # The order of their elements says which rows these are, whatever their shape.
-    rows = in_same_order(network, rows)[-1]
+    rows = next((name for name in in_same_order(network, rows)[::-1] if name in made), rows)
     written = replace(node, inputs=(rows, reshape.inputs[0]))
     reason = "the host writes new rows to the weights of a product"
     return RingWrite(written, reason, source, held, axis)

@@ -8,6 +8,13 @@ from math import prod
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.canonical.integer_averages import AVERAGES
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
+from amaranth_vta.sw.compiler.graph.integer_operators import (
+    DOMAIN,
+    LAYER_NORMALIZATION,
+    RMS_NORMALIZATION,
+    ROW_ROTATION,
+    ROW_SOFTMAX,
+)
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
@@ -23,6 +30,7 @@ from .support.tensors import Tensors
 Shape = tuple[int, ...]
 # Operators that read integers on the machine, besides products and operators of com.microsoft.
 _READERS = frozenset({"Clip", "Concat", "Gather", "Max", "MaxPool", "Min", "Pad", "Resize"})
+_ROW_OPERATORS = frozenset({LAYER_NORMALIZATION, RMS_NORMALIZATION, ROW_ROTATION, ROW_SOFTMAX})
 _MOST_DIMENSIONS = 4
 
 
@@ -140,6 +148,8 @@ def _is_for_machine(network: Network, name: str, config: Config) -> bool:
         return True
     for reader in network.nodes.readers(name):
         if reader.domain == MICROSOFT or reader.operator in _READERS:
+            return True
+        if reader.domain == DOMAIN and reader.operator in _ROW_OPERATORS:
             return True
         if (reader.domain, reader.operator) in SECOND_FACTOR and reader.inputs[0] == name:
             return True

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import parser
 
 from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.layers import rotation as lowering
@@ -64,6 +65,43 @@ def test_forms_of_exporters_are_found(order: str, total: str) -> None:
 )
 def test_other_scales_and_zero_points(options: dict[str, Any]) -> None:
     assert compared(integer_rotation(**options)) == (0, {})
+
+
+def after_a_product(tokens: int, heads: int) -> onnx.ModelProto:
+    """A rotation of the result of a product, brought to the order of heads."""
+    model = integer_rotation((1, heads, tokens, 32))
+    width = heads * 32
+    before = parser.parse_graph(f"""g (int8[{tokens}, 64] u) => (int8[1, {heads}, {tokens}, 32] xi)
+        <float us = {{0.05}}, int8 uz = {{0}}, float ws = {{0.003}}, int8 wz = {{0}},
+         float ms = {{0.0517}}, int8 mz = {{0}}, int64[4] split = {{1, {tokens}, {heads}, 32}}> {{
+            m = QLinearMatMul(u, us, uz, w, ws, wz, ms, mz)
+            s = Reshape(m, split)
+            xi = Transpose<perm = [0, 2, 1, 3]>(s)
+        }}""")
+    weights = np.random.default_rng(4).integers(-127, 128, (64, width)).astype(np.int8)
+    before.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    nodes, graph = [*before.node, *model.graph.node], model.graph
+    del graph.node[:], graph.input[0]
+    graph.node.extend(nodes)
+    graph.input.extend(before.input)
+    graph.initializer.extend(before.initializer)
+    onnx.checker.check_model(model)
+    return model
+
+
+# One row of all heads; rows of one head; a Transpose that moves heads.
+@pytest.mark.parametrize(("tokens", "heads"), [(1, 3), (5, 1), (5, 3)])
+def test_the_results_of_products_are_rotated_on_the_machine(tokens: int, heads: int) -> None:
+    rng = np.random.default_rng(6)
+    u = rng.integers(-128, 128, (tokens, 64)).astype(np.int8)
+    inputs: dict[str, Any] = {"u": u, "places": rng.integers(0, 500, tokens)}
+    with Session(after_a_product(tokens, heads), "pynq-extended") as session:
+        assert session.check(inputs).ok
+        on_machine = [layer.operator for layer in session.layers if not layer.reason]
+        on_host = {layer.operator for layer in session.layers if layer.reason}
+    moved = "+Transpose" if min(tokens, heads) > 1 else ""
+    assert on_machine == [f"QLinearMatMul{moved}", "RowRotation"]
+    assert on_host <= CONVERSIONS
 
 
 def test_the_design_computes_the_same() -> None:
