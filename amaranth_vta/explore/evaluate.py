@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.session import random_inputs
 from amaranth_vta.session.batches import Batches
 from amaranth_vta.session.compilation import open_network
@@ -136,8 +137,8 @@ def _estimate(task: EvaluationTask, model: bytes) -> Cost:
         runner.run(
             {name: np.zeros(info.shape or (), info.dtype) for name, info in program.inputs.items()}
         )
-        layers = layer_reports(runner, task.memory)
-        launches = launch_reports(runner, task.memory)
+        layers = layer_reports(runner, task.memory, SystemConfig(config, 1))
+        launches = launch_reports(runner, task.memory, SystemConfig(config, 1))
     finally:
         close_device(device)
     placed = [layer for layer in layers if layer.placed_on == "machine"]

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.networks import NETWORKS, generate
 from amaranth_vta.report.layer_report import LaunchReport, LayerReport
+from amaranth_vta.report.systems import system_note
 from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
+from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .measurement import Measurement
@@ -22,9 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """A run of ``images`` of a network: its ``layers`` and ``launches``, the ``measurements`` of
-    layers on the machine, and in ``spent`` a breakdown of the cycles of each launch, empty without
-    a clock. Elements that differ from the reference's count as mismatches of the last measurement.
+    """``runs`` of ``images`` each of a network, one on each machine of the ``system`` at once, or
+    one that all machines share if it is ``split``: its ``layers`` and ``launches``, the
+    ``measurements`` of layers on the machine, and in ``spent`` a breakdown of the cycles of each
+    launch, empty without a clock. Elements that differ from the reference's count as mismatches of
+    the last measurement.
     """
 
     layers: list[LayerReport]
@@ -32,6 +39,9 @@ class MeasuredNetwork:
     measurements: list[Measurement]
     spent: list[Spent]
     images: int
+    runs: int
+    system: SystemConfig
+    split: bool
 
     @property
     def whole(self) -> Measurement:
@@ -53,6 +63,12 @@ class MeasuredNetwork:
             any(item.estimated for item in items),
         )
 
+    @property
+    def system_note(self) -> str:
+        """As `report.systems.system_note`."""
+        whole, images = self.whole, self.images * self.runs
+        return system_note(self.system, self.split, images, whole.macs, whole.cycles)
+
 
 def measure_network(
     name: str,
@@ -61,6 +77,7 @@ def measure_network(
     launch: str = "network",
     allow_rounding: bool = False,
     dimensions: Mapping[str, int] | None = None,
+    split: bool = False,
 ) -> MeasuredNetwork:
     """Measure one run of ``name``, one of `NETWORKS`, as `measure_model` does, on random inputs
     with ``dimensions``. A decoder keeps its caches in the machine's memory.
@@ -75,6 +92,7 @@ def measure_network(
         allow_rounding,
         generator.size if generator.decodes else None,
         dimensions,
+        split,
     )
 
 
@@ -87,10 +105,13 @@ def measure_model(
     allow_rounding: bool = False,
     context: int | None = None,
     dimensions: Mapping[str, int] | None = None,
+    split: bool = False,
 ) -> MeasuredNetwork:
     """Measure one run of ``model`` on ``inputs``, random ones by default, and compare the results
     with the reference's unless ``options`` make them wrong. ``launch``, ``allow_rounding``,
-    ``context`` and ``dimensions`` as in `Session`; inputs that become variables are left out.
+    ``context``, ``dimensions`` and ``split`` as in `Session`; inputs that become variables are left
+    out. Machines that do not split a run have the ``inputs`` of one run each; raises `ModelError`
+    for a network without images.
     """
     with Session(
         model,
@@ -100,10 +121,21 @@ def measure_model(
         dimensions=dimensions,
         context=context,
         launch=launch,
+        split=split,
     ) as session:
-        mismatches = 0
+        mismatches, runs = 0, session.runs_at_once
+        if runs > 1 and not session.has_images:
+            raise ModelError(
+                "the network has no images, of which machines could run one each; they can share "
+                "the layers of each run (--split)"
+            )
         given = random_inputs(session) if inputs is None else inputs
         given = {name: given[name] for name in session.inputs if name in given}
+        if inputs is not None and runs > 1:
+            given = {
+                name: np.concatenate([array] * runs) if array.ndim else array
+                for name, array in given.items()
+            }
         if options.has_results:
             mismatches = session.check(given).mismatches
         else:
@@ -128,5 +160,12 @@ def measure_model(
             for number, layer in enumerate(layers, 1)
         ]
         return MeasuredNetwork(
-            session.layers, session.launches, measurements, session.spent, session.images_per_run
+            session.layers,
+            session.launches,
+            measurements,
+            session.spent,
+            session.images_per_run,
+            runs,
+            session.system,
+            split,
         )

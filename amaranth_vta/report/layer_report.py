@@ -52,9 +52,17 @@ class LaunchReport:
     bound_cycles: int
 
 
-def bound_cycles(work: Work, dram: str, runs: int = 1) -> int:
+def bound_cycles(
+    work: Work, dram: str, runs: int = 1, machines: int = 1, bus_bytes: int = 0
+) -> int:
     """Lower bound on the cycles of a program executed ``runs`` times: the larger of compute time
     and bus time with the memory model ``dram``.
+
+    With ``machines`` that divide the work, or that run as many programs at once, it is the share of
+    one machine; their shared bus has ``bus_bytes``.
     """
-    bus = memory_timing(dram).least_cycles(work.words_read, work.words_written, runs)
-    return max(work.compute_cycles, bus)
+    own = work.config.bus_bytes
+    shared = min(bus_bytes or own, machines * own)
+    read, written = (words * own // shared for words in (work.words_read, work.words_written))
+    bus = memory_timing(dram).least_cycles(read, written, runs)
+    return max(work.compute_cycles // machines, bus)

@@ -17,30 +17,39 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 if TYPE_CHECKING:
+    from amaranth_vta.hw.system.parameters import SystemConfig
     from amaranth_vta.sw.runtime.network.runner import Runner, StepTotals
 
 
-def launch_reports(runner: Runner, dram: str) -> list[LaunchReport]:
-    """The launches in order; ``dram`` is the memory model for the bounds."""
+def launch_reports(runner: Runner, dram: str, system: SystemConfig) -> list[LaunchReport]:
+    """The launches in order; ``dram`` is the memory model for the bounds, and ``system`` has the
+    machines of the runner.
+    """
+    at_once = runner.runs_at_once
     return [
         LaunchReport(
             name=launched.name,
             layers=len(launched.layers),
             runs=launched.measured.runs,
             cycles=launched.measured.result.cycles if launched.measured.result else None,
-            bound_cycles=bound_cycles(launched.work, dram, launched.streams)
-            * launched.measured.runs
-            // launched.machines,
+            bound_cycles=launched.measured.runs
+            * bound_cycles(
+                launched.work,
+                dram,
+                launched.streams,
+                launched.machines * at_once,
+                system.bus_bytes,
+            ),
         )
         for launched in runner.launched
     ]
 
 
-def layer_reports(runner: Runner, dram: str) -> list[LayerReport]:
-    """The operators in execution order, including layout conversions.
-
-    ``dram`` is the memory model for the bounds.
+def layer_reports(runner: Runner, dram: str, system: SystemConfig) -> list[LayerReport]:
+    """The operators in execution order, including layout conversions; the arguments are as of
+    `launch_reports`.
     """
+    at_once, peak = runner.runs_at_once, system.macs_per_cycle
     alone = {launched.first for launched in runner.launched if len(launched.layers) == 1}
     reports: list[LayerReport] = []
     # Tensors stored by the machine and read back by the host.
@@ -52,9 +61,10 @@ def layer_reports(runner: Runner, dram: str) -> list[LayerReport]:
             case RunLayer():
                 bound = None
                 if index in alone:
-                    bound = bound_cycles(step.work, dram, len(step.streams)) * spent.runs
-                    bound //= step.machines
-                peak = step.work.config.macs_per_cycle * runner.machines
+                    machines = step.machines * at_once
+                    bound = spent.runs * bound_cycles(
+                        step.work, dram, len(step.streams), machines, system.bus_bytes
+                    )
                 reports.append(_machine_report(step, spent, bound, peak))
             case ToMachine():
                 reason = _conversion(step.operand, stored)

@@ -13,10 +13,12 @@ import numpy as np
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.report.cycles_table import ESTIMATED, bounded, cycles_table
 from amaranth_vta.report.host_summary import summary
 from amaranth_vta.report.layer_report import LaunchReport, LayerReport
 from amaranth_vta.report.layer_table import layer_table, per_run
+from amaranth_vta.report.systems import system_report
 from amaranth_vta.report.text_table import counted
 from amaranth_vta.sim.devices import RunKeywords, RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
@@ -173,6 +175,7 @@ class Session:
             raise ValueError(f"launch is {' or '.join(LAUNCHES)}, not {launch!r}")
         self.config = config
         self.dram, self.contract = options.dram, options.contract
+        self.system = SystemConfig(config, options.machines, options.memory_bus)
         self.machines = options.machines
         self._skip = options.skip
         # Held while the machine runs; reentrant, since `check` calls `run`.
@@ -248,6 +251,11 @@ class Session:
     def tokens_per_block(self) -> int:
         """Number of tokens of a prompt per run; 1 unless the decoder is compiled for blocks."""
         return self.program.tokens_per_block
+
+    @property
+    def has_images(self) -> bool:
+        """Whether inputs and outputs have a first dimension in common, that of images."""
+        return self._batches.images_per_run > 0
 
     @property
     def runs_at_once(self) -> int:
@@ -409,12 +417,12 @@ class Session:
     @property
     def layers(self) -> list[LayerReport]:
         """The operators in execution order, including layout conversions."""
-        return layer_reports(self._runner, self.dram)
+        return layer_reports(self._runner, self.dram, self.system)
 
     @property
     def launches(self) -> list[LaunchReport]:
         """The launches of the machine in order, each with one or more layers."""
-        return launch_reports(self._runner, self.dram)
+        return launch_reports(self._runner, self.dram, self.system)
 
     @property
     def cycles(self) -> int | None:
@@ -472,9 +480,9 @@ class Session:
     def _report(self, technology: str | None) -> dict[str, Any]:
         layers, launches = self.layers, self.launches
         cycles, seconds = self.cycles, self.device_seconds
-        fault, peak = self._fault, self.config.macs_per_cycle * self.machines
+        fault, peak = self._fault, self.system.macs_per_cycle
         return {
-            **self._system_report(),
+            **system_report(self.system, self.program.machines > 1),
             "cycles": cycles,
             "estimated": self.estimated,
             "memory_contract": self.contract and str(self.contract),
@@ -500,12 +508,6 @@ class Session:
             **self._prefill_report(),
         }
 
-    def _system_report(self) -> dict[str, Any]:
-        """The numbers that only several machines have."""
-        if self.machines == 1:
-            return {}
-        return {"machines": self.machines, "split": self.program.machines > 1}
-
     def _prefill_report(self) -> dict[str, Any]:
         """Runs of blocks of a prompt, and their cycles, in a session that has blocks."""
         if not isinstance(self._networks, DecoderNetworks):
@@ -521,7 +523,7 @@ class Session:
         No line is longer than ``width``, unless that is None. A long sequence of host operators is
         folded into one line; ``explain`` lists each operator.
         """
-        peak, images = self.config.macs_per_cycle * self.machines, self.images_per_run
+        peak, images = self.system.macs_per_cycle, self.images_per_run
         table = layer_table(self.layers, self.launches, peak, images, width=width, explain=explain)
         if self.contract is not None and self.cycles is not None:
             return f"{table}\n{bounded(self.contract, width)}"
@@ -542,15 +544,16 @@ def _results(runner: Runner) -> list[RunResult]:
 
 
 def random_inputs(session: Session) -> dict[str, Array]:
-    """Inputs of one run, or, with an open batch, of a run on each machine; the same at each call:
-    floats from 0 to 1, 8-bit integers of the full range, and for wider integers 0 or 1, or only 1
-    if the name of the input contains ``mask``.
+    """Inputs of one run, or, if the network has images, of a run on each machine; the same at each
+    call: floats from 0 to 1, 8-bit integers of the full range, and for wider integers 0 or 1, or
+    only 1 if the name of the input contains ``mask``.
     """
     random = np.random.default_rng(0)
     inputs: dict[str, Array] = {}
+    runs = session.runs_at_once if session.has_images else 1
     for name, info in session.inputs.items():
-        images = session.images_per_run * session.runs_at_once
-        shape = tuple(images if size is None else size for size in info.shape)
+        shape = tuple(session.images_per_run if size is None else size for size in info.shape)
+        shape = (shape[0] * runs, *shape[1:]) if shape else ()
         if np.issubdtype(info.dtype, np.integer) and info.dtype.itemsize > 1:
             inputs[name] = random.integers("mask" in name.lower(), 2, shape, info.dtype)
         elif np.issubdtype(info.dtype, np.integer):

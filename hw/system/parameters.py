@@ -54,6 +54,11 @@ class SystemConfig:
         return self.machines == 1
 
     @property
+    def macs_per_cycle(self) -> int:
+        """Multiply-accumulates per cycle of all machines."""
+        return self.machines * self.config.macs_per_cycle
+
+    @property
     def bus_bytes(self) -> int:
         """Bytes of a word of the shared memory bus."""
         return self.bus_bits // 8

@@ -24,6 +24,9 @@ def command_line() -> str:
     return shlex.join(("vta", *(click.get_current_context().obj or ())))
 
 
+Command = Callable[..., int]
+
+
 class ConfigType(click.ParamType):
     """The name of a preset, or a JSON file with a configuration."""
 
@@ -250,12 +253,18 @@ machines_option = click.option(
     help="Several machines behind one memory bus, with their registers 4 KiB apart; images of a "
     "batch run on them at once.",
 )
-split_option = click.option(
-    "--split/--no-split",
-    default=None,
-    help="Divide the layers of each image between the machines, for less latency, or run an image "
-    "on each. By default layers are divided if the inputs fit a single run.",
-)
+
+
+def split_option(default: bool | None, which: str) -> Callable[[Command], Command]:
+    """The option --split with its ``default``, which the text ``which`` describes."""
+    return click.option(
+        "--split/--no-split",
+        default=default,
+        help="Divide the layers of each image between the machines, for less latency, or run an "
+        f"image on each. {which}",
+    )
+
+
 memory_bus_option = click.option(
     "--memory-bus",
     type=int,
@@ -264,3 +273,9 @@ memory_bus_option = click.option(
     help="Width of the memory bus of several machines: 64, 128, 256 or 512; by default as wide as "
     "the buses of all machines together, at most 512.",
 )
+
+
+def require_machines(options: RunOptions, split: bool | None) -> None:
+    """Refuses --split for a single machine."""
+    if split and options.machines == 1:
+        raise click.UsageError("--split divides layers between machines: give --machines, too")

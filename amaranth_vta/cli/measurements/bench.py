@@ -16,7 +16,11 @@ from amaranth_vta.cli.common.options import (
     dim_option,
     json_option,
     launch_option,
+    machines_option,
+    memory_bus_option,
+    require_machines,
     rounding_option,
+    split_option,
     unchecked,
 )
 from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
@@ -96,6 +100,9 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
 )
 @config_option
 @device_options("rtl", "ddr")
+@machines_option
+@split_option(False, "By default each machine runs an image.")
+@memory_bus_option
 @click.option(
     "--schedules",
     type=click.Choice(("default", "by-hand")),
@@ -119,6 +126,9 @@ def bench(
     clock: float,
     config: Config,
     options: RunOptions,
+    machines: int,
+    split: bool,
+    memory_bus: int,
     trace: str | None,
     schedules: str,
     explain: bool,
@@ -134,7 +144,8 @@ def bench(
     launch each. The results of these are compared with the functional model. mlperf-tiny are five
     networks, in one table. All other names, which --list prints, are whole networks with random
     weights. Results of networks are compared with ONNX Runtime, or with LiteRT for TensorFlow Lite
-    files. A difference is exit code 1.
+    files. A difference is exit code 1. Several machines are for networks; their bound and their
+    peak are those of all machines.
     """
     from amaranth_vta.measurements.layers import explanations
     from amaranth_vta.measurements.resnet18 import has_knobs
@@ -142,7 +153,12 @@ def bench(
     if name != _LAYERS and (explain or schedules != "default"):
         raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
     is_tiny = name == SUITE or name in MLPERF_TINY
-    for option, given in (("--launch", launch), ("--allow-rounding", allow_rounding)):
+    several = machines > 1 or bool(memory_bus) or split
+    for option, given in (
+        ("--launch", launch),
+        ("--allow-rounding", allow_rounding),
+        ("--machines", several),
+    ):
         if name not in NETWORKS and not is_tiny and given:
             raise click.UsageError(f"{option} is for networks")
     if dim and name not in NETWORKS:
@@ -153,6 +169,8 @@ def bench(
         raise click.UsageError(f"--trace is for one network, and {SUITE} has five")
     if schedules == "by-hand" and not has_knobs(config):
         raise click.UsageError("schedules written by hand exist only for pynq-extended")
+    options = replace(options, machines=machines, memory_bus=memory_bus)
+    require_machines(options, split)
     if save_path is not None:
         return _save(name, save_path)
     if explain:
@@ -166,7 +184,11 @@ def bench(
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, trace)
         options = replace(options, timeline=timeline)
-        whole: dict[str, Any] = {"launch": launch or "network", "allow_rounding": allow_rounding}
+        whole: dict[str, Any] = {
+            "launch": launch or "network",
+            "allow_rounding": allow_rounding,
+            "split": split,
+        }
         if dim:
             whole["dimensions"] = dict(dim)
         if name == SUITE:
@@ -182,6 +204,8 @@ def bench(
             outputs.say(_row(width, network.whole))
             if overlap(network.layers):
                 outputs.say(fill(OVERLAP, width))
+            if note := network.system_note:
+                outputs.say(fill(note, width))
         save_trace(outputs, trace, timeline)
         seconds = time.perf_counter() - started
         outputs.save_json("--json", summary(found, config, options, seconds, network))

@@ -6,7 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.report.host_summary import summary as host_summary
+from amaranth_vta.report.systems import system_report
 from amaranth_vta.sim.devices import RunOptions
 
 if TYPE_CHECKING:
@@ -31,10 +33,14 @@ def summary(
     contract = options.contract
     known = [item.cycles for item in found if item.cycles is not None]
     cycles = sum(known) if known else None
-    macs, peak = sum(item.macs for item in found), config.macs_per_cycle
+    if network is not None:
+        cycles = network.whole.cycles
+    system = SystemConfig(config, options.machines, options.memory_bus)
+    macs, peak = sum(item.macs for item in found), system.macs_per_cycle
     seconds = sum(item.device_seconds for item in found)
     bounded = found if network is None else network.launches
     return {
+        **(system_report(network.system, network.split) if network else {}),
         "cycles": cycles,
         "estimated": any(item.estimated for item in found),
         "memory_contract": contract and str(contract),
@@ -51,6 +57,7 @@ def summary(
         **(
             {
                 "images_per_run": network.images,
+                "runs": network.runs,
                 "summary": host_summary(network.layers),
                 "launches": [asdict(launch) for launch in network.launches],
             }

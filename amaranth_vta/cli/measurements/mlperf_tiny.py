@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from amaranth_vta.cli.common.outputs import Outputs
@@ -12,6 +13,7 @@ from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
 from amaranth_vta.networks import MLPERF_TINY, generate_tiny
 from amaranth_vta.report.host_summary import share_on_machine
+from amaranth_vta.report.systems import system_use
 from amaranth_vta.report.text_table import text_table
 from amaranth_vta.sim.devices import RunOptions
 
@@ -56,6 +58,10 @@ def bench_suite(
     outputs.say(
         text_table((*heads, f"ms at\n{clock:g} MHz", *moved), rows, width=outputs.text_width)
     )
+    if not network.system.is_single:
+        use = system_use(network.system, network.split)
+        note = f"{use}: numbers are per image, the bounds are those of all machines together."
+        outputs.say(fill(note, outputs.text_width))
     outputs.save_json("--json", {"clock_mhz": clock, "networks": reports})
     if options.has_results and mismatches:
         outputs.say(differing(mismatches, "LiteRT"))
@@ -66,7 +72,8 @@ def _row(name: str, network: MeasuredNetwork, clock: float) -> tuple[str, ...]:
     whole = network.whole
     share = share_on_machine(network.layers) or 0.0
     macs = sum(layer.macs_per_run + layer.host_macs for layer in network.layers)
-    cycles, bound = whole.cycles, whole.of_bound
+    bound, runs = whole.of_bound, network.runs
+    cycles = None if whole.cycles is None else round(whole.cycles / runs)
     return (
         name,
         f"{macs:,}",
@@ -74,6 +81,6 @@ def _row(name: str, network: MeasuredNetwork, clock: float) -> tuple[str, ...]:
         "" if cycles is None else f"{cycles:,}",
         "" if bound is None else f"{bound:.1%}",
         "" if cycles is None else f"{cycles / clock / 1e3:.3f}",
-        f"{whole.bytes_loaded:,}",
-        f"{whole.bytes_stored:,}",
+        f"{whole.bytes_loaded // runs:,}",
+        f"{whole.bytes_stored // runs:,}",
     )

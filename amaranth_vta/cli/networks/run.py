@@ -20,6 +20,7 @@ from amaranth_vta.cli.common.options import (
     launch_option,
     machines_option,
     memory_bus_option,
+    require_machines,
     rounding_option,
     split_option,
     tuned_option,
@@ -58,7 +59,7 @@ _ENOUGH = 0.9
 @config_option
 @device_options()
 @machines_option
-@split_option
+@split_option(None, "By default layers are divided if the inputs fit a single run.")
 @memory_bus_option
 @images_option
 @tuned_option
@@ -231,8 +232,7 @@ def _refuse_contradictions(
         raise click.UsageError("--check compares results, which are wrong with --skip")
     if check and options.timing_only:
         raise click.UsageError("--check compares results, and --timing-only computes none")
-    if split and options.machines == 1:
-        raise click.UsageError("--split divides layers between machines: give --machines, too")
+    require_machines(options, split)
     if not is_archive(model):
         return
     if check or explain:

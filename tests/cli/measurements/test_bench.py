@@ -222,3 +222,60 @@ def test_mlperf_tiny_runs_the_files_of_a_folder(tmp_path: Path) -> None:
     arguments = ["bench", "mlperf-resnet", "--models", str(tmp_path), "--device", "functional"]
     assert invoke([*arguments, "--json", str(out)]) == 0
     assert json.loads(out.read_text())["macs"] == 264_192
+
+
+def bench_report(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    out = tmp_path / "out.json"
+    estimated = ["--device", "estimate", "--config", "tiny-extended", "--json", str(out)]
+    assert invoke(["bench", *arguments, *estimated]) == 0
+    return json.loads(out.read_text())
+
+
+def test_several_machines_run_a_network_on_images_at_once_or_share_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Results are compared with ONNX Runtime; the peak and the bound are those of both machines."""
+    one = bench_report(tmp_path, "digits")
+    assert "machines" not in one
+    capsys.readouterr()
+    at_once = bench_report(tmp_path, "digits", "--machines", "2", "--memory-bus", "64")
+    told = " ".join(capsys.readouterr().out.split())
+    assert "2 machines on a bus of 64 bits run images at once" in told
+    split = bench_report(tmp_path, "digits", "--machines", "2", "--split")
+    system = [(r["machines"], r["memory_bus"], r["split"]) for r in (at_once, split)]
+    assert system == [(2, 64, False), (2, 128, True)]
+    assert [report["runs"] for report in (one, at_once, split)] == [1, 2, 1]
+    for report, images in ((at_once, 2), (split, 1)):
+        assert report["mismatches"] == 0
+        assert report["macs"] == images * one["macs"]
+        assert report["peak_macs_per_cycle"] == 2 * one["peak_macs_per_cycle"]
+        used = report["macs"] / report["cycles"] / report["peak_macs_per_cycle"]
+        assert report["utilization"] == pytest.approx(used)
+        assert 0.5 < report["bound_cycles"] / report["cycles"] < 1
+        assert images / 2 * one["cycles"] < report["cycles"] < images * one["cycles"]
+    assert f"{at_once['cycles'] / 2:,.0f} cycles per image" in told
+    assert f"{at_once['utilization']:.1%} of the peak of {16 * 2:,} MACs per cycle" in told
+
+
+def test_networks_of_fixed_size_run_an_image_on_each_machine(tmp_path: Path) -> None:
+    report = bench_report(tmp_path, "mlperf-anomaly", "--machines", "2")
+    assert report["runs"] == 2
+    assert report["mismatches"] == 0
+    assert 0.3 < report["bound_cycles"] / report["cycles"] < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gemm", "--machines", "2"], "--machines is for networks"),
+        (["mlp", "--split"], "--split divides layers between machines: give --machines, too"),
+        (["mlp", "--memory-bus", "128"], "a single machine has a memory bus of 64 bits, not 128"),
+        (["mlp", "--machines", "2", "--device", "pysim"], "the device pysim is a single machine"),
+        (["llama-tiny", "--machines", "2", "--device", "estimate"], "the network has variables"),
+    ],
+)
+def test_what_several_machines_cannot_do_is_said(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["bench", *arguments]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
