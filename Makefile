@@ -122,6 +122,7 @@ routes: setup  ## Place and route arrays of 4x4, 8x8 and 16x8 on an ECP5, for th
 area-model: setup  ## Fit the model of `vta estimate-area` to synthesis; an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python benchmarks/area_model.py
+	$(BIN)/python benchmarks/arbiter_area.py
 
 bitstreams: setup  ## Rebuild the boards' bitstreams, in bitstreams/; many minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'

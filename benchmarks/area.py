@@ -41,6 +41,7 @@ from amaranth_vta.fpga.synthesis import commands, merged_modules, synthesized_ar
 from amaranth_vta.fpga.timing import longest_path
 from amaranth_vta.fpga.tools import tool, version_of
 from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.cache import hash_of, kept
 from amaranth_vta.sim.machine.elaborate import verilog
 
@@ -68,7 +69,7 @@ Area = dict[str, float]
 
 def measure(config: Config, family: str) -> Area:
     """The counts of a machine, by column; block RAMs are 36 kbit each on xc7, 18 kbit on ecp5."""
-    area = synthesized_area(config, family)
+    area = synthesized_area(SystemConfig(config, 1), family)
     brams = area.bram36 * (1 if family == "xc7" else 2)
     return dict(zip(COLUMNS, (area.lut, area.ff, area.dsp, brams), strict=True))
 
@@ -90,7 +91,7 @@ def netlist_of(config: Config, family: str) -> Path:
     design = text, commands(family), refine_sources(), yosys
 
     def synthesize(path: Path) -> None:
-        synthesized_area(config, family, path)
+        synthesized_area(SystemConfig(config, 1), family, path)
 
     return kept("routes", hash_of(*design), synthesize)
 

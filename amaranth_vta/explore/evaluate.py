@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from amaranth_vta.session.compilation import open_network
 from amaranth_vta.session.layers import launch_reports, layer_reports
 from amaranth_vta.session.session import Session
 from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
-from amaranth_vta.sim.devices import close_device, open_device
+from amaranth_vta.sim.devices import RunOptions, close_device
 from amaranth_vta.sim.energy.network_energy import network_energy
 from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 from amaranth_vta.sw.compiler.graph.network import Network
@@ -34,22 +34,49 @@ from amaranth_vta.sw.runtime.runtime import Runtime
 @dataclass(frozen=True)
 class EvaluationTask:
     """A point to evaluate: a machine, as the JSON of its configuration, a memory model, and the
-    digest of a network.
+    digest of a network. Several ``machines`` on a bus of ``memory_bus`` bits run an image each, or
+    with ``split`` share each image.
     """
 
     network: str
     config: str
     memory: str
+    machines: int = 1
+    memory_bus: int = 0
+    split: bool = False
+
+    @classmethod
+    def of(cls, network: str, system: SystemConfig, memory: str, split: bool) -> EvaluationTask:
+        """The task for the machines of ``system``."""
+        config = system.config.to_json()
+        return cls(network, config, memory, system.machines, system.bus_bits, split)
 
     @property
     def key(self) -> str:
         """Cache name of the result: a hash of the task and the package version."""
-        return hash_of(self.network, self.config, self.memory, *package_version())
+        return hash_of(*map(str, astuple(self)), *package_version())
+
+    @property
+    def system(self) -> SystemConfig:
+        return SystemConfig(Config.from_json(self.config), self.machines, self.memory_bus)
+
+    def options(self, device: str, timing_only: bool = False) -> RunOptions:
+        """The device with the machines of the task."""
+        return RunOptions(
+            device,
+            self.memory,
+            timing_only=timing_only,
+            progress=lambda _: None,
+            machines=self.machines,
+            memory_bus=self.memory_bus,
+        )
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer on the machine in one run: MACs of the network, cycles, and bytes on the bus."""
+    """A layer on the machine: MACs of the network, cycles, and bytes on the bus. Cycles are 0 if
+    machines run an image each, since only their launches are timed.
+    """
 
     name: str
     macs: int
@@ -59,8 +86,8 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one run of ``images``. ``host_macs`` counts the MACs on the host; ``energy`` is
-    the typical energy in picojoules by technology.
+    """The cost of ``images``: those of one run, or of a run on each machine. ``host_macs`` counts
+    the MACs on the host; ``energy`` is the typical energy in picojoules by technology.
     """
 
     images: int
@@ -127,28 +154,31 @@ def remembered(name: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _estimate(task: EvaluationTask, model: bytes) -> Cost:
-    config = Config.from_json(task.config)
-    network, open_batch = _network(task.network, config.batch, _Bytes(model))
-    program = compile_network(network, config, open_batch).program
-    size = program.program.placed_bytes(program.launched("network"))
-    device = open_device("estimate", config, size, dram=task.memory, timing_only=True)
+    system = task.system
+    network, open_batch = _network(task.network, system.config.batch, _Bytes(model))
+    sharing = system.machines if task.split else 1
+    program = compile_network(network, system.config, open_batch, machines=sharing).program
+    runs = system.machines // sharing
+    size = program.program.placed_bytes(program.launched("network"), runs)
+    device = task.options("estimate", timing_only=True).open(system.config, size)
     try:
-        runner = Runner(program, Runtime(device))
-        runner.run(
-            {name: np.zeros(info.shape or (), info.dtype) for name, info in program.inputs.items()}
-        )
-        layers = layer_reports(runner, task.memory, SystemConfig(config, 1))
-        launches = launch_reports(runner, task.memory, SystemConfig(config, 1))
+        runner = Runner(program, Runtime(device), machines=system.machines)
+        inputs = {
+            name: np.zeros(info.shape or (), info.dtype) for name, info in program.inputs.items()
+        }
+        runner.run_all([inputs] * runs)
+        layers = layer_reports(runner, task.memory, system)
+        launches = launch_reports(runner, task.memory, system)
     finally:
         close_device(device)
     placed = [layer for layer in layers if layer.placed_on == "machine"]
     images = Batches(program).images_per_run or 1
     return Cost(
-        images=images,
-        cycles=sum(layer.cycles or 0 for layer in placed),
+        images=images * runs,
+        cycles=sum(launch.cycles or 0 for launch in launches),
         bound_cycles=sum(launch.bound_cycles for launch in launches),
         macs=sum(layer.macs for layer in placed),
-        host_macs=sum(layer.host_macs for layer in layers),
+        host_macs=runs * sum(layer.host_macs for layer in layers),
         layers=tuple(
             LayerCost(
                 layer.name,
@@ -159,7 +189,7 @@ def _estimate(task: EvaluationTask, model: bytes) -> Cost:
             for layer in placed
         ),
         energy={
-            name: network_energy(program, technology, images).total.typical
+            name: runs * network_energy(program, technology, images).total.typical
             for name, technology in TECHNOLOGIES.items()
         },
     )
@@ -188,6 +218,6 @@ def _network(digest: str, images: int, model: _Bytes) -> tuple[Network, bool]:
 
 def _simulate(task: EvaluationTask, model: bytes) -> Simulated:
     config = Config.from_json(task.config)
-    with Session(model, config, "rtl", task.memory, progress=lambda _: None) as session:
+    with Session(model, config, task.options("rtl"), split=task.split) as session:
         report = session.check(random_inputs(session))
         return Simulated(session.cycles or 0, report.mismatches)

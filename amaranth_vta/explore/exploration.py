@@ -106,9 +106,10 @@ class Exploration:
         return found
 
     def _task(self, row: Row) -> tuple[EvaluationTask, str]:
-        assert row.machine.config is not None
+        assert row.machine.system is not None
         digest = self.digests[row.network]
-        return EvaluationTask(digest, row.machine.config.to_json(), row.memory), digest
+        system, split = row.machine.system, self.spec.split
+        return EvaluationTask.of(digest, system, row.memory, split), digest
 
     @property
     def objectives(self) -> dict[Values, tuple[float, ...]]:
@@ -178,11 +179,11 @@ class Exploration:
         wanted = routed + [
             rows for rows in self._of_front(self.spec.synthesis) if rows not in routed
         ]
-        configs = [rows[0].machine.config for rows in wanted]
+        systems = [rows[0].machine.system for rows in wanted]
         tasks = [
-            Implementation(config.to_json(), chip, number < len(routed))
-            for number, config in enumerate(configs)
-            if config is not None
+            Implementation.of(system, chip, number < len(routed))
+            for number, system in enumerate(systems)
+            if system is not None
         ]
         made: dict[Values, Implemented] = {}
         nothing = next(iter(self.digests.values()))  # any digest: `implement` ignores its data

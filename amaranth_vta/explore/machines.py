@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from amaranth_vta.fpga.area import Area
 from amaranth_vta.fpga.chips import RESOURCES
 from amaranth_vta.hw.config import Config, ConfigError
+from amaranth_vta.hw.system.parameters import SystemConfig
 
-from .spec import Spec
+from .spec import MACHINE_COUNT, MEMORY_BUS, Spec
 
 ILLEGAL, OVER_LIMIT = "illegal", "over limit"
 _NUMBER = re.compile(r"(?<![A-Za-z_\d])[\d.,]*\d")
@@ -21,30 +22,36 @@ _PARENTHESES = re.compile(r" \([^)]*\)")
 class CandidateMachine:
     """A combination of parameter ``values``, in the order of the parameters.
 
-    ``config`` is None if the combination is illegal. ``status`` is empty if the machine should be
-    evaluated, else `ILLEGAL` or `OVER_LIMIT`, with the ``reason``.
+    ``system`` has one or several machines; None if the combination is illegal. ``status`` is empty
+    if the machine should be evaluated, else `ILLEGAL` or `OVER_LIMIT`, with the ``reason``.
     """
 
     values: tuple[int, ...]
-    config: Config | None
+    system: SystemConfig | None
     area: Area | None
     status: str = ""
     reason: str = ""
+
+    @property
+    def config(self) -> Config | None:
+        """The configuration of each machine."""
+        return self.system.config if self.system is not None else None
 
 
 def machine_of(spec: Spec, values: tuple[int, ...]) -> CandidateMachine:
     """The candidate machine of a combination, checked without running anything."""
     chosen = dict(zip(spec.parameters, values, strict=True))
     base = spec.base.to_dict()
+    machines, bus_bits = chosen.pop(MACHINE_COUNT, 1), chosen.pop(MEMORY_BUS, 0)
     if "LOG_BLOCK" in chosen:
         chosen |= dict.fromkeys(("LOG_BLOCK_IN", "LOG_BLOCK_OUT"), chosen.pop("LOG_BLOCK"))
     try:
-        config = Config.from_dict({**base, **chosen})
+        system = SystemConfig(Config.from_dict({**base, **chosen}), machines, bus_bits)
     except ConfigError as error:
         return CandidateMachine(values, None, None, ILLEGAL, str(error))
-    area = spec.limits.chip.area_of(config)
+    area = spec.limits.chip.area_of(system)
     reason = "; ".join(_exceeded(spec, area))
-    return CandidateMachine(values, config, area, OVER_LIMIT if reason else "", reason)
+    return CandidateMachine(values, system, area, OVER_LIMIT if reason else "", reason)
 
 
 def _exceeded(spec: Spec, area: Area) -> Iterator[str]:

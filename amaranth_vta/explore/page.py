@@ -15,10 +15,11 @@ from .exploration import Exploration
 from .folder import MACHINES
 from .front import Sensitivity, sensitivities
 from .implementation import Implemented
+from .machines import CandidateMachine
 from .plots import BEST, ROOF, STYLE, Mark, number, roofline, scatter
-from .results import OK, Row, clock_mhz, objectives
+from .results import OK, Row, clock_mhz, objectives, utilization
 from .search import Values
-from .spec import METRICS, Spec
+from .spec import MACHINE_COUNT, METRICS, Spec
 
 _REFRESH_SECONDS = 5
 # Width of a bar of 100 %, as a fraction of the page; the rest is for the number after it.
@@ -77,6 +78,18 @@ def _described(exploration: Exploration) -> str:
         f"{escape(', '.join(exploration.networks))}; memory: {', '.join(spec.memories)}. "
         f"Chip: {chip.name}, {clock_mhz(spec):g} MHz ({_source_of_clock(spec)}). Cycles are "
         "estimated, area comes from a fitted model; simulated and synthesized values are marked."
+        f"{_of_systems(spec)}"
+    )
+
+
+def _of_systems(spec: Spec) -> str:
+    """What numbers of several machines mean; empty if there is one."""
+    if MACHINE_COUNT not in spec.parameters:
+        return ""
+    use = "share the layers of each image" if spec.split else "run an image each at the same time"
+    return (
+        f" Several machines {use}; their area is that of all of them, of their arbiter and of its "
+        "buffers. The clock is that of a single machine, since no system was placed and routed."
     )
 
 
@@ -144,16 +157,10 @@ def _area(spec: Spec, best: Sequence[Sequence[Row]]) -> dict[str, list[str]]:
 
 
 def _runs(rows: Sequence[Row]) -> dict[str, list[str]]:
-    found = {"utilization": [f"{_utilization(row):.1%}" for row in rows]}
+    found = {"utilization": [f"{utilization(row):.1%}" for row in rows]}
     if any(row.rtl for row in rows):
         found["on RTL"] = [_simulated(row) for row in rows]
     return found
-
-
-def _utilization(row: Row) -> float:
-    assert row.run is not None
-    assert row.machine.config is not None
-    return row.run.macs / row.run.cycles / row.machine.config.macs_per_cycle
 
 
 def _made(made: Sequence[Implemented | None]) -> dict[str, list[str]]:
@@ -185,13 +192,24 @@ def _commands(exploration: Exploration, folder: str) -> Iterator[str]:
     lines = []
     for rank, rows in enumerate(exploration.best):
         machine = f"{folder}/{MACHINES}/{machine_name(rank)}"
+        system = _system_options(rows[0].machine)
+        use = f"{system}{' --split' if system and exploration.spec.split else ''}"
         for row in rows:
             source = source_of(exploration.spec, row.network)
             command = "run" if source.endswith((".onnx", ".tflite")) else "bench"
-            call = f"vta {command} {source} --config {machine} --dram {row.memory} --device"
+            call = f"vta {command} {source} --config {machine}{use} --dram {row.memory} --device"
             lines += [f"{call} estimate --timing-only", f"{call} rtl"]
-        lines += [f"vta verilog --config {machine} -o vta.v", ""]
+        lines += [f"vta verilog --config {machine}{system} -o vta.v", ""]
     yield f'<div class="scroll"><pre>{escape(chr(10).join(lines))}</pre></div>'
+
+
+def _system_options(machine: CandidateMachine) -> str:
+    """The options for several machines; empty for one."""
+    system = machine.system
+    assert system is not None
+    if system.is_single:
+        return ""
+    return f" --machines {system.machines} --memory-bus {system.bus_bits}"
 
 
 def source_of(spec: Spec, label: str) -> str:
@@ -241,9 +259,9 @@ def _shares(items: Sequence[Sensitivity]) -> str:
 
 
 def _roofline(spec: Spec, label: str, row: Row, cost: Cost) -> Iterator[str]:
-    config = row.machine.config
-    assert config is not None
-    peak = config.macs_per_cycle
+    system = row.machine.system
+    assert system is not None
+    peak, bandwidth = system.macs_per_cycle, system.bus_bytes
     marks = [
         Mark(
             layer.macs / layer.bytes_moved,
@@ -253,14 +271,20 @@ def _roofline(spec: Spec, label: str, row: Row, cost: Cost) -> Iterator[str]:
         for layer in cost.layers
         if layer.macs and layer.bytes_moved and layer.cycles
     ]
-    if not marks:
+    if not marks and system.is_single:
         return
     yield f"<h2>Roofline of {escape(label)}</h2>"
+    if not marks:
+        yield (
+            "<p>The fastest machines run an image each, and only whole launches are timed: there "
+            "are no cycles of layers to show.</p>"
+        )
+        return
     yield (
         f"<p>Layers on the machine of the front that is best in {spec.objectives[0]}, point "
-        f"{row.point}: {peak:,} MACs per cycle, {config.bus_bytes} bytes per cycle.</p>"
+        f"{row.point}: {peak:,} MACs per cycle, {bandwidth} bytes per cycle.</p>"
     )
-    yield roofline(marks, peak, config.bus_bytes, ("MACs per byte", "MACs per cycle"))
+    yield roofline(marks, peak, bandwidth, ("MACs per byte", "MACs per cycle"))
 
 
 def _skipped(exploration: Exploration) -> Iterator[str]:

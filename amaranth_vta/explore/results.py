@@ -12,11 +12,12 @@ from typing import IO
 
 from amaranth_vta.fpga.chips import RESOURCES
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 
 from .evaluate import Cost, Simulated
 from .implementation import Implemented
 from .machines import CandidateMachine, exceeded
-from .spec import Spec
+from .spec import MACHINE_COUNT, MEMORY_BUS, Spec
 
 OK, FAILED, OVER_LIMIT = "ok", "failed", "over limit"
 # Column of results.csv for each attribute of `Implemented`.
@@ -28,7 +29,7 @@ _MADE = {
 
 @dataclass(frozen=True)
 class Run:
-    """The estimated cost of one run of ``images``: columns of results.csv. Energies are typical
+    """The estimated cost of ``images``, as in `Cost`: columns of results.csv. Energies are typical
     ones, in picojoules.
     """
 
@@ -101,6 +102,13 @@ def metrics(spec: Spec, row: Row) -> dict[str, float]:
     }
 
 
+def utilization(row: Row) -> float:
+    """The fraction of the multipliers of all machines that a row with a run uses, on average."""
+    assert row.run is not None
+    assert row.machine.system is not None
+    return row.run.macs / row.run.cycles / row.machine.system.macs_per_cycle
+
+
 def clock_mhz(spec: Spec) -> float:
     """The clock of the SPEC, by default that of the chip, in MHz."""
     return spec.clock_mhz or spec.limits.chip.clock_mhz
@@ -121,7 +129,7 @@ def objectives(spec: Spec, rows: Sequence[Row]) -> tuple[float, ...] | None:
 
 
 def columns(spec: Spec) -> list[str]:
-    keys = [item.name.upper() for item in fields(Config)]
+    keys = [*(item.name.upper() for item in fields(Config)), MACHINE_COUNT, MEMORY_BUS]
     return [
         *("point", *spec.parameters, *(key for key in keys if key not in spec.parameters)),
         *("network", "memory", "status", "reason"),
@@ -136,7 +144,7 @@ def cells(spec: Spec, row: Row) -> dict[str, object]:
     """A line of the file, by column, without unknown values."""
     machine, run = row.machine, row.run
     found: dict[str, object] = {
-        **(machine.config.to_dict() if machine.config else {}),
+        **(_keys(machine.system) if machine.system else {}),
         **dict(zip(spec.parameters, machine.values, strict=True)),
         "point": row.point,
         "network": row.network,
@@ -152,13 +160,22 @@ def cells(spec: Spec, row: Row) -> dict[str, object]:
         found |= {item.name: getattr(run, item.name) for item in fields(Run)}
         found["mhz"] = clock_mhz(spec)
         found["seconds"] = f"{metrics(spec, row)['seconds']:.6g}"
-        if run.cycles and machine.config is not None:
-            found["utilization"] = round(run.macs / run.cycles / machine.config.macs_per_cycle, 4)
+        if run.cycles:
+            found["utilization"] = round(utilization(row), 4)
     if row.rtl is not None:
         found |= {"rtl_cycles": row.rtl.cycles, "rtl_mismatches": row.rtl.mismatches}
     if row.made is not None:
         found |= {column: getattr(row.made, name) for name, column in _MADE.items()}
     return found
+
+
+def _keys(system: SystemConfig) -> dict[str, int]:
+    """The parameters of machines and of their system, by column."""
+    return {
+        **system.config.to_dict(),
+        MACHINE_COUNT: system.machines,
+        MEMORY_BUS: system.bus_bits,
+    }
 
 
 def append_row(spec: Spec, file: IO[str], row: Row) -> None:

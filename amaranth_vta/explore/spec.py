@@ -16,6 +16,9 @@ from amaranth_vta.sim.machine.dram import TIMINGS
 from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited
 
 METHODS = ("grid", "random", "optuna")
+# Parameters beside the keys of a configuration: the number of machines, and the bits of the memory
+# bus that they share.
+MACHINE_COUNT, MEMORY_BUS = "MACHINES", "MEMORY_BUS"
 # Metrics to minimize or limit, with units: columns of results.csv.
 METRICS = {
     "cycles": "cycles per image",
@@ -66,14 +69,17 @@ class SearchSettings:
 @dataclass(frozen=True)
 class Spec:
     """An exploration. ``parameters`` are lists of values by configuration key, which override
-    ``base``; ``networks`` are files or names of generators. Of the front, at most ``rtl`` machines
-    are simulated (None: a few, if that takes little time), ``synthesis`` are synthesized, and
-    ``route`` are also placed and routed. ``clock_mhz`` is None for the chip's default.
+    ``base``, or of `MACHINE_COUNT` and `MEMORY_BUS`; ``networks`` are files or names of generators.
+    Several machines run an image each, or with ``split`` share each image. Of the front, at most
+    ``rtl`` machines are simulated (None: a few, if that takes little time), ``synthesis`` are
+    synthesized, and ``route`` are also placed and routed. ``clock_mhz`` is None for the chip's
+    default.
     """
 
     networks: tuple[str, ...]
     memories: tuple[str, ...]
     parameters: Mapping[str, tuple[int, ...]]
+    split: bool
     base: Config
     limits: ResourceLimits
     objectives: tuple[str, ...]
@@ -113,24 +119,27 @@ def _spec(values: dict[str, Any], folder: Path) -> Spec:
     _require_known(
         "",
         values,
-        {"networks", "memory", "base", "rtl", "clock_mhz", "synthesis", "route", *tables},
+        {"networks", "memory", "base", "split", "rtl", "clock_mhz", "synthesis", "route", *tables},
     )
     for name in tables:
         if not isinstance(values.get(name, {}), dict):
             raise SpecError(f"{name} is not a table")
+    networks = _texts("networks", values.get("networks"))
     memories = _texts("memory", values.get("memory", "ddr"))
     for memory in memories:
         if memory not in TIMINGS:
             known = ", ".join(TIMINGS)
             raise SpecError(f"memory: {memory!r} is not one that the estimate knows ({known})")
+    parameters = _parameters(values.get("parameters", {}))
     rtl, limits = values.get("rtl"), _limits(values.get("limits", {}))
     route = _count("route", values.get("route", 0), 0)
     if route and not limits.chip.nextpnr:
         raise SpecError(f"route = {route}: only the vendor's tools place on {limits.chip.name}")
     return Spec(
-        networks=tuple(_place(name, folder) for name in _texts("networks", values.get("networks"))),
+        networks=tuple(_place(name, folder) for name in networks),
         memories=memories,
-        parameters=_parameters(values.get("parameters", {})),
+        parameters=parameters,
+        split=_split(values.get("split", False), parameters),
         base=_base(values.get("base", DEFAULT), folder),
         limits=limits,
         objectives=_objectives(values.get("objectives", {})),
@@ -144,7 +153,7 @@ def _spec(values: dict[str, Any], folder: Path) -> Spec:
 
 def _parameters(table: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     keys = [item.name.upper() for item in fields(Config)]
-    _require_known("parameters.", table, {*keys, "LOG_BLOCK"})
+    _require_known("parameters.", table, {*keys, "LOG_BLOCK", MACHINE_COUNT, MEMORY_BUS})
     if not table:
         raise SpecError("[parameters] is empty: it has lists of values by key, such as LOG_BLOCK")
     if "LOG_BLOCK" in table and table.keys() & {"LOG_BLOCK_IN", "LOG_BLOCK_OUT"}:
@@ -158,7 +167,19 @@ def _parameters(table: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         if len(set(values)) < len(values):
             raise SpecError(f"parameters.{key} has a value twice")
         found[key] = tuple(values)
+    if MEMORY_BUS in found and MACHINE_COUNT not in found:
+        raise SpecError(
+            f"parameters.{MEMORY_BUS} is of several machines: add parameters.{MACHINE_COUNT}"
+        )
     return found
+
+
+def _split(value: Any, parameters: Mapping[str, tuple[int, ...]]) -> bool:
+    if not isinstance(value, bool):
+        raise SpecError(f"split = {value!r} is neither true nor false")
+    if value and MACHINE_COUNT not in parameters:
+        raise SpecError(f"split divides images between machines: add parameters.{MACHINE_COUNT}")
+    return value
 
 
 def _limits(table: dict[str, Any]) -> ResourceLimits:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
@@ -128,7 +128,7 @@ def products_in_luts(config: Config, family: str, most: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Memory:
+class MappedMemory:
     """``count`` memories of ``rows`` rows, each with ``lanes`` lanes of ``lane_bits`` bits and a
     write enable per lane.
     """
@@ -148,7 +148,7 @@ class _Memory:
         return 9 * ceil(self.lane_bits / 9) * self.lanes
 
 
-def _memories(config: Config) -> Iterator[_Memory]:
+def _memories(config: Config) -> Iterator[MappedMemory]:
     """The copies and banks of all scratchpads, as built by `hw.scratchpad.Scratchpad`, and the
     instruction queues and other small memories if these are in block RAM.
     """
@@ -157,40 +157,45 @@ def _memories(config: Config) -> Iterator[_Memory]:
         lane_bits = shape.element_bits // shape.lanes
         read = config.taps if kind is isa.Memory.INP else 1
         count = 1 << (max(shape.elements, read) - 1).bit_length()
-        yield _Memory(shape.depth // count, lane_bits, shape.lanes, count)
+        yield MappedMemory(shape.depth // count, lane_bits, shape.lanes, count)
     shape, banks = geometry(config, isa.Memory.ACC), 2 if config.overlap else 1
     rows, lane_bits = shape.depth // banks, shape.element_bits // shape.lanes
-    yield _Memory(rows // shape.elements, lane_bits, shape.lanes, banks * shape.elements)
+    yield MappedMemory(rows // shape.elements, lane_bits, shape.lanes, banks * shape.elements)
     # Accumulators that the ALU reads as sources have two copies.
     copied = copied_sources(config)
-    yield _Memory(copied // shape.elements, lane_bits, shape.lanes, shape.elements)
+    yield MappedMemory(copied // shape.elements, lane_bits, shape.lanes, shape.elements)
     # The copy of the low bits that the store module reads.
     read = max(shape.elements, geometry(config, isa.Memory.OUT).elements)
     lane_bits = config.out.element_bits // shape.lanes
-    yield _Memory(rows // read, lane_bits, shape.lanes, banks * read)
+    yield MappedMemory(rows // read, lane_bits, shape.lanes, banks * read)
     choices = Microarchitecture.of(config)
     if choices.instruction_queues is Storage.BLOCK_RAM:
         # The queues of all three modules share one memory with room for four: hw/instructions.py.
-        yield _Memory(4 * isa.QUEUE_DEPTH, Shape.cast(CheckedEntry).width, 1, 1)
+        yield MappedMemory(4 * isa.QUEUE_DEPTH, Shape.cast(CheckedEntry).width, 1, 1)
     # Shallow memories.
     if choices.register_readback is Storage.BLOCK_RAM:
-        yield _Memory(512, 36, 1, 1)
+        yield MappedMemory(512, 36, 1, 1)
     if choices.fetch_buffer is Storage.BLOCK_RAM:
         # A bus word or an instruction, plus a bus error flag.
-        yield _Memory(512, 8 * max(config.bus_bytes, isa.INSTRUCTION_BYTES) + 1, 1, 1)
+        yield MappedMemory(512, 8 * max(config.bus_bytes, isa.INSTRUCTION_BYTES) + 1, 1, 1)
 
 
 def block_rams(config: Config, family: str) -> float:
     """Block RAMs in units of 36 kbit."""
+    return block_rams_of(_memories(config), family)
+
+
+def block_rams_of(memories: Iterable[MappedMemory], family: str) -> float:
+    """Block RAMs in units of 36 kbit that ``memories`` take."""
     needed = {"xc7": _halves_of_xc7, "ecp5": _blocks_of_ecp5}[family]
-    return sum(memory.count * needed(memory) for memory in _memories(config)) / 2
+    return sum(memory.count * needed(memory) for memory in memories) / 2
 
 
 # Rows and width of each configuration of an 18-kbit block RAM.
 _WIDTHS = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))
 
 
-def _halves_of_xc7(memory: _Memory) -> int:
+def _halves_of_xc7(memory: MappedMemory) -> int:
     """Number of 18-kbit block RAMs, 0 if LUTs are cheaper; costs as in Yosys' xilinx/brams_xc4v.txt
     and lutrams_xc5v.txt.
     """
@@ -202,7 +207,7 @@ def _halves_of_xc7(memory: _Memory) -> int:
     return 0 if in_luts < min(by_cost) else by_cost[min(by_cost)]
 
 
-def _blocks_of_ecp5(memory: _Memory) -> int:
+def _blocks_of_ecp5(memory: MappedMemory) -> int:
     """Number of 18-kbit block RAMs, 0 if LUTs are cheaper; costs as in Yosys'
     lattice/brams_16kd.txt and lutrams_trellis.txt.
     """
@@ -211,7 +216,7 @@ def _blocks_of_ecp5(memory: _Memory) -> int:
     return 0 if in_luts < 128 * blocks else blocks
 
 
-def _blocks(memory: _Memory, size: int) -> int:
+def _blocks(memory: MappedMemory, size: int) -> int:
     """Number of block RAMs of ``size`` times 18 kbit."""
     width = next((bits for rows, bits in _WIDTHS if memory.rows <= rows), 1)
     deep = ceil(memory.rows / (_WIDTHS[-1][0] * size)) if memory.rows > _WIDTHS[-1][0] else 1

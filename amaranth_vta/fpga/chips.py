@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 
-from .area import Area, estimate_area
+from .area import Area
+from .system_area import system_area
 
 RESOURCES = ("lut", "ff", "dsp", "bram36")
 
@@ -30,9 +31,9 @@ class Chip:
     routed: str = ""
     nextpnr: str = ""
 
-    def area_of(self, config: Config) -> Area:
-        """The estimated area of the machine of ``config`` on this chip, by `estimate_area`."""
-        return estimate_area(config, self.family, self.dsp)
+    def area_of(self, system: SystemConfig) -> Area:
+        """The estimated area of the machines of ``system`` on this chip, by `system_area`."""
+        return system_area(system, self.family, self.dsp)
 
     def share(self, area: Area) -> float:
         """The fraction of the chip that ``area`` takes, of the resource with the highest

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.datapath.dot_products import product_name
-from amaranth_vta.sim.machine.elaborate import verilog
+from amaranth_vta.hw.system.parameters import SystemConfig
+from amaranth_vta.sim.machine.elaborate import system_verilog
 
 from .area import UNLIMITED, Area, products_in_luts
 from .flows import FLOWS, GATES
@@ -78,18 +79,21 @@ def in_luts(config: Config, family: str, most: int) -> list[str]:
 
 
 def synthesized_area(
-    config: Config, family: str, netlist: Path | None = None, most: int = UNLIMITED
+    system: SystemConfig, family: str, netlist: Path | None = None, most: int = UNLIMITED
 ) -> Area:
-    """The area of the flattened machine of ``config`` on a ``family`` of `FAMILIES`, or on one of
-    its chips with ``most`` multipliers.
+    """The area of the flattened machines of ``system``, with their arbiter, on a ``family`` of
+    `FAMILIES`, or on one of its chips with ``most`` multipliers, of which each machine gets an
+    equal part.
 
     ``netlist`` is an optional output file: the netlist for place and route. Takes one to four
     minutes. Raises `MissingExtra` without Yosys, and `ToolchainError` if it fails.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / _SOURCE).write_text(merged_modules(verilog(config)), encoding="utf-8")
-        script = [f"read_verilog {_SOURCE}", *in_luts(config, family, most)]
+        text = merged_modules(system_verilog(system))
+        (folder / _SOURCE).write_text(text, encoding="utf-8")
+        own = most // system.machines
+        script = [f"read_verilog {_SOURCE}", *in_luts(system.config, family, own)]
         script += [commands(family), f"tee -q -o {_REPORT} stat -json"]
         if family == "ecp5" or netlist is not None:
             script.append(f"write_json {_NETLIST}")

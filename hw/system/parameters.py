@@ -8,6 +8,9 @@ from amaranth_vta.hw.config import Config, ConfigError
 
 MOST_MACHINES = 8
 _BUS_BITS = (64, 128, 256, 512)
+# A buffer of the arbiter holds as many bytes as a machine with a bus of 64 bits has outstanding,
+# and at least this number of words.
+_BUFFER_BYTES, _LEAST_WORDS = 4096, 128
 
 
 def id_bits(machines: int) -> int:
@@ -62,6 +65,11 @@ class SystemConfig:
     def bus_bytes(self) -> int:
         """Bytes of a word of the shared memory bus."""
         return self.bus_bits // 8
+
+    @property
+    def buffer_words(self) -> int:
+        """Words of the shared bus in each of the arbiter's two buffers per machine."""
+        return max(_BUFFER_BYTES // self.bus_bytes, _LEAST_WORDS)
 
     @property
     def id_bits(self) -> int:

@@ -19,10 +19,6 @@ from .reads import SharedReads
 from .registers import RegisterDecoder
 from .writes import SharedWrites
 
-# A buffer holds as many bytes as a machine with a bus of 64 bits has outstanding, and at least this
-# number of words.
-_BUFFER_BYTES, _LEAST_WORDS = 4096, 128
-
 
 class System(wiring.Component):
     """Complete machines that share only a memory: registers and programs are private. A fault or a
@@ -63,8 +59,8 @@ class System(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         config = self._config
-        depth = max(_BUFFER_BYTES // config.bus_bytes, _LEAST_WORDS)
-        sizes = config.machines, 8 * config.config.bus_bytes, config.bus_bits, depth
+        own = 8 * config.config.bus_bytes
+        sizes = config.machines, own, config.bus_bits, config.buffer_words
         decoder, reads = RegisterDecoder(config.machines), SharedReads(*sizes)
         writes = SharedWrites(*sizes)
         for name, part in (("decoder", decoder), ("reads", reads), ("writes", writes)):

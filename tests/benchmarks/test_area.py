@@ -8,21 +8,22 @@ from typing import Any
 
 import pytest
 
-from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.system.parameters import SystemConfig
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, list[Config]]:
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, list[SystemConfig]]:
     """The benchmark with a cache of its own, and the list of machines synthesized so far."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setenv("VTA_CACHE", str(tmp_path / "cache"))
     area = importlib.import_module("area")
-    machines: list[Config] = []
+    machines: list[SystemConfig] = []
 
-    def synthesized(config: Config, family: str, netlist: Path) -> None:
-        machines.append(config)
+    def synthesized(system: SystemConfig, family: str, netlist: Path) -> None:
+        machines.append(system)
         netlist.write_text(f"netlist {len(machines)}")
 
     monkeypatch.setattr(area, "synthesized_area", synthesized)
@@ -31,12 +32,12 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, list[Con
     return area, machines
 
 
-def test_the_netlist_of_a_machine_is_kept(made: tuple[Any, list[Config]]) -> None:
+def test_the_netlist_of_a_machine_is_kept(made: tuple[Any, list[SystemConfig]]) -> None:
     area, machines = made
     first = area.netlist_of(PRESETS["tiny"], "ecp5")
     assert area.netlist_of(PRESETS["tiny"], "ecp5") == first
     assert first.read_text() == "netlist 1"
-    assert machines == [PRESETS["tiny"]]
+    assert machines == [SystemConfig(PRESETS["tiny"], 1)]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_the_netlist_of_a_machine_is_kept(made: tuple[Any, list[Config]]) -> Non
     ids=lambda pair: pair[0],
 )
 def test_it_is_synthesized_again_when_what_it_is_made_of_changes(
-    made: tuple[Any, list[Config]], monkeypatch: pytest.MonkeyPatch, changed: tuple[str, Any]
+    made: tuple[Any, list[SystemConfig]], monkeypatch: pytest.MonkeyPatch, changed: tuple[str, Any]
 ) -> None:
     area, machines = made
     area.netlist_of(PRESETS["tiny"], "ecp5")

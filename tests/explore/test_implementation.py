@@ -81,7 +81,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     monkeypatch.setenv("VTA_CACHE", str(tmp_path / "cache"))
     for module in (synthesis, routing):
         monkeypatch.setattr(module, "run", run)
-    monkeypatch.setattr(synthesis, "verilog", lambda _: SOURCE)
+    monkeypatch.setattr(synthesis, "system_verilog", lambda _: SOURCE)
     monkeypatch.setattr(implementation, "version_of", lambda tool: f"{tool.package} 1.2")
     monkeypatch.setattr("amaranth_vta.explore.exploration.evaluate", cost)
     return done

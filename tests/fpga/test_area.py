@@ -19,6 +19,7 @@ from amaranth_vta.fpga.area import (
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.dma.bounds import MAX_DEPTH_IN_LOGIC
+from amaranth_vta.hw.system.parameters import SystemConfig
 
 SAMPLES = json.loads((Path(__file__).parents[2] / "bitstreams/area_samples.json").read_text())
 
@@ -79,7 +80,7 @@ def test_the_command_prints_both_families(capsys: pytest.CaptureFixture[str]) ->
 def test_the_command_says_where_products_are_in_luts(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.invoke(["estimate-area", "tiny-extended"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "products in LUTs" in line]
-    luts = CHIPS["ecp5-25f"].area_of(PRESETS["tiny-extended"]).lut
+    luts = CHIPS["ecp5-25f"].area_of(SystemConfig(PRESETS["tiny-extended"], 1)).lut
     assert lines == [
         f"ecp5-25f: 12 products in LUTs, since the chip has too few multipliers; "
         f"{luts:,} LUTs in all"

@@ -12,6 +12,7 @@ from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.fpga.synthesis import in_luts
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.datapath.dot_products import SingleDotProducts
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.machine.elaborate import AS_IT_IS, component_verilog
 
 TINY = PRESETS["tiny-extended"]
@@ -35,7 +36,7 @@ def test_they_are_as_many_as_a_chip_lacks() -> None:
 
 def test_an_estimate_for_a_chip_has_no_more_multipliers_than_the_chip() -> None:
     chip, config = CHIPS["ecp5-25f"], TINY
-    here, elsewhere = chip.area_of(config), estimate_area(config, "ecp5")
+    here, elsewhere = chip.area_of(SystemConfig(config, 1)), estimate_area(config, "ecp5")
     products = elsewhere.dsp - chip.dsp
     assert products > 0
     assert here.dsp == chip.dsp
