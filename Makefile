@@ -101,6 +101,8 @@ races: setup  ## Check whole networks for races between modules; minutes
 
 programs: setup  ## Run ten million random instructions on all simulators; hours
 	$(BIN)/vta fuzz --programs 41000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
+	$(BIN)/vta fuzz --programs 4000 --machines 2 --jobs $(JOBS) --keep build/fuzz
+	$(BIN)/vta fuzz --programs 1000 --machines 4 --memory-bus 64 --jobs $(JOBS) --keep build/fuzz
 
 nightly: setup tests-nightly fuzz safety mutants proofs netlists products races figures-check programs  ## All of these; hours
 

@@ -116,11 +116,9 @@ class RunOptions:
             )
         system = SystemConfig(config, self.machines, self.memory_bus)
         if not system.is_single:
-            return self._open_system(system, memory_bytes)
+            return self._open_system(system, memory_bytes, origin)
         if origin and self.name in ("estimate", "bound", "board"):
-            raise DeviceError(
-                f"the memory of the {self.name} device begins at address 0, not {origin:#x}"
-            )
+            raise DeviceError(_begins_at_0(self.name, origin))
         with building(f"the {self.name} device", self.progress) as told:
             device = _open(replace(self, progress=told), config, memory_bytes, order, origin)
         if self.skip is None:
@@ -129,8 +127,10 @@ class RunOptions:
 
         return SkippingDevice(device, self.skip)
 
-    def _open_system(self, system: SystemConfig, memory_bytes: int) -> SystemDevice:
+    def _open_system(self, system: SystemConfig, memory_bytes: int, origin: int) -> SystemDevice:
         """Several machines; raises `DeviceError` for options that only a single one has."""
+        if origin and self.name == "estimate":
+            raise DeviceError(_begins_at_0(self.name, origin))
         if self.waves is not None or self.timeline is not None or self.skip is not None:
             raise DeviceError(
                 f"{system.machines} machines have no waves, no timeline and no part to skip: "
@@ -142,11 +142,11 @@ class RunOptions:
                     from .systems import FunctionalSystem
 
                     memory_timing(self.dram)  # not used, but unknown names are rejected
-                    return FunctionalSystem(system, memory_bytes, told)
+                    return FunctionalSystem(system, memory_bytes, told, origin)
                 case "rtl":
                     from .machine.rtl.system import RtlSystem
 
-                    return RtlSystem(system, memory_bytes, self.dram, told)
+                    return RtlSystem(system, memory_bytes, self.dram, told, origin)
                 case "estimate":
                     from .systems import EstimateSystem
 
@@ -191,6 +191,10 @@ def open_device(
     cannot be built, and the errors of boards and servers.
     """
     return RunOptions(name, dram, **options).open(config, memory_bytes, order=order, origin=origin)
+
+
+def _begins_at_0(name: str, origin: int) -> str:
+    return f"the memory of the {name} device begins at address 0, not {origin:#x}"
 
 
 def close_device(device: Device) -> None:

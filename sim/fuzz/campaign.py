@@ -16,13 +16,15 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.devices import WITH_BASES, close_device, open_device
+from amaranth_vta.sim.devices import WITH_BASES, RunOptions, close_device
 from amaranth_vta.sim.programs.image import ProgramImage
 
 from .cases import Case, case
 from .comparison import Comparison, Difference, compare
 from .coverage import EMPTY, Point, coverage
 from .shrink import shrink
+from .system_cases import Disturbance, SystemCase, Systems, system_case
+from .system_comparison import compare_system
 
 # Cases per task of a worker.
 _CHUNK = 4
@@ -51,13 +53,19 @@ def processes(jobs: int) -> Iterator[Workforce]:
 
 @dataclass(frozen=True)
 class Failure:
-    """A case on which devices differ. ``image`` is the shortest program found that shows it, with
-    base registers if all devices that differ ran with them.
+    """A case on which devices differ. ``images`` are the shortest programs found that show it, one
+    per machine; that of a single machine has base registers if all devices that differ ran with
+    them.
     """
 
-    case: Case
+    case: Case | SystemCase
     differences: list[Difference]
-    image: ProgramImage
+    images: list[ProgramImage]
+
+    @property
+    def disturbance(self) -> Disturbance | None:
+        """What happens while the programs of a system run."""
+        return self.case.disturbance if isinstance(self.case, SystemCase) else None
 
 
 @dataclass
@@ -92,23 +100,30 @@ class Findings:
 
 def fuzz(
     seed: int,
-    programs: int,
+    numbers: range,
     configs: Mapping[str, Config],
     devices: Sequence[str],
     work: Workforce = map,
     progress: Callable[[Findings], None] = lambda _: None,
+    systems: Systems | None = None,
 ) -> Findings:
-    """Run cases 0 to ``programs`` - 1 of ``seed`` on ``devices``.
+    """Run the cases with the numbers in ``numbers``, for the ``seed``, on ``devices``; with
+    ``systems``, a program on each of their machines.
 
     The findings do not depend on the workforce, ``work``. ``progress`` is called with the findings
-    so far. Raises `ToolchainError` if a simulator cannot be built.
+    so far. Raises `ToolchainError` if a simulator cannot be built, and `DeviceError` for a device
+    without ``systems``.
     """
     started = time.monotonic()
-    for _ in work(_build, [(name, config) for config in configs.values() for name in devices]):
+    machines = [
+        (name, config, systems or Systems(1)) for config in configs.values() for name in devices
+    ]
+    for _ in work(_build, machines):
         pass
     findings = Findings()
-    attempt = partial(_attempt, seed, programs, dict(configs), tuple(devices))
-    for found in work(attempt, range(0, programs, _CHUNK)):
+    attempt = partial(_attempt, seed, dict(configs), tuple(devices), systems)
+    chunks = [numbers[first : first + _CHUNK] for first in range(0, len(numbers), _CHUNK)]
+    for found in work(attempt, chunks):
         findings.add(found)
         findings.seconds = time.monotonic() - started
         progress(findings)
@@ -116,58 +131,104 @@ def fuzz(
     return findings
 
 
-def _build(machine: tuple[str, Config]) -> None:
+def _build(machine: tuple[str, Config, Systems]) -> None:
     """Build and cache the simulator of a device, so that no case waits for it."""
-    close_device(open_device(*machine, 64))
+    name, config, systems = machine
+    options = RunOptions(name, machines=systems.machines, memory_bus=systems.bus_bits)
+    close_device(options.open(config, 64))
 
 
 def _attempt(
-    seed: int, programs: int, configs: Mapping[str, Config], devices: Sequence[str], first: int
+    seed: int,
+    configs: Mapping[str, Config],
+    devices: Sequence[str],
+    systems: Systems | None,
+    numbers: range,
 ) -> Findings:
-    """Findings of the chunk of cases that starts at number ``first``."""
+    """Findings of a chunk of cases."""
     findings = Findings()
-    for number in range(first, min(first + _CHUNK, programs)):
-        findings.add(_attempt_case(case(seed, number, configs), devices))
+    for number in numbers:
+        chosen: Case | SystemCase = (
+            case(seed, number, configs)
+            if systems is None
+            else system_case(seed, number, configs, systems)
+        )
+        findings.add(_attempt_case(chosen, devices))
     return findings
 
 
-def _attempt_case(chosen: Case, devices: Sequence[str]) -> Findings:
-    image = chosen.image()
-    comparison = compare(image, devices, chosen.dram, not chosen.kinds, chosen.relocation(image))
-    reference = comparison.reference
+def _attempt_case(chosen: Case | SystemCase, devices: Sequence[str]) -> Findings:
+    images, legal = chosen.images(), [not part.kinds for part in chosen.parts]
+    comparison = _compare(chosen, images, devices, legal)
     findings = Findings(
-        programs=1,
-        legal=int(not chosen.kinds),
-        unordered=int(not reference.ordered),
-        instructions=image.insn_count,
+        programs=len(images),
+        legal=sum(legal),
+        instructions=sum(image.insn_count for image in images),
         cycles=comparison.cycles,
-        covered=coverage(image, reference.outcome.fault),
     )
+    for image, reference in zip(images, comparison.references, strict=True):
+        findings.unordered += not reference.ordered
+        findings.covered += coverage(image, reference.outcome.fault)
     if comparison.differences:
-        findings.failures.append(_shortest(chosen, image, comparison))
+        findings.failures.append(_shortest(chosen, images, comparison))
     return findings
 
 
-def _shortest(chosen: Case, image: ProgramImage, comparison: Comparison) -> Failure:
-    ends_well = comparison.reference.outcome.fault is None
+def _compare(
+    chosen: Case | SystemCase,
+    images: Sequence[ProgramImage],
+    devices: Sequence[str],
+    ordered: Sequence[bool],
+) -> Comparison:
+    """Compare ``images``, of the case or shorter; ``ordered`` says which need no search for
+    accesses that no token orders.
+    """
+    if isinstance(chosen, SystemCase):
+        return compare_system(
+            images, devices, chosen.dram, chosen.bus_bits, ordered, chosen.disturbance
+        )
+    (image,) = images
+    return compare(image, devices, chosen.dram, ordered[0], chosen.relocation(image))
+
+
+def _shortest(
+    chosen: Case | SystemCase, images: list[ProgramImage], comparison: Comparison
+) -> Failure:
     devices = sorted({difference.device for difference in comparison.differences})
+    unknown = [False] * len(images)
 
-    def differs(candidate: ProgramImage) -> bool:
-        """Whether devices differ on ``candidate``, and it faults exactly if the original does."""
-        again = compare(candidate, devices, chosen.dram, relocation=chosen.relocation(candidate))
-        ends_alike = (again.reference.outcome.fault is None) == ends_well
-        return bool(again.differences) and ends_alike
+    def endings(found: Comparison) -> list[bool]:
+        return [reference.outcome.fault is None for reference in found.references]
 
-    if differs(image):
-        image = shrink(image, differs)
-        comparison = compare(image, devices, chosen.dram, relocation=chosen.relocation(image))
-    reference = comparison.reference
-    if reference.outcome.fault is None and reference.defined.all():
-        image = replace(image, expected=reference.memory[: image.dram.size].copy())
+    def differs(candidates: list[ProgramImage]) -> bool:
+        """Whether devices differ, and the candidates fault exactly if the originals do."""
+        again = _compare(chosen, candidates, devices, unknown)
+        return bool(again.differences) and endings(again) == endings(comparison)
+
+    def differs_with(number: int, candidate: ProgramImage) -> bool:
+        return differs([*images[:number], candidate, *images[number + 1 :]])
+
+    if differs(images):
+        for number in range(len(images)):
+            images[number] = shrink(images[number], partial(differs_with, number))
+        comparison = _compare(chosen, images, devices, unknown)
+    for number, reference in enumerate(comparison.references):
+        if reference.outcome.fault is None and reference.defined.all():
+            expected = reference.memory[: images[number].dram.size].copy()
+            images[number] = replace(images[number], expected=expected)
+    if isinstance(chosen, Case) and all(
+        item.device in WITH_BASES for item in comparison.differences
+    ):
+        images = [_moved(chosen, image) for image in images]
+    return Failure(chosen, comparison.differences, images)
+
+
+def _moved(chosen: Case, image: ProgramImage) -> ProgramImage:
+    """``image`` relocated with what it expects, if the case is."""
     relocated = chosen.relocation(image)
-    if relocated is not None and all(item.device in WITH_BASES for item in comparison.differences):
-        image = relocated if image.expected is None else _expecting(relocated, image.expected)
-    return Failure(chosen, comparison.differences, image)
+    if relocated is None or image.expected is None:
+        return relocated or image
+    return _expecting(relocated, image.expected)
 
 
 def _expecting(image: ProgramImage, expected: npt.NDArray[np.uint8]) -> ProgramImage:

@@ -44,6 +44,15 @@ class Case:
         )
         return replace(image, limits=limits_of(image)) if self.bounded else image
 
+    @property
+    def parts(self) -> tuple[Case, ...]:
+        """The only case, as one per machine of a system."""
+        return (self,)
+
+    def images(self) -> list[ProgramImage]:
+        """The only `image`, as one per machine of a system."""
+        return [self.image()]
+
     def relocation(self, image: ProgramImage) -> ProgramImage | None:
         """``image``, of this case or shortened, relocated if ``moved``; otherwise None."""
         return random_relocation(image, random.Random(self.seed)) if self.moved else None
@@ -51,7 +60,11 @@ class Case:
 
 def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
     """Case ``number`` of ``seed``: ``configs`` in rotation, one in three programs faulty."""
-    chance = random.Random(f"{seed}:{number}")
+    return drawn(random.Random(f"{seed}:{number}"), number, configs)
+
+
+def drawn(chance: random.Random, number: int, configs: Mapping[str, Config]) -> Case:
+    """Case ``number``, with all choices but the configuration by ``chance``."""
     names = list(configs)
     name = names[number % len(names)]
     kinds: list[str] = []

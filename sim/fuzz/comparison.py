@@ -23,7 +23,7 @@ from .reference import Reference, reference_of
 
 # A run that takes longer hangs: a program of a few hundred instructions takes a fraction of a
 # second of processor time, but a busy computer may be slow to provide it.
-_SECONDS = 600.0
+SECONDS = 600.0
 _COUNTED = [counter.name for counter in COUNTERS if not counter.time]
 
 
@@ -40,9 +40,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``cycles`` is the sum over all devices with a clock."""
+    """The result of the clear model for each program, and ``cycles`` summed over all devices with
+    a clock.
+    """
 
-    reference: Reference
+    references: list[Reference]
     differences: list[Difference]
     cycles: int
 
@@ -77,14 +79,14 @@ def compare(
             close_device(device)
         different += [Difference(name, what) for what in found]
         cycles += taken
-    return Comparison(reference, different, cycles)
+    return Comparison([reference], different, cycles)
 
 
 def differences(
     device: Device,
     image: ProgramImage,
     reference: Reference,
-    seconds: float | None = _SECONDS,
+    seconds: float | None = SECONDS,
     relocation: ProgramImage | None = None,
 ) -> tuple[list[str], int]:
     """Differences between a fresh device and ``reference``, and the cycles of the device."""
@@ -93,9 +95,30 @@ def differences(
     else:
         result, after = _run_relocated(device, image, relocation, reference.memory.size, seconds)
     cycles = result.cycles or 0
+    found = other_results(result, after, image, reference)
+    if not reference.ordered:
+        return found, cycles
+    if reference.probe is not None and reference.probed is not None and not found:
+        probe, size = reference.probe, reference.memory.size
+        if relocation is None:
+            shown, after = _run(device, probe, size, seconds)
+        else:
+            moved = relocated(probe, relocation.origin, Random(0))
+            shown, after = _run_relocated(device, probe, moved, size, seconds)
+        cycles += shown.cycles or 0
+        found += other_scratchpads(shown, after, image, reference)
+    return found, cycles
+
+
+def other_results(
+    result: RunResult, after: npt.NDArray[np.uint8], image: ProgramImage, reference: Reference
+) -> list[str]:
+    """Differences of a run of ``image``, and of its memory ``after`` the run, to the reference. If
+    that is not ordered, only the end of the run is compared.
+    """
     if not reference.ordered:
         ended = result.fault is None or result.fault.cause != "timeout"
-        return ([] if ended else ["the run does not end"]), cycles
+        return [] if ended else ["the run does not end"]
     outcome = reference.outcome
     found = []
     if result.fault != outcome.fault:
@@ -107,23 +130,23 @@ def differences(
         for name in _COUNTED if image.config.counters else ():
             if result.counters[name] != outcome.counters[name]:
                 found.append(f"{name} is {result.counters[name]}, not {outcome.counters[name]}")
-    found += _other_bytes(after, reference.memory, reference.defined, image.origin, "")
-    if reference.probe is not None and reference.probed is not None and not found:
-        probe, size = reference.probe, reference.memory.size
-        if relocation is None:
-            shown, after = _run(device, probe, size, seconds)
-        else:
-            moved = relocated(probe, relocation.origin, Random(0))
-            shown, after = _run_relocated(device, probe, moved, size, seconds)
-        cycles += shown.cycles or 0
-        if shown.fault is not None:
-            found.append(f"the next program ends at {shown.fault}")
-        compared = reference.defined.copy()
-        compared[: probe.dram.size] = True
-        found += _other_bytes(
-            after, reference.probed, compared, image.origin, " after the next program"
-        )
-    return found, cycles
+    return found + _other_bytes(after, reference.memory, reference.defined, image.origin, "")
+
+
+def other_scratchpads(
+    result: RunResult, after: npt.NDArray[np.uint8], image: ProgramImage, reference: Reference
+) -> list[str]:
+    """Differences of a run of the reference's probe, after the program of ``image``."""
+    assert reference.probe is not None
+    assert reference.probed is not None
+    found = []
+    if result.fault is not None:
+        found.append(f"the next program ends at {result.fault}")
+    compared = reference.defined.copy()
+    compared[: reference.probe.dram.size] = True
+    return found + _other_bytes(
+        after, reference.probed, compared, image.origin, " after the next program"
+    )
 
 
 def _run(

@@ -11,7 +11,7 @@ from amaranth_vta.sim.memory import MemoryBacked
 from amaranth_vta.sw.runtime.device import Limits, RunResult, SystemResult
 
 
-class _HasLimits(Protocol):
+class HasLimits(Protocol):
     def set_limits(self, limits: Limits) -> None: ...
 
 
@@ -20,7 +20,7 @@ class SystemBacked(MemoryBacked, ABC):
     ``parts``, one per machine.
     """
 
-    parts: Sequence[_HasLimits]
+    parts: Sequence[HasLimits]
 
     def __init__(self, system: SystemConfig, memory_bytes: int, origin: int = 0) -> None:
         super().__init__(memory_bytes, origin)

@@ -27,6 +27,13 @@ class Work:
     bytes_loaded: int
     bytes_stored: int
 
+    def __add__(self, other: Work) -> Work:
+        """The work of both streams, which are for machines of the same configuration."""
+        counts = vars(self).keys() - {"config"}
+        return Work(
+            self.config, **{name: getattr(self, name) + getattr(other, name) for name in counts}
+        )
+
     @property
     def macs(self) -> int:
         return self.gemm_uops * self.config.macs_per_cycle

@@ -323,8 +323,8 @@ def test_a_memory_that_does_not_exist_is_refused(vta: Vta, clears: Path, memory:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["replay"], "Missing argument 'IMAGE'"),
-        (["replay", "a", "b"], "unexpected extra argument (b)"),
+        (["replay"], "Missing argument 'IMAGE...'"),
+        (["disasm", "a", "b"], "unexpected extra argument (b)"),
         (["replay", "absent.npz"], "absent.npz cannot be read: No such file or directory"),
         (["disasm", "/dev/null"], "/dev/null is not a program image"),
         (["juggle"], "No such command 'juggle'"),

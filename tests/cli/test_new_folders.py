@@ -79,7 +79,7 @@ READ = {
         "compile": {"model", "--tuned"},
         "disasm": {"image"},
     },
-    **{"explore": {"spec_path"}, "export": {"file"}, "program": {"file"}, "replay": {"image"}},
+    **{"explore": {"spec_path"}, "export": {"file"}, "program": {"file"}, "replay": {"images"}},
     **{"build": {"--network", "--mlperf-tiny"}, "classify": {"file", "--inputs"}},
     **{"quantize": {"model", "--calibrate"}, "show": {"model"}, "tune": {"model"}},
     "generate": {"model", "--tokenizer"},

@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from amaranth_vta.cli.common.options import device_options, json_option, unchecked, waves_option
+from amaranth_vta.cli.common.options import (
+    device_options,
+    json_option,
+    memory_bus_option,
+    unchecked,
+    waves_option,
+)
 from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT, MachineFault
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.report.text_table import counted
 from amaranth_vta.sim.devices import WITH_BASES, DeviceError, RunOptions, close_device
 
 if TYPE_CHECKING:
     from amaranth_vta.sim.estimate.contract import MemoryContract
+    from amaranth_vta.sim.machine.shared_memory import HasLimits
     from amaranth_vta.sim.programs.image import ProgramImage
     from amaranth_vta.sw.runtime.device import Device, RunResult
     from amaranth_vta.sw.runtime.driver import RegisterDriver
@@ -23,8 +31,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("image", type=click.Path())
+@click.argument("images", type=click.Path(), nargs=-1, required=True, metavar="IMAGE...")
 @device_options()
+@memory_bus_option
 @click.option(
     "--outputs",
     "outputs_path",
@@ -35,8 +44,9 @@ if TYPE_CHECKING:
 @waves_option
 @json_option
 def replay(
-    image: str,
+    images: tuple[str, ...],
     options: RunOptions,
+    memory_bus: int,
     trace: str | None,
     outputs_path: str | None,
     waves: str | None,
@@ -46,7 +56,8 @@ def replay(
 
     The machine has the configuration of the image. If the image has `expected`, memory after the
     run is compared with it; a difference is exit code 1. One with `bases` needs a simulated
-    machine: the models have no base registers.
+    machine: the models have no base registers. Several images, whose memories must not overlap, run
+    at once on as many machines that share a memory.
     """
     import numpy as np
 
@@ -56,12 +67,19 @@ def replay(
     from amaranth_vta.sw.runtime.work import work
 
     started = time.perf_counter()
-    program = ProgramImage.load(image)
-    if any(program.bases.values()) and options.name not in WITH_BASES:
-        raise DeviceError(
-            f"{image} sets base registers, which the {options.name} device does not have: use "
-            "--device rtl"
-        )
+    programs = [ProgramImage.load(image) for image in images]
+    for image, program in zip(images, programs, strict=True):
+        if any(program.bases.values()) and options.name not in WITH_BASES:
+            raise DeviceError(
+                f"{image} sets base registers, which the {options.name} device does not have: use "
+                "--device rtl"
+            )
+    options = replace(options, machines=len(images), memory_bus=memory_bus)
+    if len(images) > 1:
+        from .replay_system import replay_system
+
+        return replay_system(images, programs, options, trace, outputs_path, waves, json_path)
+    (image,), (program,) = images, programs
     with Outputs() as outputs:
         # Scripts rely on exit code 2 for a folder that does not exist.
         outputs.reserve("--outputs", outputs_path, parents=False)
@@ -85,8 +103,8 @@ def replay(
         save_trace(outputs, trace, timeline)
         outputs.save_json("--json", report)
     if result.fault is not None:
-        raise MachineFault(f"{image}: {_fault_text(program, words, result)}")
-    outputs.say(f"{image} on {options.name}: {_summary(result, report)}")
+        raise MachineFault(f"{image}: {fault_text(program, words, result)}")
+    outputs.say(f"{image} on {options.name}: {summary(result, report)}")
     if not options.has_results:
         outputs.say(unchecked(options))
     return WRONG_RESULT if mismatches else DONE
@@ -96,10 +114,15 @@ def _open(program: ProgramImage, options: RunOptions) -> Device:
     """Opens a device for the program, and sets its memory and registers."""
     machine = options.open(program.config, program.dram.size, origin=program.origin)
     machine.write(program.origin, program.dram)
+    set_registers(machine, program)
+    return machine
+
+
+def set_registers(machine: Device | HasLimits, program: ProgramImage) -> None:
+    """Sets the limit and base registers of a machine."""
     machine.set_limits(program.limits)
     if any(program.bases.values()):
         cast("RegisterDriver", machine).set_bases(program.bases)
-    return machine
 
 
 def measured(
@@ -109,11 +132,13 @@ def measured(
     mismatches: int | None,
     wall_seconds: float,
     contract: MemoryContract | None = None,
+    system: SystemConfig | None = None,
 ) -> dict[str, Any]:
-    """The JSON of a run."""
+    """The JSON of a run, or of runs on all machines of a ``system`` at once."""
     from amaranth_vta.report.layer_report import bound_cycles
 
-    cycles, peak = result.cycles, asked.config.macs_per_cycle
+    system = system or SystemConfig(asked.config, 1)
+    cycles, peak = result.cycles, system.macs_per_cycle
     fault = result.fault
     return {
         "cycles": cycles,
@@ -122,7 +147,7 @@ def measured(
         "macs": asked.macs,
         "peak_macs_per_cycle": peak,
         "utilization": asked.macs / cycles / peak if cycles else None,
-        "bound_cycles": bound_cycles(asked, dram),
+        "bound_cycles": bound_cycles(asked, dram, 1, system.machines, system.bus_bytes),
         "wall_seconds": wall_seconds,
         "device_seconds": result.seconds,
         "simulated_cycles_per_second": cycles / result.seconds
@@ -135,7 +160,7 @@ def measured(
     }
 
 
-def _summary(result: RunResult, report: dict[str, Any]) -> str:
+def summary(result: RunResult, report: dict[str, Any]) -> str:
     parts = []
     if result.cycles is not None:
         most = "at most " if report["memory_contract"] else ""
@@ -153,7 +178,7 @@ def _summary(result: RunResult, report: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _fault_text(program: ProgramImage, words: list[int], result: RunResult) -> str:
+def fault_text(program: ProgramImage, words: list[int], result: RunResult) -> str:
     from amaranth_vta.hw import isa
     from amaranth_vta.sw.disassembly import instruction_text
 

@@ -12,7 +12,7 @@ from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.machine.dram import ProtocolError, memory_timing
 from amaranth_vta.sim.machine.host import SILENT_CYCLES, STOP_POLLS, StuckError
 from amaranth_vta.sim.machine.shared_memory import SystemBacked
-from amaranth_vta.sw.runtime.device import Fault, RunResult, SystemResult
+from amaranth_vta.sw.runtime.device import RunResult, SystemResult
 from amaranth_vta.sw.runtime.driver import RegisterDriver
 
 from .build import Progress, system_library
@@ -51,36 +51,45 @@ class RtlSystem(SystemBacked):
         """As `SystemDevice.run_all`. Raises `ProtocolError` if the system violates a bus protocol,
         and `StuckError` if it does not use its bus for long.
         """
-        began = time.monotonic()
-        used = self.drivers[: len(streams)]
-        for driver, stream in zip(used, streams, strict=True):
+        self.start_all(streams)
+        return self.finish_all(time_limit)
+
+    def start_all(self, streams: Sequence[tuple[int, int]]) -> None:
+        """Launch a stream on each machine, as `run_all` does, without waiting for their ends."""
+        self._used = self.drivers[: len(streams)]
+        for driver, stream in zip(self._used, streams, strict=True):
             driver.prepare(*stream)
-        starts = [driver.start() for driver in used]
-        running, stopped = list(used), {}
+        self._starts = [driver.start() for driver in self._used]
+
+    def finish_all(self, time_limit: float | None = None) -> SystemResult:
+        """Wait until the machines that `start_all` has launched are done; raises as `run_all`."""
+        began = time.monotonic()
+        used = running = self._used
         while running:
             interrupted = self.simulator.advance(self.simulator.cycles_per_poll)
-            ended = [driver for driver in running if interrupted and driver.has_ended()]
+            ended = [
+                driver
+                for driver in running
+                if (interrupted or driver.is_stopped) and driver.has_ended()
+            ]
             running = [driver for driver in running if driver not in ended]
             if running and time_limit is not None and time.monotonic() > began + time_limit:
-                stopped = self._stop(running)
+                self._stop(running)
                 break
             if self.simulator.silent_cycles > SILENT_CYCLES:
                 self.reset()
                 raise StuckError(f"the machines have not used their bus for {SILENT_CYCLES} cycles")
-        runs = [
-            RunResult(cycles=None, fault=stopped[driver]) if driver in stopped else driver.outcome()
-            for driver in used
-        ]
+        runs = [driver.outcome() for driver in used]
         if not self.simulator.quiet and not any(driver.is_draining() for driver in used):
             raise ProtocolError("all machines are done while accesses to memory are in flight")
         seconds = time.monotonic() - began
         for run in runs:
             run.seconds = seconds / len(runs)
         self._drain(used)
-        if stopped:
+        if any(driver.is_stopped for driver in used):
             return SystemResult(runs, None)
-        ends = [start + (run.cycles or 0) for start, run in zip(starts, runs, strict=True)]
-        return SystemResult(runs, max(ends) - starts[0])
+        ends = [start + (run.cycles or 0) for start, run in zip(self._starts, runs, strict=True)]
+        return SystemResult(runs, max(ends) - self._starts[0])
 
     def reset(self) -> None:
         """Reset all machines and drop their accesses in flight."""
@@ -92,9 +101,8 @@ class RtlSystem(SystemBacked):
         """End the simulation."""
         self.simulator.close()
 
-    def _stop(self, running: Sequence[_MachineRegisters]) -> dict[_MachineRegisters, Fault | None]:
-        """Stop machines; returns the outcome of each."""
-        outcomes = {}
+    def _stop(self, running: Sequence[_MachineRegisters]) -> None:
+        """Stop machines and wait for their ends."""
         for driver in running:
             driver.stop()
         for driver in running:
@@ -105,8 +113,6 @@ class RtlSystem(SystemBacked):
             else:
                 self.reset()
                 raise StuckError("memory has not answered within the polls of a stop")
-            outcomes[driver] = driver.stopped_fault()
-        return outcomes
 
     def _drain(self, used: Sequence[_MachineRegisters]) -> None:
         """Wait for memory to answer; a memory that never does requires the reset line."""
@@ -124,6 +130,7 @@ class _MachineRegisters(RegisterDriver):
         self.config = config
         self._simulator = simulator
         self._first = number << ADDRESS_WIDTH
+        self.is_stopped = False
         self.forget()
         self._check_machine()
 
@@ -136,6 +143,7 @@ class _MachineRegisters(RegisterDriver):
             self._simulator.write_register(self._first + address + WORD_BYTES * at, word)
 
     def prepare(self, insn_addr: int, insn_count: int) -> None:
+        self.is_stopped = False
         self._prepare(insn_addr, insn_count)
 
     def start(self) -> int:
@@ -145,16 +153,17 @@ class _MachineRegisters(RegisterDriver):
 
     def has_ended(self) -> bool:
         """Whether the run has ended; then the machine no longer interrupts."""
-        if not self._status("done"):
+        # A machine that ended before it was asked to stop is not done: the stop has cleared that.
+        running = self._status("busy") if self.is_stopped else not self._status("done")
+        if running:
             return False
         self._write("INTERRUPT_ENABLE", 0)
         return True
 
     def stop(self) -> None:
+        """Ask the machine to end its run early."""
+        self.is_stopped = True
         self._ask_to_stop()
-
-    def stopped_fault(self) -> Fault | None:
-        return self._stopped_fault()
 
     def is_draining(self) -> bool:
         return self._status("draining")
@@ -164,10 +173,11 @@ class _MachineRegisters(RegisterDriver):
         self._written_limits = (0,) * len(isa.LIMITED)
 
     def outcome(self) -> RunResult:
+        """The result of a run that has ended; of one that was stopped, without cycles."""
         counters = self._counters()
         return RunResult(
-            cycles=counters["cycles"],
-            fault=self._fault(),
+            cycles=None if self.is_stopped else counters["cycles"],
+            fault=self._stopped_fault() if self.is_stopped else self._fault(),
             tokens_left=self._tokens_left(),
             counters=counters,
         )

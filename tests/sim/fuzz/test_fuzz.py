@@ -34,7 +34,7 @@ TINY = named_configs(("tiny", "tiny-extended"))
 def test_what_is_found_depends_on_the_seed_alone() -> None:
     def run(seed: int, jobs: int) -> Findings:
         with processes(jobs) as work:
-            return fuzz(seed, 5, TINY, ["functional"], work)
+            return fuzz(seed, range(5), TINY, ["functional"], work)
 
     one, two, other = run(3, 1), run(3, 2), run(4, 1)
     assert one.failures == two.failures == []
@@ -50,14 +50,15 @@ def test_a_planted_mistake_is_found_and_can_be_replayed(
 ) -> None:
     _plant_min(monkeypatch)
     monkeypatch.setattr(campaign, "shrink", lambda image, differs: image)
-    findings = campaign.fuzz(1, 3, TINY, ["functional"])
+    findings = campaign.fuzz(1, range(3), TINY, ["functional"])
     assert findings.failures
     for failure in findings.failures:
         assert failure.differences
-        assert _has_min(failure.image)
-        failure.image.save(tmp_path / "found.npz")
+        (image,) = failure.images
+        assert _has_min(image)
+        image.save(tmp_path / "found.npz")
         # The exit code for a fault has precedence over that for a difference.
-        code = 3 if failure.case.kinds else 1
+        code = 3 if failure.case.parts[0].kinds else 1
         assert invoke(["replay", str(tmp_path / "found.npz")]) == code
 
 
@@ -71,18 +72,18 @@ def test_a_program_that_differs_is_kept_with_its_base_registers(
     cases = [case(1, number, TINY) for number in range(9)]
     moved = [item.number for item in cases if item.moved and not item.kinds]
     _plant_min(monkeypatch)
-    failures = campaign.fuzz(1, 9, TINY, ["rtl"]).failures
+    failures = campaign.fuzz(1, range(9), TINY, ["rtl"]).failures
     kept = [failure for failure in failures if failure.case.number in moved]
     assert kept
     monkeypatch.undo()
     for failure in kept:
         path = tmp_path / "found.npz"
-        image = failure.image
+        (image,) = failure.images
         assert any(image.bases.values())
         image.save(path)
         assert ProgramImage.load(path).bases == image.bases
         assert invoke(["replay", str(path), "--device", "rtl"]) == 1
-        right = reference_of(failure.case.image()).memory[: image.dram.size].copy()
+        right = reference_of(failure.case.images()[0]).memory[: image.dram.size].copy()
         assert image.expected is not None
         first = image.insn_addr - image.origin
         stream = slice(first, first + 16 * image.insn_count)
@@ -207,7 +208,7 @@ def test_random_machines_run_random_programs() -> None:
     assert drawn == random_configs(1, 12)
     assert drawn != random_configs(2, 12)
     assert len({config.extensions for config in drawn.values()}) > 4
-    findings = fuzz(1, 24, drawn, ["functional"])
+    findings = fuzz(1, range(24), drawn, ["functional"])
     assert findings.failures == []
 
 
@@ -246,7 +247,7 @@ def test_the_command_refuses_devices_that_cannot_be_compared(
 def test_machines_that_address_little_memory_are_compared_too(log_size: int) -> None:
     config = replace(PRESETS["tiny-extended"], log_dram_size=log_size)
     with processes(1) as work:
-        findings = fuzz(2, 6, {"small": config}, ["functional"], work)
+        findings = fuzz(2, range(6), {"small": config}, ["functional"], work)
     assert findings.failures == []
     assert findings.programs == 6
 

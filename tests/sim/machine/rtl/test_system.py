@@ -159,7 +159,7 @@ def test_a_stop_of_a_machine_leaves_the_other_alone(dram: str) -> None:
     stopped.stop()
     while not stopped.has_ended():
         system.simulator.advance(100)
-    fault = stopped.stopped_fault()
+    fault = stopped.outcome().fault
     assert isinstance(fault, Fault)
     assert fault.cause == "timeout"
     while not other.has_ended():
