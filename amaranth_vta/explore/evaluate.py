@@ -156,8 +156,10 @@ def remembered(name: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def _estimate(task: EvaluationTask, model: bytes) -> Cost:
     system = task.system
     network, open_batch = _network(task.network, system.config.batch, _Bytes(model))
-    sharing = system.machines if task.split else 1
-    program = compile_network(network, system.config, open_batch, machines=sharing).program
+    sharing, bus = (system.machines, system.bus_bits) if task.split else (1, 0)
+    program = compile_network(
+        network, system.config, open_batch, machines=sharing, memory_bus=bus
+    ).program
     runs = system.machines // sharing
     size = program.program.placed_bytes(program.launched("network"), runs)
     device = task.options("estimate", timing_only=True).open(system.config, size)

@@ -15,6 +15,7 @@ from pathlib import Path
 import onnx
 
 from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.cache import ToolchainError, hash_of, kept, package_version
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
 from amaranth_vta.sw.compiler.graph.load.input_shapes import (
@@ -49,6 +50,7 @@ def compile(
     states: Mapping[str, str] | None = None,
     machines: int = 1,
     prefill: int = 1,
+    memory_bus: int = 0,
 ) -> CompiledNetwork:
     """Compiles ``model`` for the machine of ``config``, both as in `Session`.
 
@@ -64,8 +66,9 @@ def compile(
     by default the caches of a decoder, found by their names. With ``prefill``, it is compiled for
     blocks of that many tokens of a prompt too: ``program.block``, with the same caches.
 
-    If several ``machines`` share each image, the program divides a layer between them if the parts
-    are estimated to take fewer cycles.
+    If several ``machines`` share each image, the program divides a layer between them, or between
+    some of them, if the parts are estimated to take fewer cycles on a bus of ``memory_bus`` bits,
+    by default as wide as in `SystemConfig`. The program runs on a bus of any width.
 
     A model that was compiled before is loaded from the cache folder,
     unless passes or operators have been added. Raises `ModelError`, `ConfigError`, `RecordsError`,
@@ -73,11 +76,12 @@ def compile(
     """
     require_context(prefill, context)
     config = Config.load(config) if isinstance(config, str) else config
+    system = SystemConfig(config, machines, memory_bus)
     records = tuned if isinstance(tuned, Records) else Records.load(tuned) if tuned else Records()
 
     def for_runs_of(tokens: int) -> CompiledNetwork:
         read = prepared(model, config, dimensions, context, states, tokens)
-        return _compiled(read, config, images, passes, records, allow_rounding, machines)
+        return _compiled(read, system, images, passes, records, allow_rounding)
 
     single = for_runs_of(1)
     if prefill == 1:
@@ -87,14 +91,15 @@ def compile(
 
 def _compiled(
     model: onnx.ModelProto,
-    config: Config,
+    system: SystemConfig,
     images: int | None,
     passes: Sequence[PlacedPass],
     records: Records,
     allow_rounding: bool,
-    machines: int,
 ) -> CompiledNetwork:
-    """Compiles a `prepared` model; arguments are as in `compile`."""
+    """Compiles a `prepared` model for the machines of ``system``; the other arguments are as in
+    `compile`.
+    """
     if images is not None and not open_batch(model):
         raise ModelError(
             f"the model fixes the number of images per run{_first_shape(model)}: leave "
@@ -102,19 +107,22 @@ def _compiled(
         )
     if images is not None and images < 1:
         raise ValueError(f"{images} images cannot be run at a time: give 1 or more")
-    number = images or config.batch
+    config, number = system.config, images or system.config.batch
+    machines, bus_bits = system.machines, system.bus_bits
 
     def find_network() -> Network:
         return canonical(load_model(model, number), allow_rounding)
 
     def compile_it() -> CompiledNetwork:
         with knobs_from(records.knobs):
-            return compile_network(find_network(), config, open_batch(model), passes, machines)
+            return compile_network(
+                find_network(), config, open_batch(model), passes, machines, bus_bits
+            )
 
     if passes or has_own_operators():
         # The cache key does not cover the code of passes and operators.
         return compile_it()
-    options = str(number), records.digest, str(allow_rounding), str(machines)
+    options = str(number), records.digest, str(allow_rounding), str(machines), str(bus_bits)
     found = _cached_program(model, config, options, compile_it)
     if isinstance(found, CompiledNetwork):
         return found

@@ -122,8 +122,13 @@ class Session:
         self._begin(machine, options, launch)
 
         def compiled(model: onnx.ModelProto) -> CompiledNetwork:
-            machines = options.machines if split else 1
-            return compile(model, machine, images, passes, tuned, allow_rounding, machines=machines)
+            sharing = (options.machines, options.memory_bus) if split else (1, 0)
+            machines, bus = sharing
+            return compile(
+                *(model, machine, images, passes, tuned, allow_rounding),
+                machines=machines,
+                memory_bus=bus,
+            )
 
         if prefill > 1:
             models = [

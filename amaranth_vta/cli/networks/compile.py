@@ -11,6 +11,7 @@ from amaranth_vta.cli.common.options import (
     context_option,
     dim_option,
     images_option,
+    memory_bus_option,
     rounding_option,
     tuned_option,
 )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Divide the layers of each image between several machines.",
 )
+@memory_bus_option
 def compile_model(
     model: str,
     output: str,
@@ -60,6 +62,7 @@ def compile_model(
     context: int | None,
     prefill: int,
     machines: int,
+    memory_bus: int,
 ) -> None:
     """Compile the quantized network of MODEL for a machine.
 
@@ -80,6 +83,7 @@ def compile_model(
             *(model, config, images, (), tuned, allow_rounding, sizes, context),
             machines=machines,
             prefill=prefill,
+            memory_bus=memory_bus,
         ).program
         outputs.save("--output", lambda file: write_network(network, file))
     line = f"{output}: {_sides(network)}"

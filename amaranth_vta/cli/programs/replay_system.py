@@ -25,7 +25,7 @@ from amaranth_vta.sw.runtime.device import total
 from amaranth_vta.sw.runtime.instruction_words import instruction_words
 from amaranth_vta.sw.runtime.work import work
 
-from .replay import fault_text, measured, set_registers, summary
+from .replay_report import fault_text, measured, set_registers, summary
 
 # From the first byte of all memories to the last; what lies between them is allocated, too.
 _MOST_BYTES = 1 << 30

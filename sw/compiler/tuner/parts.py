@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol, Self, runtime_checkable
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sw.compiler.environment import Environment
 
 from .search import Choice
@@ -57,23 +58,46 @@ class WorkloadPart:
         return choose(self.whole.part(self.axis, self.extent), config)
 
 
-def divided(workload: Workload[Any], parts: int, config: Config) -> tuple[WorkloadPart, ...]:
-    """Divide ``workload`` along one axis into at most ``parts`` parts of almost equal extent, such
-    that the largest takes the fewest estimated cycles; empty if the whole takes fewer.
+def divided(workload: Workload[Any], system: SystemConfig) -> tuple[WorkloadPart, ...]:
+    """Divide ``workload`` along one axis into parts of almost equal extent, at most one per machine
+    of ``system``, such that the largest takes the fewest estimated cycles; empty if the whole takes
+    fewer.
     """
     best: tuple[WorkloadPart, ...] = ()
-    if parts == 1 or not isinstance(workload, Divisible):
+    if system.is_single or not isinstance(workload, Divisible):
         return best
-    least = choose(workload, config).cycles - _BARRIER_CYCLES
+    least = choose(workload, system.config).cycles - _BARRIER_CYCLES
     for axis, extent in workload.extents.items():
-        count = min(parts, extent)
-        if count == 1:
-            continue
-        ends = [-(-extent * number // count) for number in range(count + 1)]
-        found = tuple(
-            WorkloadPart(workload, axis, begin, end - begin) for begin, end in pairwise(ends)
-        )
-        cycles = choose(found[0], config).cycles
-        if cycles < least:
-            best, least = found, cycles
+        for count in _counts(min(system.machines, extent), system):
+            ends = [-(-extent * number // count) for number in range(count + 1)]
+            found = tuple(
+                WorkloadPart(workload, axis, begin, end - begin) for begin, end in pairwise(ends)
+            )
+            cycles = _shared_cycles(choose(found[0], system.config), _contention(count, system))
+            if cycles < least:
+                best, least = found, cycles
     return best
+
+
+def _counts(most: int, system: SystemConfig) -> Iterator[int]:
+    """Numbers of parts to try: ``most``, and half of it as often as parts compete for the bus."""
+    while most > 1:
+        yield most
+        if _contention(most, system) == 1:
+            return
+        most //= 2
+
+
+def _contention(parts: int, system: SystemConfig) -> float:
+    """Number of cycles in which the bus of ``system`` transfers a word for each of ``parts``
+    machines; 1 if each has its own bandwidth.
+    """
+    return max(1.0, parts * 8 * system.config.bus_bytes / system.bus_bits)
+
+
+def _shared_cycles(choice: Choice[Any], contention: float) -> float:
+    """The estimated cycles of the best knobs, but at least the time of their transfers."""
+    if not choice.estimates:
+        return choice.cycles
+    estimate, _ = choice.estimates[0]
+    return max(estimate.cycles, contention * estimate.bus)

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer, RingWrite
 from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import divided_functions
 from amaranth_vta.sw.compiler.graph.network import Array, Network
@@ -66,18 +67,21 @@ def compile_network(
     open_batch: bool = False,
     passes: Sequence[PlacedPass] = (),
     machines: int = 1,
+    memory_bus: int = 0,
 ) -> CompiledNetwork:
     """Place the operators of a canonical network and compile the layers of the machine. Raises
     `ModelError` for an output that the file format cannot hold.
 
     ``open_batch`` and ``machines`` are as in `NetworkProgram`; ``passes`` are additional passes
-    for the loop nest of each layer.
+    for the loop nest of each layer. Machines share a bus of ``memory_bus`` bits, by default as wide
+    as in `SystemConfig`.
     """
+    system = SystemConfig(config, machines, memory_bus)
     placement = place(network, config, passes)
     planned = planned_steps(placement)
     variables = _variables(network, placement)
     known = placement.network.constants
-    steps, launches, program = _record(planned, config, known, variables, machines)
+    steps, launches, program = _record(planned, system, known, variables)
     outputs = {name: network.types[name] for name in network.public_outputs}
     on_machine = {item.operand.tensor for item in variables}
     states = tuple(item for item in network.states if item.source not in on_machine)
@@ -131,14 +135,15 @@ def _variables(network: Network, placement: Placement) -> list[_Variable]:
 
 def _record(
     steps: Sequence[PlannedStep],
-    config: Config,
+    system: SystemConfig,
     known: Mapping[str, Array],
     variables: Sequence[_Variable],
-    machines: int,
 ) -> tuple[tuple[Step, ...], tuple[Launch, ...], Program]:
-    """Record the layers' streams for ``machines`` that share them. Buffers with disjoint lifetimes
-    share memory. The network's ``known`` constants are packed once, into constant buffers; so are
-    the initial values of ``variables``."""
+    """Record the layers' streams for the machines of ``system``, which share them. Buffers with
+    disjoint lifetimes share memory. The network's ``known`` constants are packed once, into
+    constant buffers; so are the initial values of ``variables``.
+    """
+    config = system.config
     recorder = Recorder(config)
     sizes = dict(size for step in steps for size in _buffers_of(step))
     steps, within = without_copies(steps, config)
@@ -198,7 +203,7 @@ def _record(
                     own.append(recorder.allocate(data.size, f"{step.name} {name}"))
                     own[-1].write(data)
                 constants += own
-                functions = divided_functions(step, machines)
+                functions = divided_functions(step, system)
                 result.append(LayerCall(step, functions, [*sources, *own, target]))
             case ToMachine() | ToHost() | WriteRows():
                 result.append(replace(step, buffer=buffer(step.buffer).name))

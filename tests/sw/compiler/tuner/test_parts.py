@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
@@ -116,20 +117,32 @@ def test_the_tuner_estimates_a_part_of_the_work(name: str) -> None:
 def test_work_is_divided_along_the_axis_that_takes_fewest_cycles() -> None:
     config = PRESETS["pynq-extended"]
     deep = Conv2d(1, 32, 32, 7, 7, (3, 3), SHIFT, pads=(1, 1, 1, 1))
-    assert {(item.axis, item.begin, item.extent) for item in divided(deep, 2, config)} == {
+    assert {
+        (item.axis, item.begin, item.extent) for item in divided(deep, SystemConfig(config, 2))
+    } == {
         (-5, 0, 16),
         (-5, 16, 16),
     }
     wide = Conv2d(1, 1, 1, 56, 56, (3, 3), SHIFT, pads=(1, 1, 1, 1))
-    assert [(item.axis, item.begin, item.extent) for item in divided(wide, 3, config)] == [
+    assert [
+        (item.axis, item.begin, item.extent) for item in divided(wide, SystemConfig(config, 3))
+    ] == [
         (-4, 0, 19),
         (-4, 19, 19),
         (-4, 38, 18),
     ]
 
 
+def test_a_narrow_bus_is_shared_by_fewer_parts_or_along_another_axis() -> None:
+    """Parts together transfer at least as much as the whole, which takes the time of a bus."""
+    config = PRESETS["pynq-extended"]
+    square = Conv2d(1, 8, 8, 28, 28, (1, 1), SHIFT)
+    found = {bits: divided(square, SystemConfig(config, 4, bits)) for bits in (64, 128, 256)}
+    assert [(len(parts), parts[0].axis) for parts in found.values()] == [(2, -5), (4, -4), (4, -4)]
+
+
 def test_little_work_is_not_divided() -> None:
-    assert divided(Dense(1, 1, 8, SHIFT), 2, PRESETS["pynq-extended"]) == ()
+    assert divided(Dense(1, 1, 8, SHIFT), SystemConfig(PRESETS["pynq-extended"], 2)) == ()
 
 
 def test_a_part_is_of_an_output_and_within_its_extent() -> None:

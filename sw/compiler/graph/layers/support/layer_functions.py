@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec
 
+from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tuner.parts import divided
@@ -47,22 +48,23 @@ class PromisedFunction:
     def __call__(self) -> Function:
         return self.functions.built(self)
 
-    def divided(self, machines: int) -> list[Function]:
-        """Functions that compute disjoint parts of the result, for as many machines if that is
-        estimated to take fewer cycles; else only this function. All have the same arguments.
+    def divided(self, system: SystemConfig) -> list[Function]:
+        """Functions that compute disjoint parts of the result, for as many machines of ``system``
+        as are estimated to take the fewest cycles; only this function for one. All have the same
+        arguments.
         """
         try:
-            parts = divided(self.workload, machines, self.functions.env.config)
+            parts = divided(self.workload, system)
             return [replace(self, workload=part)() for part in parts or (self.workload,)]
         except NoScheduleFits:
             return [self()]
 
 
-def divided_functions(layer: Layer, machines: int) -> list[Function]:
+def divided_functions(layer: Layer, system: SystemConfig) -> list[Function]:
     """`PromisedFunction.divided` of the function of ``layer``; the layers of registered operators
     are not divided."""
     promise = layer.find_function
-    return promise.divided(machines) if isinstance(promise, PromisedFunction) else [layer.function]
+    return promise.divided(system) if isinstance(promise, PromisedFunction) else [layer.function]
 
 
 class LayerFunctions:
