@@ -37,7 +37,7 @@ def explanation(session: Session) -> Iterator[str]:
                     yield f"{item.name} ({item.operator}): on the host: {item.reason}"
             case RunLayer():
                 layer = layers[step.name]
-                yield _layer(step, layer, session.dram) + _rounding(session, layer)
+                yield _layer(step, layer, session) + _rounding(session, layer)
             case ToMachine():
                 packing = f"{step.operand.packing}, " if step.operand.packing else ""
                 yield f"{step.operand.tensor}: {packing}cut into tiles, to the machine"
@@ -60,11 +60,11 @@ def _rounding(session: Session, layer: Layer) -> str:
     )
 
 
-def _layer(step: RunLayer, layer: Layer, dram: str) -> str:
+def _layer(step: RunLayer, layer: Layer, session: Session) -> str:
     from amaranth_vta.report.layer_report import bound_cycles
 
-    work = step.work
-    bound = bound_cycles(work, dram, len(step.streams))
+    work, bus = step.work, session.system.bus_bytes
+    bound = bound_cycles(work, session.dram, len(step.streams), step.machines, bus)
     nodes = " + ".join(f"{node.name} ({node.operator})" for node in layer.nodes)
     sources = " and ".join(f"{item.tensor} {list(item.image)}" for item in layer.sources)
     return (
