@@ -122,8 +122,7 @@ class Session:
         self._begin(machine, options, launch)
 
         def compiled(model: onnx.ModelProto) -> CompiledNetwork:
-            sharing = (options.machines, options.memory_bus) if split else (1, 0)
-            machines, bus = sharing
+            machines, bus = (options.machines, options.memory_bus) if split else (1, 0)
             return compile(
                 *(model, machine, images, passes, tuned, allow_rounding),
                 machines=machines,

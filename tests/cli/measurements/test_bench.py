@@ -264,6 +264,19 @@ def test_networks_of_fixed_size_run_an_image_on_each_machine(tmp_path: Path) -> 
     assert 0.3 < report["bound_cycles"] / report["cycles"] < 1
 
 
+@pytest.mark.nightly
+def test_mlperf_tiny_on_two_machines_is_told_per_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = bench_report(tmp_path, "mlperf-tiny", "--machines", "2")
+    said = capsys.readouterr().out
+    assert "numbers are per image" in " ".join(said.split())
+    for network in report["networks"].values():
+        assert (network["machines"], network["runs"], network["mismatches"]) == (2, 2, 0)
+        assert f"{network['cycles'] / 2:,.0f}" in said
+        assert network["bound_cycles"] < network["cycles"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -433,7 +433,10 @@ def test_a_compiled_network_for_several_machines(
 ) -> None:
     compiled = tmp_path / "two.vta"
     arguments = ["--machines", "2", "--config", "tiny", "-o", str(compiled)]
-    assert cli.invoke(["compile", str(model), *arguments]) == 0
+    assert cli.invoke(["compile", str(model), *arguments, "--memory-bus", "96"]) == 2
+    assert "a memory bus of 96 bits does not fit" in capsys.readouterr().err
+    assert not compiled.exists()
+    assert cli.invoke(["compile", str(model), *arguments, "--memory-bus", "64"]) == 0
     assert vta(compiled, "--allow-host", "--machines", 2) == 0
     capsys.readouterr()
     assert vta(compiled, "--machines", 3) == 2

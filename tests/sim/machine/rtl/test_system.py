@@ -169,6 +169,23 @@ def test_a_stop_of_a_machine_leaves_the_other_alone(dram: str) -> None:
     check_next_runs(system)
 
 
+def test_a_stop_after_the_end_of_a_run_is_no_hang() -> None:
+    """The host has not noticed the end when it asks for the stop, which clears `done`."""
+    programs = images()
+    system = opened("ddr", programs)
+    start(system)
+    first, other = system.drivers
+    while not first.has_ended():
+        system.simulator.advance(100)
+    first.stop()
+    assert first.has_ended()
+    assert first.outcome().fault is None
+    while not other.has_ended():
+        system.simulator.advance(100)
+    check_memory(system, 1)
+    check_next_runs(system)
+
+
 def test_a_run_beyond_its_time_is_stopped_on_all_machines() -> None:
     programs = images()
     system = opened("ddr", programs)
