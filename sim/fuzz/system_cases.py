@@ -19,8 +19,9 @@ from .cases import Case, drawn
 # Zones of the memory are multiples of a page. Between the programs of two machines there are
 # bytes of both zones that none of them should access.
 _PAGE, _GAP = 4096, 1 << 15
-# Most programs take fewer cycles.
-_MOST_CYCLES = 1 << 13
+# Disturbances happen before one of these cycles: soon after the launch, or at any time, since most
+# programs take fewer cycles than the last.
+_WITHIN = (1 << 6, 1 << 10, 1 << 13)
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ class SystemCase:
 def system_case(
     seed: int, number: int, configs: Mapping[str, Config], systems: Systems
 ) -> SystemCase:
-    """Case ``number`` of ``seed``: ``configs`` in rotation, one in three programs faulty, and one
-    in three cases disturbed.
+    """Case ``number`` of ``seed``: ``configs`` in rotation, one in three programs faulty, and every
+    second case disturbed.
     """
     machines = range(systems.machines)
     parts = [
@@ -99,9 +100,9 @@ def system_case(
     ]
     first, chance = parts[0], random.Random(f"disturbance:{seed}:{number}")
     disturbance = None
-    if chance.random() < 1 / 3:
-        cycles = round(_MOST_CYCLES ** chance.random())
-        disturbance = Disturbance(chance.choice((None, *machines)), cycles)
+    if chance.random() < 1 / 2:
+        machine = chance.choice((None, chance.choice(machines)))
+        disturbance = Disturbance(machine, 1 + chance.randrange(chance.choice(_WITHIN)))
     return SystemCase(
         tuple(replace(part, dram=first.dram, origin=first.origin, moved=False) for part in parts),
         SystemConfig(first.config, systems.machines, systems.bus_bits).bus_bits,

@@ -116,8 +116,8 @@ def fuzz(
     the timing of memory is random. Each program follows from the seed and its number.
 
     With --machines, as many programs at a time run on a system of machines that share a memory,
-    and each is compared as if it ran alone. On the RTL, one in three systems first has a reset, or
-    a stop of one machine, while the programs run.
+    and each is compared as if it ran alone. On the RTL, every second system first has a reset,
+    or a stop of one machine, while the programs run.
 
     A program that shows a difference is shortened and written to fuzz-SEED-NUMBER.npz, those of a
     system to fuzz-SEED-NUMBER-MACHINE.npz, for `vta replay`; the exit code is then 1.

@@ -45,6 +45,7 @@ def test_machines_give_what_each_gives_alone(seed: int) -> None:
     assert findings.unordered < 10
 
 
+@pytest.mark.nightly
 def test_the_findings_depend_on_the_seed_alone() -> None:
     def run(jobs: int) -> Findings:
         with processes(jobs) as work:
@@ -62,7 +63,7 @@ def test_cases_are_of_all_kinds() -> None:
     cases = [system_case(1, number, TINY, TWO) for number in range(60)]
     disturbed = [case.disturbance for case in cases if case.disturbance is not None]
     assert {item.machine for item in disturbed} == {None, 0, 1}
-    assert min(item.cycles for item in disturbed) < 10
+    assert min(item.cycles for item in disturbed) < 30
     assert max(item.cycles for item in disturbed) > 1000
     assert {case.dram.partition(":")[0] for case in cases} == {"ideal", "ddr", "random"}
     kinds = [[bool(part.kinds) for part in case.parts] for case in cases]
@@ -135,7 +136,7 @@ def test_a_reset_that_leaves_a_machine_running_is_found(
     kept_long: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RtlSystem, "reset", lambda self: None)
-    failures = found_in(range(89, 90), ["rtl"]).failures
+    failures = found_in(range(20, 21), ["rtl"]).failures
     assert failures
     for failure in failures:
         assert str(failure.disturbance).startswith("a reset after")
