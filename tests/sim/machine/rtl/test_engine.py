@@ -132,6 +132,21 @@ def test_a_program_that_takes_too_long_is_a_timeout() -> None:
     assert finish(device).fault is None
 
 
+def test_a_stop_may_come_in_any_cycle_about_the_end_of_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = RtlDevice(TINY, 4096)
+    cycles = finish(device).cycles
+    assert cycles is not None
+    ends = set()
+    for polled in range(cycles - 12, cycles + 3):
+        monkeypatch.setattr(type(device.machine), "cycles_per_poll", polled)
+        result = device.run(0, 1, time_limit=-1)
+        ends.add((result.fault and result.fault.cause, result.cycles))
+    # Stopped, ended while it was being stopped, and ended before.
+    assert ends == {("timeout", None), (None, None), (None, cycles)}
+
+
 def test_an_unknown_memory_model_is_refused() -> None:
     with pytest.raises(DramError):
         RtlDevice(TINY, 4096, "slow")
