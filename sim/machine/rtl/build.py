@@ -19,6 +19,8 @@ from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.cache import ToolchainError, build_folder, hash_of, kept
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
+from .change_groups import with_change_groups
+
 Progress = Callable[[str], None]
 
 
@@ -112,6 +114,7 @@ def machine_library(
         traced=traced,
         watched=watched,
         grouped=grouped,
+        change_grouped=grouped and is_optimized(config),
         optimized=is_optimized(config),
         progress=progress,
     )
@@ -144,19 +147,27 @@ def machine_verilog(
 ) -> str:
     """The Verilog of ``config``, cached until a hardware source changes.
 
-    ``watched`` and ``grouped`` as in `machine_library`.
+    ``watched`` and ``grouped`` as in `machine_library`. If the machine `is_optimized`, the groups
+    include change groups.
     """
-
     optimized = grouped and is_optimized(config)
 
     def elaborate() -> str:
         from amaranth_vta.sim.machine import elaborate as design
 
-        simulated = design.SIMPLIFIED if optimized else design.QUICK
-        passes = simulated if grouped else design.AS_IT_IS
+        if optimized:
+            return change_grouped_verilog(config, watched)
+        passes = design.QUICK if grouped else design.AS_IT_IS
         return design.verilog(config, watched, grouped, passes=passes)
 
     return kept_design(f"{config.to_json()} {watched} {grouped} {optimized}", elaborate, progress)
+
+
+def change_grouped_verilog(config: Config, watched: bool = False) -> str:
+    """The Verilog of ``config`` with clock groups and change groups, simplified."""
+    from amaranth_vta.sim.machine import elaborate as design
+
+    return with_change_groups(design.verilog(config, watched, True, passes=design.SIMPLIFIED))
 
 
 def kept_design(what: str, elaborate: Callable[[], str], progress: Progress | None = None) -> str:
@@ -192,16 +203,21 @@ def library(
     traced: bool = False,
     watched: bool = False,
     grouped: bool = False,
+    change_grouped: bool = False,
     optimized: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """The shared library for ``verilog``, whose module ``vta`` has the ports of the machine."""
-    flags = flags_of(traced, watched, grouped)
+    flags = flags_of(traced, watched, grouped, change_grouped)
     return design_library(verilog, Harness(HARNESS, PINS), flags, optimized, progress)
 
 
 def flags_of(
-    traced: bool = False, watched: bool = False, grouped: bool = False, machines: int = 1
+    traced: bool = False,
+    watched: bool = False,
+    grouped: bool = False,
+    change_grouped: bool = False,
+    machines: int = 1,
 ) -> tuple[str, ...]:
     """Verilator options of a machine, or of several, in addition to the options of every design."""
     return (
@@ -209,6 +225,7 @@ def flags_of(
         *(("--trace-vcd",) if traced else ()),
         *(("-DWATCHED",) if watched else ()),
         *(("-DGROUPED", *_SIMPLIFIED_FLAGS) if grouped else ()),
+        *(("-DCHANGE_GROUPED",) if change_grouped else ()),
     )
 
 
@@ -294,7 +311,7 @@ def _compile_all(
     if covered:
         defines += ["-UVM_COVERAGE", "-DVM_COVERAGE=1"]
     own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]
-    if not traced and knows_clocks(folder, grouped="-DGROUPED" in flags):
+    if not traced and knows_clocks(folder, flags):
         own_defines.append("-DFALLS_UNSEEN")
     # Precompiling takes as long as three units save.
     headers = _precompiled_headers(defines) if len(units) == 1 and not _is_clang() else ()
@@ -350,16 +367,21 @@ def _units(folder: Path, harness: Path, optimized: bool) -> list[_Unit]:
     return [*fast, _Unit("slow", [], PLAIN, slow), _Unit("harness", [harness], OPTIMIZED)]
 
 
-def knows_clocks(folder: Path, grouped: bool) -> bool:
+def knows_clocks(folder: Path, flags: Sequence[str]) -> bool:
     """Whether the model stores the previous values of its clocks under the names that verilator.hpp
     expects.
     """
     header = (folder / "Vtop___024root.h").read_text(encoding="utf-8")
     kept = set(re.findall(r" __Vtrigprevexpr___TOP__(\w+)__0;", header))
-    groups = set(
-        re.findall(r"DO\((\w+)\)", HARNESS.with_name("verilator.hpp").read_text(encoding="utf-8"))
-    )
-    return kept == {"clk", *(f"clock_{name}" for name in groups if grouped)}
+    driver = HARNESS.with_name("verilator.hpp").read_text(encoding="utf-8")
+    lists = re.findall(r"#define EACH_(\w+)\(DO\) (DO.+)", driver)
+    groups = [
+        f"clock_{name}"
+        for macro, listed in lists
+        if f"-D{macro}" in flags
+        for name in re.findall(r"DO\((\w+)\)", listed)
+    ]
+    return kept == {"clk", *groups}
 
 
 _SLOW = "__Slow"  # in the names of files with code that runs once
@@ -449,9 +471,10 @@ def hardware_sources() -> list[Path]:
         *sorted(hardware.rglob("*.py")),
         *sorted(hardware.rglob("*.sv")),
         simulators / "machine" / "elaborate.py",
+        simulators / "machine" / "rtl" / "change_groups.py",
         *(
             simulators / "amaranth_internals" / f"{name}.py"
-            for name in ("netlist", "port_names", "yosys")
+            for name in ("flat_module", "netlist", "port_names", "yosys")
         ),
     ]
 

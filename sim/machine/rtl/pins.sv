@@ -19,6 +19,10 @@ module pins #(parameter BUS_BITS = 64, parameter ID_BITS = 1, parameter ADDRESS_
     input clock_compute_dma, output clock_compute_dma_active,
     input clock_store_dma, output clock_store_dma_active,
 `endif
+`ifdef CHANGE_GROUPED
+    input clock_host, output clock_host_active,
+    input clock_issue, output clock_issue_active,
+`endif
     input clk, input next_rst, output irq,
     output [ID_BITS-1:0] m_axi_awid, output [47:0] m_axi_awaddr, output [7:0] m_axi_awlen, output [2:0] m_axi_awsize,
     output [1:0] m_axi_awburst, output m_axi_awvalid,
@@ -93,6 +97,10 @@ module pins #(parameter BUS_BITS = 64, parameter ID_BITS = 1, parameter ADDRESS_
       .clock_load_dma, .clock_load_dma_active,
       .clock_compute_dma, .clock_compute_dma_active,
       .clock_store_dma, .clock_store_dma_active,
+`endif
+`ifdef CHANGE_GROUPED
+      .clock_host, .clock_host_active,
+      .clock_issue, .clock_issue_active,
 `endif
       .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awvalid, .m_axi_awready,
       .m_axi_wdata, .m_axi_wstrb, .m_axi_wlast, .m_axi_wvalid, .m_axi_wready,

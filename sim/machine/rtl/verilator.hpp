@@ -14,10 +14,19 @@
 #include "verilated_vcd_c.h"
 #endif
 
+// Groups of registers with separate clocks, as in amaranth_vta.hw.clock_groups and change_groups.py.
+// build.py reads these lists, which are named after the macros.
 #ifdef GROUPED
-// Groups of registers with separate clocks, as in amaranth_vta.hw.clock_groups.
-#define EACH_GROUP(DO) DO(lanes) DO(products) DO(load_dma) DO(compute_dma) DO(store_dma)
+#define EACH_GROUPED(DO) DO(lanes) DO(products) DO(load_dma) DO(compute_dma) DO(store_dma)
+#else
+#define EACH_GROUPED(DO)
 #endif
+#ifdef CHANGE_GROUPED
+#define EACH_CHANGE_GROUPED(DO) DO(host) DO(issue)
+#else
+#define EACH_CHANGE_GROUPED(DO)
+#endif
+#define EACH_GROUP(DO) EACH_GROUPED(DO) EACH_CHANGE_GROUPED(DO)
 
 using Pins = Vtop;
 
@@ -49,11 +58,9 @@ class Simulator {
     // One clock cycle.
     void tick() {
         pins->clk = 1;
-#ifdef GROUPED
 #define TICK(group) pins->clock_##group = pins->clock_##group##_active;
         EACH_GROUP(TICK)
 #undef TICK
-#endif
         pins->eval();
 #if VM_TRACE
         trace->dump(context.time());
@@ -80,18 +87,14 @@ class Simulator {
     // by the names that build.py knows, these are set, and the edge is not evaluated.
     void fall() {
         pins->clk = 0;
-#ifdef GROUPED
 #define FALL(group) pins->clock_##group = 0;
         EACH_GROUP(FALL)
 #undef FALL
-#endif
 #ifdef FALLS_UNSEEN
         pins->rootp->__Vtrigprevexpr___TOP__clk__0 = 0;
-#ifdef GROUPED
 #define FORGET(group) pins->rootp->__Vtrigprevexpr___TOP__clock_##group##__0 = 0;
         EACH_GROUP(FORGET)
 #undef FORGET
-#endif
 #else
         pins->eval();
 #endif
