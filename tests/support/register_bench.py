@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -16,14 +17,23 @@ from amaranth_vta.sw.runtime.device import Fault
 
 
 class RegisterBench(SimulatedDevice):
-    """The RTL of ``config``, with ``size`` bytes of memory from address ``origin`` on."""
+    """The RTL of ``config``, with ``size`` bytes of memory from address ``origin`` on; ``library``
+    is another build of it.
+    """
 
     name = "bench"
     machine: CompiledMachine
 
-    def __init__(self, config: Config, size: int, timing: MemoryTiming, origin: int = 0) -> None:
+    def __init__(
+        self,
+        config: Config,
+        size: int,
+        timing: MemoryTiming,
+        origin: int = 0,
+        library: Path | None = None,
+    ) -> None:
         super().__init__(config, size, origin=origin)
-        library = machine_library(config)
+        library = library or machine_library(config)
         self.attach(CompiledMachine(library, self.memory, timing, origin=self.origin))
 
     def put(self, address: int, instructions: Sequence[isa.Instruction]) -> None:
