@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS, Access
 from amaranth_vta.sim.amaranth_internals.flat_module import FlatModule
 from amaranth_vta.sim.fuzz.cases import case
@@ -16,10 +16,17 @@ from amaranth_vta.sim.fuzz.comparison import differences
 from amaranth_vta.sim.fuzz.reference import reference_of
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.machine.rtl.build import (
+    HARNESS,
+    PINS,
+    VERILATOR_FLAGS,
+    Harness,
     change_grouped_verilog,
+    flags_of,
     kept_design,
+    knows_clocks,
     library,
     machine_library,
+    translate,
 )
 from amaranth_vta.sim.machine.rtl.change_groups import with_change_groups
 from amaranth_vta.sim.programs.image import ProgramImage
@@ -40,15 +47,15 @@ NEXT_RUN = [
 ]
 
 
-def change_grouped(config: Config) -> Path:
-    verilog = kept_design(f"{config.to_json()} changes", lambda: change_grouped_verilog(config))
-    return library(verilog, grouped=True, change_grouped=True)
+@pytest.fixture(scope="module")
+def verilog() -> str:
+    return kept_design(f"{CONFIG.to_json()} changes", lambda: change_grouped_verilog(CONFIG))
 
 
 @pytest.fixture(scope="module")
-def libraries() -> list[Path]:
+def libraries(verilog: str) -> list[Path]:
     """The machine with change groups, and without."""
-    return [change_grouped(CONFIG), machine_library(CONFIG)]
+    return [library(verilog, grouped=True, change_grouped=True), machine_library(CONFIG)]
 
 
 def observed(machine: Path, image: ProgramImage, dram: str, seed: int) -> list[object]:
@@ -109,6 +116,13 @@ def test_programs_do_as_in_the_model(libraries: list[Path], seed: int) -> None:
         found.append(differences(bench, image, reference_of(image)))
     assert found[0] == found[1]
     assert found[0][0] == []
+
+
+@pytest.mark.nightly
+def test_falling_edges_of_the_groups_need_not_be_evaluated(verilog: str, tmp_path: Path) -> None:
+    flags = (*VERILATOR_FLAGS, *flags_of(grouped=True, change_grouped=True))
+    translate(verilog, Harness(HARNESS, PINS), flags, tmp_path)
+    assert knows_clocks(tmp_path, flags)
 
 
 REGISTER = """\
