@@ -23,6 +23,9 @@ _DECLARATION = re.compile(
     r"\s*(wire|reg|input|output) (?:reg |signed )*(?:\[(\d+):0\] )?(\\\S+ |[\w$]+)\s*(\[\d+:0\])?"
 )
 _WHOLE = re.compile(rf"(?:{_NAME})\s*")
+_ASSIGNED = re.compile(
+    r"(begin )?((?:\\\S+|[A-Za-z_]\w*)(?: ?\[[^;]*?\])?) <= ([^;]*);(?(1) end)\s*"
+)
 _CLOCKED = re.compile(r"\s*always @\(posedge (\w+)\)\s*")
 
 
@@ -174,7 +177,7 @@ def _chain(text: str) -> tuple[Chain | None, str]:
     branches = []
     while True:
         condition, text = _condition(text)
-        assigned = re.match(r"(begin )?([^;]*?) <= ([^;]*);(?(1) end)\s*", text)
+        assigned = _ASSIGNED.match(text)
         if assigned is None:
             return None, text
         branches.append(Branch(condition, assigned[2], assigned[3]))

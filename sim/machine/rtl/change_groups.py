@@ -55,9 +55,9 @@ def with_change_groups(verilog: str, groups: Patterns = GROUPS) -> str:
     """The flat module ``vta`` in ``verilog`` with an input ``clock_NAME`` for each of ``groups``,
     and an output ``clock_NAME_active``: that clock must tick at the next edge of ``clk``.
 
-    Logic that only the registers of one other clock read moves into its clocked block. Raises
-    `ValueError` if a pattern matches no register of ``clk``, or if the block of a register in a
-    group has a form that is not known.
+    Logic that only the registers of one other clock read moves into its clocked block. A register
+    in a block of unknown form keeps its clock. Raises `ValueError` if a pattern matches no register
+    of ``clk``.
     """
     return _Grouping(FlatModule(verilog, "vta"), groups).text()
 
@@ -118,8 +118,6 @@ class _Grouping:
                 if found and block.clock == _CLOCK:
                     clock = group
                     unused -= found
-            if clock in self._groups and block.chains is None:
-                raise ValueError(f"the block of {name} has an unknown form")
             blocks.append(block._replace(clock=clock))
         if unused:
             raise ValueError(f"no register of {_CLOCK} matches {min(unused)}")

@@ -11,8 +11,8 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS, Access
 from amaranth_vta.sim.amaranth_internals.flat_module import FlatModule
+from amaranth_vta.sim.fuzz import comparison
 from amaranth_vta.sim.fuzz.cases import case
-from amaranth_vta.sim.fuzz.comparison import differences
 from amaranth_vta.sim.fuzz.reference import reference_of
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.machine.rtl.build import (
@@ -30,9 +30,22 @@ from amaranth_vta.sim.machine.rtl.build import (
 )
 from amaranth_vta.sim.machine.rtl.change_groups import with_change_groups
 from amaranth_vta.sim.programs.image import ProgramImage
+from tests.support.differences import differences
 from tests.support.register_bench import RegisterBench
 from tests.support.seeds import each_seed
 
+RULES = Path(__file__).with_name("change_groups.v").read_text()
+BOTH = """
+module vta(input clk, clock_a, rst, en, input [1:0] write, at, input [7:0] x, y, z, u, v,
+    output clock_a_active, output [7:0] differs);
+  wire [63:0] one, other;
+  grouped grouped (.*, .out(one));
+  plain plain (.*, .out(other));
+  genvar n;
+  for (n = 0; n < 8; n = n + 1) assign differs[n] = one[8 * n +: 8] != other[8 * n +: 8];
+endmodule
+"""
+RESTED = 1 << 31
 NAME = "tiny-extended"
 CONFIG = PRESETS[NAME]
 WORDS = [
@@ -98,14 +111,14 @@ def observed(machine: Path, image: ProgramImage, dram: str, seed: int) -> list[o
     return seen
 
 
-@each_seed(range(200), daily=20)
+@each_seed(range(200), daily=10)
 def test_a_host_observes_the_same_in_every_cycle(libraries: list[Path], seed: int) -> None:
     chosen = case(3, seed, {NAME: CONFIG})
     one, other = (observed(each, chosen.image(), chosen.dram, seed) for each in libraries)
     assert one == other
 
 
-@each_seed(range(200), daily=20)
+@each_seed(range(200), daily=10)
 def test_programs_do_as_in_the_model(libraries: list[Path], seed: int) -> None:
     chosen = case(4, seed, {NAME: CONFIG})
     image = chosen.image()
@@ -113,7 +126,7 @@ def test_programs_do_as_in_the_model(libraries: list[Path], seed: int) -> None:
     for machine in libraries:
         timing = memory_timing(chosen.dram)
         bench = RegisterBench(CONFIG, image.dram.size, timing, image.origin, machine)
-        found.append(differences(bench, image, reference_of(image)))
+        found.append(comparison.differences(bench, image, reference_of(image)))
     assert found[0] == found[1]
     assert found[0][0] == []
 
@@ -125,49 +138,38 @@ def test_falling_edges_of_the_groups_need_not_be_evaluated(verilog: str, tmp_pat
     assert knows_clocks(tmp_path, flags)
 
 
-REGISTER = """\
-module vta(clk, en, x, y);
-  input clk;
-  wire clk;
-  input en;
-  wire en;
-  input [7:0] x;
-  wire [7:0] x;
-  output [7:0] y;
-  reg [7:0] y = 8'h00;
-  wire [7:0] \\sum$1 ;
-  wire \\a.taken ;
-  assign \\sum$1  = \\a.total  + x;
-  assign \\a.taken  = en & x[7];
-  reg [7:0] \\a.total  = 8'h00;
-  always @(posedge clk)
-    if (\\a.taken ) \\a.total  <= \\sum$1 ;
-  always @(posedge clk)
-    y <= \\a.total ;
-endmodule
-"""
+def test_each_kind_of_register_ticks_when_it_has_to() -> None:
+    grouped = with_change_groups(RULES, {"a": [r"a\."]}).replace("module vta(", "module grouped(")
+    plain = RULES.replace("module vta(", "module plain(")
+    found = differences(
+        grouped + plain + BOTH, Path(__file__).with_name("change_groups.cpp"), 50_000
+    )
+    assert found == RESTED
 
 
 def test_logic_of_a_group_moves_and_what_decides_is_compared() -> None:
-    text = with_change_groups(REGISTER, {"a": [r"a\."]})
+    text = with_change_groups(RULES, {"a": [r"a\."]})
     module = FlatModule(text, "vta")
-    assert module.kinds["sum$1"] == module.kinds["a.taken"] == "reg"
-    assert not any("sum$1" in assign.targets for assign in module.assigns)
-    # ``x`` is added only under the condition, of which its other bits are no part.
+    moved = {
+        name
+        for name in ("sum$1", "next$2", "a.counts", "a.both", "a.word")
+        if module.kinds[name] == "reg"
+    }
+    assert moved == {"sum$1", "next$2", "a.counts", "a.both"}
+    assert not moved.intersection(name for assign in module.assigns for name in assign.targets)
     (compared,) = re.findall(r"clock_a_inputs != \{ (.*) \}", text)
-    assert compared == "en, x[7]"
-    (block,) = (block for block in module.blocks if block.clock == "clock_a")
-    assert "if (\\a.taken  ) begin\n      \\sum$1  = " in block.text
-    assert "clock_a_changed = 1;\n      \\a.total <= \\sum$1  ;" in block.text
-    assert text.count("always @(posedge clk)") == 1
+    # ``at`` and ``x`` only matter under conditions.
+    assert compared == "en, rst, u, v, write[0], write[1], y, z[0]"
+    assert [block.clock for block in module.blocks] == ["clk", "clock_a"]
 
 
 def test_groups_without_registers_are_refused() -> None:
     with pytest.raises(ValueError, match="no register of clk matches b"):
-        with_change_groups(REGISTER, {"a": [r"a\."], "b": [r"b\."]})
+        with_change_groups(RULES, {"a": [r"a\."], "b": [r"b\."]})
 
 
-def test_blocks_of_another_form_are_refused() -> None:
-    unknown = REGISTER.replace("if (\\a.taken ) \\", "case (x) 0: \\", 1)
-    with pytest.raises(ValueError, match="no register of clk matches|unknown form"):
-        with_change_groups(unknown, {"a": [r"a\."]})
+def test_registers_in_blocks_of_another_form_keep_their_clock() -> None:
+    unknown = RULES.replace("if (z[0]) \\a.bits", "case (z[0]) 1: \\a.bits")
+    module = FlatModule(with_change_groups(unknown, {"a": [r"a\."]}), "vta")
+    (text,) = (block.text for block in module.blocks if "case (z[0])" in block.text)
+    assert text.startswith("  always @(posedge clk)")
