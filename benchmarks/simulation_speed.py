@@ -1,10 +1,12 @@
 """Simulation speed of the compiled machine, and the time to build it.
 
     python benchmarks/simulation_speed.py [--config NAME] [--dram ideal] [--seconds 5] [--build]
+        [--network resnet18]
 
-The program keeps load, GEMM, ALU and store busy at the same time. The simulator clocks groups of
-registers separately, and only while they are active; as a reference, a build with one clock for all
-registers runs alternately with it. ``--build`` first measures a build with a cold cache.
+The program keeps load, GEMM, ALU and store busy at the same time; ``--network`` runs a network
+instead, once with each build. The simulator clocks groups of registers separately, and only while
+they are active; as a reference, a build with one clock for all registers runs alternately with it.
+``--build`` first measures a build with a cold cache.
 """
 
 from __future__ import annotations
@@ -13,12 +15,17 @@ import argparse
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.networks import NETWORKS, generate
+from amaranth_vta.session import Session
+from amaranth_vta.session.compilation import compile
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
+from amaranth_vta.sw.runtime.device import RunResult
 
 MEMORY_BYTES = 1 << 22
 PROGRAM, UOPS = 0, 1 << 20  # byte addresses
@@ -80,6 +87,7 @@ def main() -> None:
     parser.add_argument("--dram", default="ideal")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--build", action="store_true")
+    parser.add_argument("--network", choices=tuple(NETWORKS))
     arguments = parser.parse_args()
     config = Config.load(arguments.config)
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +99,11 @@ def main() -> None:
         spent = sum(after[:4]) - sum(before[:4])
         state = "" if arguments.build else " (cached)"
         print(f"build     {seconds:8.1f} s, {spent:.1f} s of processor time{state}")
-        grouped, together = cycles_per_second(config, arguments.dram, arguments.seconds)
+        if arguments.network:
+            speeds = network_cycles_per_second(config, arguments.dram, arguments.network)
+        else:
+            speeds = cycles_per_second(config, arguments.dram, arguments.seconds)
+    grouped, together = speeds
     print(f"grouped   {grouped / 1e3:8.0f} k cycles per second of processor time")
     print(f"together  {together / 1e3:8.0f} k, all registers with one clock")
     print(f"ratio     {grouped / together:8.2f}")
@@ -125,6 +137,41 @@ def cycles_per_second(
     first, *others = (device.read(0, MEMORY_BYTES) for device, _ in devices)
     assert all(np.array_equal(first, other) for other in others)
     return [count / time_spent for count, time_spent in zip(cycles, spent, strict=True)]
+
+
+class TimedDevice(RtlDevice):
+    """Accumulates the cycles of all runs, and their processor time in seconds."""
+
+    cycles = 0
+    spent = 0.0
+
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
+        started = time.process_time()
+        result = super().run(insn_addr, insn_count, time_limit, watched)
+        self.spent += time.process_time() - started
+        self.cycles += result.cycles or 0
+        return result
+
+
+def network_cycles_per_second(config: Config, dram: str, name: str) -> list[float]:
+    """Cycles per second of the network ``name`` with and without register groups, which must take
+    the same cycles and have no wrong results.
+    """
+    network = generate(name)
+    compiled = compile(network.sized, config).program
+    size = compiled.program.placed_bytes(compiled.launched("network"))
+    devices = [TimedDevice(config, size, dram, grouped=grouped) for grouped in (True, False)]
+    for device in devices:
+        with Session(network.sized, config, device) as session:
+            assert not session.check(network.inputs).mismatches
+    assert devices[0].cycles == devices[1].cycles
+    return [device.cycles / device.spent for device in devices]
 
 
 def _ready(config: Config, dram: str, grouped: bool) -> tuple[RtlDevice, int]:
