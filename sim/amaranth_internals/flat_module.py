@@ -3,7 +3,8 @@
 Relies on the form that `write_verilog -noattr -norename` of Yosys 0.50 gives a module after
 ``flatten``: each statement begins in the third column and is continued deeper or by its ``end``;
 one operator per ``assign``; and blocks ``always @(posedge CLOCK)`` with nonblocking assignments to
-one register or memory each, under ``if (..) .. else if (..) ..`` or in ``begin .. end``.
+one register or memory each, under ``if (..) .. else if (..) ..`` or ``if (..) if (..) .. else ..``,
+or in ``begin .. end``.
 
 Why: Yosys has no pass that moves logic into the blocks of registers, and Amaranth's netlist is not
 simplified.
@@ -177,6 +178,9 @@ def _chain(text: str) -> tuple[Chain | None, str]:
     branches = []
     while True:
         condition, text = _condition(text)
+        if condition is not None and text.startswith("if ("):
+            inner, text = _chain(text)
+            return _under(condition, inner), text
         assigned = _ASSIGNED.match(text)
         if assigned is None:
             return None, text
@@ -185,6 +189,18 @@ def _chain(text: str) -> tuple[Chain | None, str]:
         if not text.startswith("else "):
             return tuple(branches), text
         text = text.removeprefix("else ")
+
+
+def _under(condition: str, chain: Chain | None) -> Chain | None:
+    """``chain`` in a block that is executed if ``condition`` holds."""
+    if chain is None or chain[0].condition is None:
+        return None
+    return tuple(
+        branch._replace(
+            condition=f"({condition} ) && ({branch.condition} )" if branch.condition else condition
+        )
+        for branch in chain
+    )
 
 
 def _condition(text: str) -> tuple[str | None, str]:

@@ -110,12 +110,19 @@ class _Grouping:
             if re.fullmatch(r"\s*\\\S+\s+", assign.value)
         }
         blocks, unused = [], {each for patterns in self._groups.values() for each in patterns}
+        # All parts of a register have one clock.
+        unknown = {
+            name
+            for block in self._module.blocks
+            if block.chains is None
+            for name in self._signals(block.text)
+        }
         for block in self._module.blocks:
             name = driven.get(block.target, block.target)
             clock = block.clock
             for group, patterns in self._groups.items():
                 found = {pattern for pattern in patterns if re.match(pattern, name)}
-                if found and block.clock == _CLOCK:
+                if found and block.clock == _CLOCK and block.target not in unknown:
                     clock = group
                     unused -= found
             blocks.append(block._replace(clock=clock))

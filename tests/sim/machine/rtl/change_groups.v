@@ -20,8 +20,8 @@ module vta(clk, rst, en, write, at, x, y, z, u, v, out);
   wire [7:0] u;
   input [7:0] v;
   wire [7:0] v;
-  output [63:0] out;
-  wire [63:0] out;
+  output [71:0] out;
+  wire [71:0] out;
   wire [7:0] \sum$1 ;
   wire [7:0] \next$2 ;
   wire \a.counts ;
@@ -48,6 +48,14 @@ module vta(clk, rst, en, write, at, x, y, z, u, v, out);
   reg [7:0] \a.bits  = 8'h00;
   always @(posedge clk)
     if (z[0]) \a.bits  <= { 1'h0, z[7:1] };
+  // A reset under a condition, of some bits.
+  reg [7:0] \a.reset  = 8'h00;
+  always @(posedge clk)
+    if (write[0])
+      if (rst) \a.reset [6:0] <= 7'h00;
+      else \a.reset [6:0] <= x[6:0];
+  always @(posedge clk)
+    if (write[1]) \a.reset [7] <= v[0];
   // Logic for two registers.
   reg [7:0] \a.first  = 8'h00;
   always @(posedge clk)
@@ -69,5 +77,5 @@ module vta(clk, rst, en, write, at, x, y, z, u, v, out);
   reg [7:0] outside = 8'h00;
   always @(posedge clk)
     outside <= \a.counted ;
-  assign out = { outside, \a.word , \a.second , \a.first , \a.bits , \a.counted , \a.always , \a.under_condition  };
+  assign out = { \a.reset , outside, \a.word , \a.second , \a.first , \a.bits , \a.counted , \a.always , \a.under_condition  };
 endmodule

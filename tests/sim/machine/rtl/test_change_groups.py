@@ -37,12 +37,12 @@ from tests.support.seeds import each_seed
 RULES = Path(__file__).with_name("change_groups.v").read_text()
 BOTH = """
 module vta(input clk, clock_a, rst, en, input [1:0] write, at, input [7:0] x, y, z, u, v,
-    output clock_a_active, output [7:0] differs);
-  wire [63:0] one, other;
+    output clock_a_active, output [8:0] differs);
+  wire [71:0] one, other;
   grouped grouped (.*, .out(one));
   plain plain (.*, .out(other));
   genvar n;
-  for (n = 0; n < 8; n = n + 1) assign differs[n] = one[8 * n +: 8] != other[8 * n +: 8];
+  for (n = 0; n < 9; n = n + 1) assign differs[n] = one[8 * n +: 8] != other[8 * n +: 8];
 endmodule
 """
 RESTED = 1 << 31
