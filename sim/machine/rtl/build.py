@@ -64,6 +64,8 @@ COMPILER_FLAGS = (
     "-fPIC",
     "-fvisibility=hidden",
     "-march=native",
+    # A cache line: otherwise any change of a function moves others, by up to 5 % of the speed.
+    "-falign-functions=64",
     "-DVL_TIME_CONTEXT",
     "-DVM_COVERAGE=0",
     "-DVM_SC=0",
