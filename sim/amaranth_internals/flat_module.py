@@ -57,7 +57,7 @@ class Block(NamedTuple):
         return next(names(self.chains[0][0].target)) if self.chains else ""
 
 
-class Assign(NamedTuple):
+class ContinuousAssignment(NamedTuple):
     """A continuous assignment: its targets, whether it assigns one of them as a whole, and both
     sides.
     """
@@ -89,7 +89,7 @@ class FlatModule:
         self.widths: dict[str, int] = {}
         self.memories: set[str] = set()
         self.declarations: list[tuple[str, str]] = []
-        self.assigns: list[Assign] = []
+        self.assigns: list[ContinuousAssignment] = []
         self.blocks: list[Block] = []
         self.instances: list[str] = []
         for statement in _statements(verilog[body:end]):
@@ -111,7 +111,7 @@ class FlatModule:
         elif text.startswith("assign "):
             target, value = text.removeprefix("assign ").removesuffix(";").split("=", 1)
             is_whole = _WHOLE.fullmatch(target) is not None
-            self.assigns.append(Assign(list(names(target)), is_whole, target, value))
+            self.assigns.append(ContinuousAssignment(list(names(target)), is_whole, target, value))
         elif clocked := _CLOCKED.match(statement):
             body = re.sub(r"\s+", " ", statement[clocked.end() :]).strip()
             self.blocks.append(Block(clocked[1], statement, _chains(body)))

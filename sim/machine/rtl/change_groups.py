@@ -18,10 +18,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from amaranth_vta.sim.amaranth_internals.flat_module import (
-    Assign,
     Block,
     Branch,
     Chain,
+    ContinuousAssignment,
     FlatModule,
     names,
     parts,
@@ -75,8 +75,8 @@ class _Grouping:
             for chain in block.chains or ():
                 if block.clock != _CLOCK:
                     self._chains[_place(block.clock, chain)].append(chain)
-        self._moved: dict[str, Assign] = {}
-        self._logic: dict[_Place, list[Assign]] = defaultdict(list)
+        self._moved: dict[str, ContinuousAssignment] = {}
+        self._logic: dict[_Place, list[ContinuousAssignment]] = defaultdict(list)
         self._move_logic()
 
     def text(self) -> str:
@@ -168,7 +168,7 @@ class _Grouping:
                 self._moved[name] = wires[name]
                 self._logic[place].append(wires[name])
 
-    def _readers(self, wires: Mapping[str, Assign]) -> dict[str, set[_Place | None]]:
+    def _readers(self, wires: Mapping[str, ContinuousAssignment]) -> dict[str, set[_Place | None]]:
         """Places that read a signal, except for the assignments to ``wires``; None is a place that
         does not move.
         """
@@ -303,7 +303,7 @@ def _assignments(chains: Iterable[Chain]) -> list[str]:
     return [f"{chain[-1].target} {chain[-1].value}" for chain in chains]
 
 
-def _logic(assigns: Iterable[Assign]) -> Iterator[str]:
+def _logic(assigns: Iterable[ContinuousAssignment]) -> Iterator[str]:
     return (f"      {assign.target}={assign.value};" for assign in assigns)
 
 
