@@ -13,6 +13,8 @@ from onnx import helper, numpy_helper
 
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
+from .preprocessing import live_nodes
+
 # Layers with more steps remain whole: each step is a dozen operators.
 _MOST_STEPS = 64
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -29,8 +31,9 @@ def with_unrolled_layers(model: onnx.ModelProto, whole: Collection[str] = ()) ->
 
     The products of a gate with the inputs of all steps are one MatMul; those with the hidden state
     are one per step. Layers remain whole if they have a name or a result in ``whole``, the number
-    of steps is open, weights are no constants, sequences have lengths of their own, or activations
-    are not the default ones.
+    of steps is open, weights are no constants, sequences have lengths of their own, activations are
+    not the default ones, or the layer has a clip, a coupled input gate (``input_forget``), peephole
+    weights other than 0, or the batch as its first dimension (``layout``).
     """
     if not any(node.op_type in _GATES for node in model.graph.node):
         return model
@@ -40,7 +43,7 @@ def with_unrolled_layers(model: onnx.ModelProto, whole: Collection[str] = ()) ->
     constants = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
     steps = {
         item.name: dims[0].dim_value
-        for item in (*graph.input, *graph.value_info)
+        for item in (*graph.input, *graph.value_info, *graph.output)
         if len(dims := item.type.tensor_type.shape.dim) == 3
     }
     taken = {name for node in graph.node for name in (node.name, *node.input, *node.output)}
@@ -54,8 +57,10 @@ def with_unrolled_layers(model: onnx.ModelProto, whole: Collection[str] = ()) ->
         writer.write()
         nodes += writer.nodes
         graph.initializer.extend(writer.constants)
+    # Results that nothing reads, such as the states of all steps, need no operators.
+    live = live_nodes(nodes, [item.name for item in graph.output])
     del graph.node[:]
-    graph.node.extend(nodes)
+    graph.node.extend(live)
     return result
 
 
@@ -97,13 +102,18 @@ def _layer(node: onnx.NodeProto, constants: dict[str, Array], steps: int) -> _La
     defaults = [name.lower() for name in _ACTIVATIONS[kind] * len(is_reversed)]
     chosen = [name.decode().lower() for name in attributes.get("activations", [])]
     w, r, b = (constants.get(_input(node, position)) for position in (_W, _R, _B))
-    peepholes = _input(node, _PEEPHOLES)
+
+    def has_effect(position: int, neutral: int) -> bool:
+        """Whether an input is present, unless it is a constant whose elements are ``neutral``."""
+        name = _input(node, position)
+        return bool(name) and not (name in constants and (constants[name] == neutral).all())
+
     if (
         w is None
         or r is None
         or (b is None and _input(node, _B))
-        or _input(node, _LENGTHS)
-        or (peepholes and (peepholes not in constants or constants[peepholes].any()))
+        or has_effect(_LENGTHS, steps)
+        or has_effect(_PEEPHOLES, 0)
         or (chosen and chosen != defaults)
         or any(attributes.get(name) for name in ("clip", "input_forget", "layout"))
     ):

@@ -87,6 +87,16 @@ def operators(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for node in model.graph.node}
 
 
+def assert_equal_results(unrolled: onnx.ModelProto, model: onnx.ModelProto) -> None:
+    """Both compute the same in ONNX Runtime, up to rounding."""
+    inputs = random_inputs(model)
+    found, expected = (
+        exact_session(item.SerializeToString()).run(None, inputs) for item in (unrolled, model)
+    )
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, other, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize(("kind", "direction", "has_state", "has_bias", "resets"), FORMS)
 def test_results_equal_those_of_the_operator(
@@ -96,12 +106,7 @@ def test_results_equal_those_of_the_operator(
     unrolled = with_unrolled_layers(model)
     onnx.checker.check_model(unrolled)
     assert operators(unrolled).isdisjoint(GATES)
-    inputs = random_inputs(model)
-    found, expected = (
-        exact_session(item.SerializeToString()).run(None, inputs) for item in (unrolled, model)
-    )
-    for own, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(own, other, rtol=0, atol=1e-5)
+    assert_equal_results(unrolled, model)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +121,58 @@ def test_results_equal_those_of_the_operator(
 )
 def test_other_layers_remain(options: dict[str, Any]) -> None:
     assert operators(with_unrolled_layers(layer("LSTM", **options))) == {"LSTM"}
+
+
+def with_constant(model: onnx.ModelProto, position: int, value: np.ndarray) -> onnx.ModelProto:
+    """``model`` with a constant as another input of its layer."""
+    (node,) = model.graph.node
+    node.input.extend([""] * (position + 1 - len(node.input)))
+    node.input[position] = "added"
+    model.graph.initializer.append(numpy_helper.from_array(value, "added"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("position", "neutral", "other"),
+    [
+        (4, np.array([3, 3], np.int32), np.array([3, 2], np.int32)),
+        (7, np.zeros((1, 3 * HIDDEN), np.float32), np.ones((1, 3 * HIDDEN), np.float32)),
+    ],
+    ids=["lengths", "peepholes"],
+)
+def test_an_input_without_effect_is_ignored(
+    position: int, neutral: np.ndarray, other: np.ndarray
+) -> None:
+    model = with_constant(layer("LSTM"), position, neutral)
+    unrolled = with_unrolled_layers(model)
+    assert operators(unrolled).isdisjoint(GATES)
+    assert_equal_results(unrolled, model)
+    remaining = with_unrolled_layers(with_constant(layer("LSTM"), position, other))
+    assert operators(remaining) == {"LSTM"}
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("kind", GATES)
+def test_results_that_nothing_reads_are_not_computed(kind: str, steps: int) -> None:
+    model = layer(kind, steps=steps)
+    (last,) = [item for item in model.graph.output if item.name == "y_h"]
+    del model.graph.output[:]
+    model.graph.output.append(last)
+    unrolled = with_unrolled_layers(model)
+    read = {"y_h", *(name for node in unrolled.graph.node for name in node.input)}
+    assert all(read.intersection(node.output) for node in unrolled.graph.node)
+    assert operators(unrolled).isdisjoint({"Concat", "Unsqueeze"})
+    assert_equal_results(unrolled, model)
+
+
+def test_a_layer_may_read_an_output_of_the_model() -> None:
+    model = layer("GRU")
+    (node,) = model.graph.node
+    node.input[0] = "negated"
+    model.graph.node.insert(0, helper.make_node("Neg", ["x"], ["negated"]))
+    output = helper.make_tensor_value_info("negated", TensorProto.FLOAT, (3, 2, INPUTS))
+    model.graph.output.append(output)
+    assert operators(with_unrolled_layers(model)).isdisjoint(GATES)
 
 
 @pytest.mark.parametrize("name", ["layer", "y_h"])
