@@ -78,15 +78,15 @@ def compile(
     config = Config.load(config) if isinstance(config, str) else config
     system = SystemConfig(config, machines, memory_bus)
     records = tuned if isinstance(tuned, Records) else Records.load(tuned) if tuned else Records()
-
-    def for_runs_of(tokens: int) -> CompiledNetwork:
-        read = prepared(model, config, dimensions, context, states, tokens)
-        return _compiled(read, system, images, passes, records, allow_rounding)
-
-    single = for_runs_of(1)
-    if prefill == 1:
+    runs = (1,) if prefill == 1 else (1, prefill)
+    # A block that is refused is refused before the first compilation.
+    models = [prepared(model, config, dimensions, context, states, tokens) for tokens in runs]
+    single, *blocks = (
+        _compiled(read, system, images, passes, records, allow_rounding) for read in models
+    )
+    if not blocks:
         return single
-    return replace(single, program=single.program.with_block(for_runs_of(prefill).program))
+    return replace(single, program=single.program.with_block(blocks[0].program))
 
 
 def _compiled(

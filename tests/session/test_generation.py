@@ -15,7 +15,7 @@ import pytest
 from amaranth_vta.networks import NETWORKS
 from amaranth_vta.networks.generated_network import generated_network
 from amaranth_vta.networks.generators import Form
-from amaranth_vta.session import Session
+from amaranth_vta.session import Session, compilation
 from amaranth_vta.session.batches import InputError
 from amaranth_vta.session.generation import Sampling
 from amaranth_vta.sw.runtime.network.model_error import ModelError
@@ -156,7 +156,12 @@ def test_runs_of_single_tokens_and_blocks_are_reported_apart() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "problem"),
     [
-        (sliding, {}, "blocks of 16 tokens: the model takes 1 per run"),
+        (sliding, {}, "blocks of 16 tokens need an open length of input_ids; it is fixed at 1"),
+        (
+            growing,
+            {"dimensions": {"sequence_length": BLOCK}},
+            "length of input_ids; it is fixed at 16",
+        ),
         (growing, {"context": 8, "prefill": 32}, "runs of 32 tokens exceed the context of 16"),
         (growing, {"context": None}, "prefill is 16: give a number of tokens, and the decoder's"),
         (growing, {"prefill": 0}, "prefill is 0: give a number of tokens"),
@@ -167,6 +172,12 @@ def test_blocks_that_a_decoder_cannot_take_are_refused(
 ) -> None:
     with pytest.raises((ModelError, ValueError), match=problem):
         Session(model(), CONFIG, **{"context": SIZE, "prefill": BLOCK, **options})
+
+
+def test_a_block_is_refused_before_the_first_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "_compiled", pytest.fail)
+    with pytest.raises(ModelError, match="runs of 32 tokens exceed the context of 16"):
+        compilation.compile(growing(), CONFIG, context=8, prefill=32)
 
 
 def test_blocks_are_refused_if_caches_are_no_ring_buffers() -> None:

@@ -101,7 +101,9 @@ def _tokens_per_run(
         if _IDS in name and dims and not is_open(dims[-1]):
             fixed = dims[-1].dim_value
     if block > 1 and fixed:
-        raise ModelError(f"blocks of {block:,} tokens: the model takes {fixed:,} per run")
+        raise ModelError(
+            f"blocks of {block:,} tokens need an open length of {_IDS}; it is fixed at {fixed:,}"
+        )
     if block > 1 and any(node.op_type == "DynamicQuantizeLinear" for node in model.graph.node):
         raise ModelError(
             f"blocks of {block:,} tokens: the model is quantized dynamically, so all tokens of a "
