@@ -34,9 +34,7 @@ def ring_writes(network: Network, items: Sequence[Layer | HostNode]) -> list[Lay
     """``items`` with `RingWrite` in place of the operators that write ring buffers, as far as only
     layers read these, all in the same form."""
     readers: dict[str, list[TiledTensor | None]] = {}
-    made = set(network.inputs)
     for item in items:
-        made.update([item.result.tensor] if isinstance(item, Layer) else item.node.outputs)
         if isinstance(item, Layer):
             for source in item.sources:
                 readers.setdefault(source.tensor, []).append(source)
@@ -44,16 +42,13 @@ def ring_writes(network: Network, items: Sequence[Layer | HostNode]) -> list[Lay
             for name in item.node.reads:
                 readers.setdefault(name, []).append(None)
     return [
-        _ring_write(network, item, readers, made) if isinstance(item, HostNode) else item
+        _ring_write(network, item, readers) if isinstance(item, HostNode) else item
         for item in items
     ]
 
 
 def _ring_write(
-    network: Network,
-    item: HostNode,
-    readers: dict[str, list[TiledTensor | None]],
-    made: set[str],
+    network: Network, item: HostNode, readers: dict[str, list[TiledTensor | None]]
 ) -> HostNode:
     result = item.node.outputs[0]
     node = ring_written(network, result)
@@ -71,8 +66,9 @@ def _ring_write(
     # The last two dimensions of a ring buffer are inputs and outputs of the product.
     dimensions = len(network.types[source].shape or ())
     axis = node.attributes["axis"] - (dimensions - 2) + 1
-    # The order of their elements says which rows these are, whatever their shape.
-    rows = next((name for name in in_same_order(network, rows)[::-1] if name in made), rows)
-    written = replace(node, inputs=(rows, reshape.inputs[0]))
+    # The host writes rows by the order of their elements, whatever their shape. The first tensor in
+    # this order is a result: no layer absorbs operators after it that only change the shape.
+    first = in_same_order(network, rows)[-1]
+    written = replace(node, inputs=(first, reshape.inputs[0]))
     reason = "the host writes new rows to the weights of a product"
     return RingWrite(written, reason, source, held, axis)
