@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
@@ -21,6 +21,10 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 # Inputs by position, of all three operators.
 _X, _W, _R, _B, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES = range(8)
+# Operators whose result is zero if their first input is.
+_KEEPING_ZERO = frozenset(
+    {"Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
 # The gate of a GRU that computes the new state.
 _NEW = 2
 
@@ -41,6 +45,7 @@ def with_unrolled_layers(model: onnx.ModelProto, whole: Collection[str] = ()) ->
     result.CopyFrom(model)
     graph = result.graph
     constants = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+    zeros = _zeros(graph.node, constants)
     steps = {
         item.name: dims[0].dim_value
         for item in (*graph.input, *graph.value_info, *graph.output)
@@ -49,7 +54,7 @@ def with_unrolled_layers(model: onnx.ModelProto, whole: Collection[str] = ()) ->
     taken = {name for node in graph.node for name in (node.name, *node.input, *node.output)}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        layer = _layer(node, constants, steps.get(_input(node, _X), 0))
+        layer = _layer(node, constants, zeros, steps.get(_input(node, _X), 0))
         if layer is None or not {node.name, *node.output}.isdisjoint(whole):
             nodes.append(node)
             continue
@@ -77,21 +82,22 @@ class _Gate(NamedTuple):
 
 @dataclass(frozen=True)
 class _Layer:
-    """A recurrent layer, with its gates by direction. With ``resets_product`` a GRU resets the
-    product with the hidden state, with its bias, instead of the state.
+    """A recurrent layer, with its gates by direction, and the initial hidden state and cell state;
+    an empty name is a state of zeros. With ``resets_product`` a GRU resets the product with the
+    hidden state, with its bias, instead of the state.
     """
 
     node: onnx.NodeProto
     steps: int
+    initial: tuple[str, str]
     gates: list[list[_Gate]]
     is_reversed: list[bool]
     resets_product: bool
 
-    def input(self, position: int) -> str:
-        return _input(self.node, position)
 
-
-def _layer(node: onnx.NodeProto, constants: dict[str, Array], steps: int) -> _Layer | None:
+def _layer(
+    node: onnx.NodeProto, constants: dict[str, Array], zeros: set[str], steps: int
+) -> _Layer | None:
     """``node`` as a layer to be unrolled; None for other operators and layers."""
     kind, gates = node.op_type, _GATES.get(node.op_type)
     if gates is None or node.domain not in ("", "ai.onnx") or not 0 < steps <= _MOST_STEPS:
@@ -102,18 +108,17 @@ def _layer(node: onnx.NodeProto, constants: dict[str, Array], steps: int) -> _La
     defaults = [name.lower() for name in _ACTIVATIONS[kind] * len(is_reversed)]
     chosen = [name.decode().lower() for name in attributes.get("activations", [])]
     w, r, b = (constants.get(_input(node, position)) for position in (_W, _R, _B))
-
-    def has_effect(position: int, neutral: int) -> bool:
-        """Whether an input is present, unless it is a constant whose elements are ``neutral``."""
-        name = _input(node, position)
-        return bool(name) and not (name in constants and (constants[name] == neutral).all())
-
+    hidden, cell, peepholes = (
+        "" if (name := _input(node, position)) in zeros else name
+        for position in (_HIDDEN, _CELL, _PEEPHOLES)
+    )
+    lengths = _input(node, _LENGTHS)
     if (
         w is None
         or r is None
         or (b is None and _input(node, _B))
-        or has_effect(_LENGTHS, steps)
-        or has_effect(_PEEPHOLES, 0)
+        or (lengths and (constants.get(lengths, np.zeros(1)) != steps).any())
+        or peepholes
         or (chosen and chosen != defaults)
         or any(attributes.get(name) for name in ("clip", "input_forget", "layout"))
     ):
@@ -131,7 +136,23 @@ def _layer(node: onnx.NodeProto, constants: dict[str, Array], steps: int) -> _La
         ]
         for d in range(len(w))
     ]
-    return _Layer(node, steps, found, is_reversed, bool(attributes.get("linear_before_reset")))
+    resets_product = bool(attributes.get("linear_before_reset"))
+    return _Layer(node, steps, (hidden, cell), found, is_reversed, resets_product)
+
+
+def _zeros(nodes: Iterable[onnx.NodeProto], constants: dict[str, Array]) -> set[str]:
+    """Tensors of zeros, such as the initial states that PyTorch exports: constants, and those that
+    the sorted ``nodes`` expand to shapes with an open batch.
+    """
+    found = {name for name, value in constants.items() if not value.any()}
+    for node in nodes:
+        if node.op_type == "ConstantOfShape":
+            is_zero = not any(numpy_helper.to_array(item.t).any() for item in node.attribute)
+        else:
+            is_zero = node.op_type in _KEEPING_ZERO and node.input[0] in found
+        if is_zero:
+            found.update(node.output)
+    return found
 
 
 def _input(node: onnx.NodeProto, position: int) -> str:
@@ -154,7 +175,7 @@ class _Unroller:
     def write(self) -> None:
         layer = self._layer
         directions = range(len(layer.gates))
-        initial = [self._by_direction(layer.input(position)) for position in (_HIDDEN, _CELL)]
+        initial = [self._by_direction(state) for state in layer.initial]
         found = [self._direction(d, *(state[d] for state in initial)) for d in directions]
         rows, *last = zip(*found, strict=True)
         results = [*layer.node.output, "", "", ""][:3]
@@ -197,7 +218,7 @@ class _Unroller:
         if not (layer.resets_product and gate == _NEW):
             bias = bias + chosen.bias_of_state
         weights = self._constant(f"W/{d}/{gate}", chosen.of_input)
-        product = self._add("MatMul", layer.input(_X), weights)
+        product = self._add("MatMul", _input(layer.node, _X), weights)
         product = self._add("Add", product, self._constant(f"B/{d}/{gate}", bias))
         return [product] if layer.steps == 1 else self._split(product, layer.steps)
 

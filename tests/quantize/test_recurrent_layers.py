@@ -136,9 +136,10 @@ def with_constant(model: onnx.ModelProto, position: int, value: np.ndarray) -> o
     ("position", "neutral", "other"),
     [
         (4, np.array([3, 3], np.int32), np.array([3, 2], np.int32)),
+        (4, np.array([3, 3], np.int32), np.array([0, 0], np.int32)),
         (7, np.zeros((1, 3 * HIDDEN), np.float32), np.ones((1, 3 * HIDDEN), np.float32)),
     ],
-    ids=["lengths", "peepholes"],
+    ids=["lengths", "lengths of zero", "peepholes"],
 )
 def test_an_input_without_effect_is_ignored(
     position: int, neutral: np.ndarray, other: np.ndarray
@@ -149,6 +150,35 @@ def test_an_input_without_effect_is_ignored(
     assert_equal_results(unrolled, model)
     remaining = with_unrolled_layers(with_constant(layer("LSTM"), position, other))
     assert operators(remaining) == {"LSTM"}
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5])
+@pytest.mark.parametrize("form", ["constant", "ConstantOfShape", "Expand"])
+@pytest.mark.parametrize("kind", GATES)
+def test_initial_states_of_zeros_are_not_computed(kind: str, form: str, value: float) -> None:
+    """PyTorch writes such states: constants, or expanded to the shape of an open batch."""
+    model = layer(kind, has_state=True)
+    states = [item for item in model.graph.input if item.name != "x"]
+    del model.graph.input[1:]
+    size = np.array([1, 2, HIDDEN])
+    for state in states:
+        name = state.name
+        if form == "constant":
+            filled = np.full(size, value, np.float32)
+            model.graph.initializer.append(numpy_helper.from_array(filled, name))
+            continue
+        single = numpy_helper.from_array(np.array([value], np.float32), f"{name}_value")
+        model.graph.initializer.append(numpy_helper.from_array(size, f"{name}_size"))
+        if form == "Expand":
+            model.graph.initializer.append(single)
+            node = helper.make_node(form, [single.name, f"{name}_size"], [name])
+        else:
+            node = helper.make_node(form, [f"{name}_size"], [name], value=single)
+        model.graph.node.insert(0, node)
+    unrolled = with_unrolled_layers(model)
+    read = {name for node in unrolled.graph.node for name in node.input}
+    assert read.isdisjoint({"h", "c"}) == (value == 0)
+    assert_equal_results(unrolled, model)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
