@@ -36,9 +36,10 @@ def layer(
     has_bias: bool = True,
     resets: int = 0,
     steps: int | str = 3,
+    batch: int = 2,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """A model of one layer with random weights: ``x`` (steps, 2, INPUTS), and states if given."""
+    """A model of one layer with random weights: ``x`` (steps, batch, INPUTS), and states."""
     random = np.random.default_rng(1)
     directions = 2 if direction == "bidirectional" else 1
     shapes = {
@@ -63,7 +64,7 @@ def layer(
         hidden_size=HIDDEN,
         **attributes,
     )
-    given = {"x": (steps, 2, INPUTS), **dict.fromkeys(states, (directions, 2, HIDDEN))}
+    given = {"x": (steps, batch, INPUTS), **dict.fromkeys(states, (directions, batch, HIDDEN))}
     inputs, outputs = (
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in named]
         for named in (given.items(), dict.fromkeys(results).items())
@@ -219,6 +220,16 @@ def test_all_products_of_a_quantized_layer_are_on_the_machine(kind: str) -> None
         found = summary(session.layers)
     assert found["macs_on_machine"] == 3 * 2 * GATES[kind] * (INPUTS + HIDDEN) * HIDDEN
     assert found["macs_on_host"] == 0
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_a_batch_of_one_stays_on_the_machine_between_steps(kind: str) -> None:
+    model = layer(kind, batch=1)
+    made = quantize(model, [random_inputs(model)], Options()).model
+    with Session(made, "tiny-extended") as session:
+        assert session.check(random_inputs(model)).mismatches == 0
+        on_host = {item.operator for item in session.layers if item.reason}
+    assert on_host == {"QuantizeLinear", "DequantizeLinear", "Reshape"}
 
 
 def test_a_layer_left_in_float_is_whole(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def _layer(nodes: tuple[Node, ...], tensors: Tensors) -> Layer:
             if tensors.root(name) not in tensors.results:
                 raise Unsupported("it follows an operator on the host")
     reasons: list[Unsupported] = []
-    for out in _images(tensors, found.result):
+    for out in _images(tensors, found):
         try:
             return _Rearranged(found, out, tensors).layer()
         except Unsupported as problem:
@@ -79,15 +79,18 @@ def _layer(nodes: tuple[Node, ...], tensors: Tensors) -> Layer:
     raise reasons[0]
 
 
-def _images(tensors: Tensors, name: str) -> list[Image]:
-    """The shapes in which the machine can hold a tensor, in order of preference. Raises
+def _images(tensors: Tensors, found: IndexMap) -> list[Image]:
+    """The shapes in which the machine can hold the result of a map, in order of preference. Raises
     `Unsupported`."""
+    name = found.result
     shape = tensors.network.types[name].shape or ()
     if len(shape) == 4:
         image, rows = tensors.image(name), tensors.rows(name)
         return [rows, image] if _in_rows(tensors, name) else [image]
     if len(shape) == 3:
-        return [(shape[0], shape[1], 1, shape[2]), tensors.rows(name)]
+        image, rows = (shape[0], shape[1], 1, shape[2]), tensors.rows(name)
+        # Whole rows, such as those of a step of a recurrent layer, remain rows.
+        return [rows, image] if _from_rows(tensors, found, rows) else [image, rows]
     if len(shape) == 2:
         return [tensors.rows(name)]
     raise Unsupported(f"its result has {len(shape)} dimensions, and the machine holds two to four")
@@ -99,6 +102,12 @@ def _in_rows(tensors: Tensors, name: str) -> bool:
     network = tensors.network
     held = [tensors.images.get(item.source) for item in network.states if item.result == name]
     return tensors.rows(name) in held or is_second_factor(network, name)
+
+
+def _from_rows(tensors: Tensors, found: IndexMap, rows: Image) -> bool:
+    """Whether all sources are held as rows of the same length."""
+    held = (tensors.images.get(tensors.root(source)) for source in found.sources)
+    return all(image is not None and image[1:] == rows[1:] for image in held)
 
 
 def _unravelled(numbers: Array, image: Image) -> Array:
