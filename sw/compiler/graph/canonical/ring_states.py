@@ -193,7 +193,7 @@ class _Rewriter:
         self._places: dict[tuple[int, int], _Places] = {}
         # Masks in the order of ring buffers, by the mask and the order.
         self._masks: dict[tuple[str, str], str] = {}
-        # Scores and shares that are in this order too.
+        # Scores and shares in the order of a ring buffer, which `finish` renames.
         self._in_ring: dict[str, None] = {}
 
     def rewrite(self, window: _Window) -> None:
@@ -267,8 +267,8 @@ class _Rewriter:
         network.sort()
 
     def _rename(self, name: str) -> None:
-        """Give a tensor in the order of a ring buffer a name of its own: the model's tensor of this
-        name has another order.
+        """Rename a tensor whose columns are in the order of a ring buffer. The model's tensor of
+        this name, with which `Session.check` compares, has them in the order of tokens.
         """
         network = self._network
         made = network.unused_name(f"{name}_in_ring")

@@ -28,7 +28,7 @@ from .support.tensors import INT8_RANGE, Tensors
 
 
 def row_rotation(node: Node, tensors: Tensors) -> Layer:
-    """Lower a RowRotation, with operators before it that split channels into heads. Raises
+    """Lower a RowRotation, fused with operators before it that split channels into heads. Raises
     `Unsupported`."""
     config, network = tensors.config, tensors.network
     x, result, waves = node.inputs[0], node.outputs[0], node.inputs[-2:]
