@@ -250,8 +250,8 @@ machines_option = click.option(
     type=click.IntRange(1, MOST_MACHINES),
     default=1,
     show_default=True,
-    help="Several machines behind one memory bus, with their registers 4 KiB apart; images of a "
-    "batch run on them at once.",
+    help="Several machines behind one memory bus, with their registers 4 KiB apart; they run "
+    "images of a batch at once, or share the layers of one image or token.",
 )
 
 

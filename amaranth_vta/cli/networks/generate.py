@@ -14,6 +14,8 @@ from amaranth_vta.cli.common.options import (
     context_option,
     device_options,
     json_option,
+    machines_option,
+    memory_bus_option,
     wrong_results,
 )
 from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
@@ -51,6 +53,8 @@ class TokensType(click.ParamType):
 @click.argument("model", type=click.Path(), metavar="MODEL|FILE")
 @config_option
 @device_options()
+@machines_option
+@memory_bus_option
 @click.option("--prompt-ids", type=TokensType(), help="The prompt, as tokens.")
 @click.option("--prompt", metavar="TEXT", help="The prompt as text, for --tokenizer.")
 @click.option(
@@ -102,6 +106,8 @@ def generate(
     config: Config,
     options: RunOptions,
     trace: str | None,
+    machines: int,
+    memory_bus: int,
     prompt_ids: tuple[int, ...] | None,
     prompt: str | None,
     tokenizer_path: str | None,
@@ -134,7 +140,7 @@ def generate(
         timeline = reserve_trace(outputs, trace)
         tokenizer: Any = None if tokenizer_path is None else _tokenizer(tokenizer_path)
         ids = list(prompt_ids or ()) if prompt is None else tokenizer.encode(prompt).ids
-        options = replace(options, timeline=timeline)
+        options = replace(options, timeline=timeline, machines=machines, memory_bus=memory_bus)
         to_error = json_path == "-"
         made: list[int] = []
         sizes = context, prefill, len(ids), max_new_tokens
@@ -210,13 +216,18 @@ def _open(
             )
         return session
     context = context or prompt + new
+    # Each token needs the caches of all earlier ones.
+    split = options.machines > 1
     if prefill is None and prompt >= _PREFILL_STEP:
         rounded = -(-prompt // _PREFILL_STEP) * _PREFILL_STEP
         with suppress(ModelError):
             return Session(
-                model, config, options, context=context, prefill=min(rounded, _LARGEST_PREFILL)
+                *(model, config, options),
+                context=context,
+                prefill=min(rounded, _LARGEST_PREFILL),
+                split=split,
             )
-    return Session(model, config, options, context=context, prefill=prefill or 1)
+    return Session(model, config, options, context=context, prefill=prefill or 1, split=split)
 
 
 def _tokenizer(path: str) -> Any:

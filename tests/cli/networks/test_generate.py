@@ -54,6 +54,26 @@ def test_a_long_prompt_is_processed_in_blocks(decoder: str, capsys: Capture) -> 
     ) in captured.err
 
 
+def test_several_machines_share_each_token(decoder: str, tmp_path: Path, capsys: Capture) -> None:
+    prompt = range(1, 21)
+    ids = ",".join(str(token) for token in prompt)
+    call = ["--prompt-ids", ids, "--max-new-tokens", "3", "--device", "estimate", "--json", "-"]
+    compiled = str(tmp_path / "decoder.vta")
+    system = ["--machines", "2"]
+    made = ["compile", decoder, *CONFIG, *system, "--context", "40", "--prefill", "16"]
+    assert invoke([*made, "-o", compiled]) == 0
+    capsys.readouterr()
+    reports = []
+    for given in ([decoder, *CONFIG], [decoder, *CONFIG, *system], [compiled, *system]):
+        assert invoke(["generate", *given, *call]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    for report in reports:
+        assert report["tokens"] == reference_tokens(growing(), prompt, 3)
+    assert reports[1]["cycles"] < reports[0]["cycles"]
+    assert invoke(["generate", compiled, "--prompt-ids", ids]) == 2
+    assert "compiled for 2 machines" in capsys.readouterr().err
+
+
 def test_a_decoder_of_single_tokens_takes_long_prompts(tmp_path: Path, capsys: Capture) -> None:
     path, prompt = str(tmp_path / "decoder.onnx"), range(1, 21)
     onnx.save(sliding(), path)
