@@ -65,13 +65,23 @@ def rtlil_of(
             builder.attribute("src", _source(module))
             if index == 0:
                 builder.attribute("top", 1)
-            _ModuleEmitter(builder, netlist, module, names, empty_checker=empty).emit()
+            emitter = _ModuleEmitter(builder, netlist, module, names, empty_checker=empty)
+            emitter.emit()
+            _empty(emitter)
     identifiers = _identifiers(netlist.modules)
+    _empty(netlist)
 
     def renamed(name: re.Match[str]) -> str:
         return name[1] + identifiers.get(name[2], name[2])
 
     return _MODULE_NAME.sub(renamed, str(design))
+
+
+def _empty(unused: Any) -> None:
+    """Drop what ``unused`` refers to: it is in reference cycles, and the garbage collector takes
+    longer to find its objects.
+    """
+    vars(unused).clear()
 
 
 class _ModuleEmitter(rtlil.ModuleEmitter):
