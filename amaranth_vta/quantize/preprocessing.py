@@ -1,10 +1,10 @@
-"""Prepares a model for ONNX Runtime's quantizer: `sort_nodes`, `live_nodes`, and `UniqueNames`,
-which cannot collide with the names that the quantizer adds."""
+"""Prepares a model for ONNX Runtime's quantizer: `sort_nodes`, and `UniqueNames`, which cannot
+collide with the names that the quantizer adds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import onnx
 
@@ -94,18 +94,6 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in order.values()]
     del graph.node[:]
     graph.node.extend(nodes)
-
-
-def live_nodes(nodes: Sequence[onnx.NodeProto], results: Iterable[str]) -> list[onnx.NodeProto]:
-    """Those of the sorted ``nodes`` on which ``results`` depend, including reads in subgraphs."""
-    needed = set(results)
-    found = []
-    for node in reversed(nodes):
-        if not needed.isdisjoint(node.output):
-            found.append(node)
-            needed.update(node.input, *map(tensor_names, subgraphs(node)))
-            needed.discard("")
-    return found[::-1]
 
 
 class _Restored:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
+from amaranth_vta.sw.compiler.graph.network import UNKNOWN, Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
-from .preprocessing import live_nodes
+from .open_models import closed, reopened
 
 # Layers with more steps remain whole: each step is a dozen operators.
 _MOST_STEPS = 64
@@ -41,32 +42,20 @@ def with_unrolled_layers(model: onnx.ModelProto, whole: Collection[str] = ()) ->
     """
     if not any(node.op_type in _GATES for node in model.graph.node):
         return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    graph = result.graph
-    constants = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
-    zeros = _zeros(graph.node, constants)
+    graph = model.graph
+    # An open number of steps is 0 here, and 1 in the network.
     steps = {
         item.name: dims[0].dim_value
         for item in (*graph.input, *graph.value_info, *graph.output)
         if len(dims := item.type.tensor_type.shape.dim) == 3
     }
-    taken = {name for node in graph.node for name in (node.name, *node.input, *node.output)}
-    nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        layer = _layer(node, constants, zeros, steps.get(_input(node, _X), 0))
-        if layer is None or not {node.name, *node.output}.isdisjoint(whole):
-            nodes.append(node)
-            continue
-        writer = _Unroller(layer, taken)
-        writer.write()
-        nodes += writer.nodes
-        graph.initializer.extend(writer.constants)
-    # Results that nothing reads, such as the states of all steps, need no operators.
-    live = live_nodes(nodes, [item.name for item in graph.output])
-    del graph.node[:]
-    graph.node.extend(live)
-    return result
+    network = closed(model)
+    zeros = _zeros(network)
+    for node in list(network.nodes):
+        layer = _layer(network, node, zeros, steps.get(node.input(_X), 0))
+        if layer is not None and {node.name, *node.outputs}.isdisjoint(whole):
+            network.nodes.replace(node, _Unroller(network, layer).written())
+    return reopened(network, model)
 
 
 class _Gate(NamedTuple):
@@ -87,7 +76,7 @@ class _Layer:
     hidden state, with its bias, instead of the state.
     """
 
-    node: onnx.NodeProto
+    node: Node
     steps: int
     initial: tuple[str, str]
     gates: list[list[_Gate]]
@@ -95,28 +84,26 @@ class _Layer:
     resets_product: bool
 
 
-def _layer(
-    node: onnx.NodeProto, constants: dict[str, Array], zeros: set[str], steps: int
-) -> _Layer | None:
+def _layer(network: Network, node: Node, zeros: set[str], steps: int) -> _Layer | None:
     """``node`` as a layer to be unrolled; None for other operators and layers."""
-    kind, gates = node.op_type, _GATES.get(node.op_type)
-    if gates is None or node.domain not in ("", "ai.onnx") or not 0 < steps <= _MOST_STEPS:
+    kind, gates, attributes = node.operator, _GATES.get(node.operator), node.attributes
+    if gates is None or node.domain or not 0 < steps <= _MOST_STEPS:
         return None
-    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    direction = attributes.get("direction", b"forward").decode()
+    constants = network.constants
+    direction = attributes.get("direction", "forward")
     is_reversed = {"forward": [False], "reverse": [True]}.get(direction, [False, True])
     defaults = [name.lower() for name in _ACTIVATIONS[kind] * len(is_reversed)]
     chosen = [name.decode().lower() for name in attributes.get("activations", [])]
-    w, r, b = (constants.get(_input(node, position)) for position in (_W, _R, _B))
+    w, r, b = (constants.get(node.input(position)) for position in (_W, _R, _B))
     hidden, cell, peepholes = (
-        "" if (name := _input(node, position)) in zeros else name
+        "" if (name := node.input(position)) in zeros else name
         for position in (_HIDDEN, _CELL, _PEEPHOLES)
     )
-    lengths = _input(node, _LENGTHS)
+    lengths = node.input(_LENGTHS)
     if (
         w is None
         or r is None
-        or (b is None and _input(node, _B))
+        or (b is None and node.input(_B))
         or (lengths and (constants.get(lengths, np.zeros(1)) != steps).any())
         or peepholes
         or (chosen and chosen != defaults)
@@ -140,51 +127,47 @@ def _layer(
     return _Layer(node, steps, (hidden, cell), found, is_reversed, resets_product)
 
 
-def _zeros(nodes: Iterable[onnx.NodeProto], constants: dict[str, Array]) -> set[str]:
+def _zeros(network: Network) -> set[str]:
     """Tensors of zeros, such as the initial states that PyTorch exports: constants, and those that
-    the sorted ``nodes`` expand to shapes with an open batch.
+    the nodes expand to shapes with an open batch.
     """
-    found = {name for name, value in constants.items() if not value.any()}
-    for node in nodes:
-        if node.op_type == "ConstantOfShape":
-            is_zero = not any(numpy_helper.to_array(item.t).any() for item in node.attribute)
+    found = {name for name, value in network.constants.items() if not value.any()}
+    for node in network.nodes:
+        if node.operator == "ConstantOfShape":
+            value = node.attributes.get("value")
+            is_zero = value is None or not numpy_helper.to_array(value).any()
         else:
-            is_zero = node.op_type in _KEEPING_ZERO and node.input[0] in found
+            is_zero = node.operator in _KEEPING_ZERO and node.input(0) in found
         if is_zero:
-            found.update(node.output)
+            found.update(node.outputs)
     return found
 
 
-def _input(node: onnx.NodeProto, position: int) -> str:
-    return node.input[position] if position < len(node.input) else ""
-
-
 class _Unroller:
-    """Writes the ``nodes`` and ``constants`` that replace a layer. States have the dimensions
+    """Writes the nodes that replace a layer of ``network``. States have the dimensions
     (1, batch, hidden), as one direction of the operator's; an empty name is a state of zeros.
     """
 
-    def __init__(self, layer: _Layer, taken: set[str]) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
+    def __init__(self, network: Network, layer: _Layer) -> None:
+        self._network = network
         self._layer = layer
-        self._taken = taken
-        self._prefix = layer.node.name or next(filter(None, layer.node.output))
+        self._nodes: list[Node] = []
         self._known: dict[str, str] = {}
 
-    def write(self) -> None:
+    def written(self) -> list[Node]:
         layer = self._layer
         directions = range(len(layer.gates))
         initial = [self._by_direction(state) for state in layer.initial]
         found = [self._direction(d, *(state[d] for state in initial)) for d in directions]
         rows, *last = zip(*found, strict=True)
-        results = [*layer.node.output, "", "", ""][:3]
+        results = [*layer.node.outputs, "", "", ""][:3]
         if results[0]:
             axis = self._integers(1)
             self._join([self._add("Unsqueeze", item, axis) for item in rows], results[0], axis=1)
         for states, result in zip(last, results[1:], strict=True):
             if result:
                 self._join(list(states), result, axis=0)
+        return self._nodes
 
     def _by_direction(self, state: str) -> list[str]:
         directions = len(self._layer.gates)
@@ -196,7 +179,7 @@ class _Unroller:
         """The hidden states of all steps (steps, batch, hidden), the last one, and the last cell
         state.
         """
-        layer, kind = self._layer, self._layer.node.op_type
+        layer, kind = self._layer, self._layer.node.operator
         of_input = [self._of_input(d, gate) for gate in range(len(layer.gates[d]))]
         rows = [""] * layer.steps
         for step in reversed(range(layer.steps)) if layer.is_reversed[d] else range(layer.steps):
@@ -218,7 +201,7 @@ class _Unroller:
         if not (layer.resets_product and gate == _NEW):
             bias = bias + chosen.bias_of_state
         weights = self._constant(f"W/{d}/{gate}", chosen.of_input)
-        product = self._add("MatMul", _input(layer.node, _X), weights)
+        product = self._add("MatMul", layer.node.input(_X), weights)
         product = self._add("Add", product, self._constant(f"B/{d}/{gate}", bias))
         return [product] if layer.steps == 1 else self._split(product, layer.steps)
 
@@ -272,29 +255,30 @@ class _Unroller:
         else:
             self._append("Concat", parts, [result], axis=axis)
 
-    def _add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+    def _add(self, operator: str, *inputs: str, **attributes: int) -> str:
         result = self._unused(operator)
         self._append(operator, inputs, [result], **attributes)
         return result
 
     def _append(
-        self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+        self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: int
     ) -> None:
-        name = outputs[0]
-        self.nodes.append(helper.make_node(operator, inputs, outputs, name=name, **attributes))
+        node = Node(operator, outputs[0], tuple(inputs), tuple(outputs), attributes)
+        self._nodes.append(node)
 
     def _integers(self, *values: int) -> str:
         return self._constant(f"sizes/{values}", np.array(values, np.int64))
 
     def _constant(self, name: str, value: Array) -> str:
         if name not in self._known:
-            self._known[name] = self._unused(name)
-            made = numpy_helper.from_array(np.ascontiguousarray(value), self._known[name])
-            self.constants.append(made)
+            self._known[name] = self._network.add_constant(self._named(name), value)
         return self._known[name]
 
-    def _unused(self, name: str) -> str:
-        numbered = (f"{self._prefix}/{name}_{number}" for number in count(1))
-        found = next(other for other in numbered if other not in self._taken)
-        self._taken.add(found)
-        return found
+    def _unused(self, operator: str) -> str:
+        """The name of a new result."""
+        name = self._network.unused_name(self._named(operator))
+        self._network.types[name] = UNKNOWN
+        return name
+
+    def _named(self, name: str) -> str:
+        return f"{self._layer.node.name}/{name}"
