@@ -86,7 +86,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of ``images``: those of one run, or of a run on each machine. ``host_macs`` counts
+    """The cost of ``images``, of one run or of a run on each machine. ``host_macs`` counts
     the MACs on the host; ``energy`` is the typical energy in picojoules by technology.
     """
 

@@ -88,8 +88,8 @@ def _of_systems(spec: Spec) -> str:
         return ""
     use = "share the layers of each image" if spec.split else "run an image each at the same time"
     return (
-        f" Several machines {use}; their area is that of all of them, of their arbiter and of its "
-        "buffers. The clock is that of a single machine, since no system was placed and routed."
+        f" Several machines {use}; the area includes all of them, their arbiter and its buffers. "
+        "The clock applies to a single machine, since no system was placed and routed."
     )
 
 

@@ -128,8 +128,8 @@ def _layer(network: Network, node: Node, zeros: set[str], steps: int) -> _Layer 
 
 
 def _zeros(network: Network) -> set[str]:
-    """Tensors of zeros, such as the initial states that PyTorch exports: constants, and those that
-    the nodes expand to shapes with an open batch.
+    """Tensors of zeros, such as the initial states that PyTorch exports: constants, and constants
+    that nodes expand to shapes with an open batch.
     """
     found = {name for name, value in network.constants.items() if not value.any()}
     for node in network.nodes:

@@ -24,7 +24,7 @@ class DecoderNetworks:
     """A ``program`` with its block in the memory of one device, with the same caches and weights:
     ``single`` takes a token per run, ``block`` several.
 
-    ``models`` and ``compiled`` are those of both, in this order, unless they were loaded compiled.
+    ``models`` and ``compiled`` contain both, in this order, unless they were loaded compiled.
     ``options`` and ``launch`` are as in `ShapedNetworks`, and so is the interface.
     """
 

@@ -133,7 +133,7 @@ def parts(text: str) -> Iterator[tuple[str, str]]:
 
 
 def written(name: str) -> str:
-    """A name as it is written in an expression."""
+    """A name as expressions contain it."""
     return name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"\\{name} "
 
 
@@ -174,7 +174,7 @@ def _chains(body: str) -> list[Chain] | None:
 
 
 def _chain(text: str) -> tuple[Chain | None, str]:
-    """The first chain of ``text``, or None, and the text behind it."""
+    """The first chain of ``text``, or None, and the rest of the text."""
     branches = []
     while True:
         condition, text = _condition(text)
@@ -204,7 +204,7 @@ def _under(condition: str, chain: Chain | None) -> Chain | None:
 
 
 def _condition(text: str) -> tuple[str | None, str]:
-    """The condition of an ``if`` at the beginning of ``text``, or None, and the text behind it."""
+    """The condition of an ``if`` at the start of ``text``, or None, and the rest of the text."""
     if not text.startswith("if ("):
         return None, text
     depth = 0

@@ -54,8 +54,8 @@ def processes(jobs: int) -> Iterator[Workforce]:
 @dataclass(frozen=True)
 class Failure:
     """A case on which devices differ. ``images`` are the shortest programs found that show it, one
-    per machine; that of a single machine has base registers if all devices that differ ran with
-    them.
+    per machine. On a single machine the program has base registers if all devices that differ ran
+    with them.
     """
 
     case: Case | SystemCase
@@ -224,7 +224,7 @@ def _shortest(
 
 
 def _moved(chosen: Case, image: ProgramImage) -> ProgramImage:
-    """``image`` relocated with what it expects, if the case is."""
+    """``image`` and its expected memory, relocated if the case is."""
     relocated = chosen.relocation(image)
     if relocated is None or image.expected is None:
         return relocated or image

@@ -16,8 +16,8 @@ from amaranth_vta.sim.programs.image import ProgramImage, transfer_of
 
 from .cases import Case, drawn
 
-# Zones of the memory are multiples of a page. Between the programs of two machines there are
-# bytes of both zones that none of them should access.
+# Zones of the memory are multiples of a page. A gap in each zone, which no program may access,
+# separates the programs of two machines.
 _PAGE, _GAP = 4096, 1 << 15
 # Disturbances happen before one of these cycles: soon after the launch, or at any time, since most
 # programs take fewer cycles than the last.

@@ -70,7 +70,7 @@ def test_cycles_of_a_group_count_once(images: Any) -> None:
     assert two["machines"] == 2
     assert two["peak_macs_per_cycle"] == 2 * one["peak_macs_per_cycle"]
     assert 1.8 < one["cycles"] / two["cycles"] < 2.1
-    # The bound of two machines on a bus of twice the width is half of that of one.
+    # Two machines on a bus of twice the width have half the bound of a single one.
     assert two["bound_cycles"] == pytest.approx(one["bound_cycles"] / 2, rel=0.01)
     assert two["utilization"] == pytest.approx(
         two["macs"] / two["cycles"] / two["peak_macs_per_cycle"]

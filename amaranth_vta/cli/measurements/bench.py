@@ -144,8 +144,8 @@ def bench(
     launch each. The results of these are compared with the functional model. mlperf-tiny are five
     networks, in one table. All other names, which --list prints, are whole networks with random
     weights. Results of networks are compared with ONNX Runtime, or with LiteRT for TensorFlow Lite
-    files. A difference is exit code 1. Several machines are for networks; their bound and their
-    peak are those of all machines.
+    files. A difference is exit code 1. Several machines run networks only; bound and peak then
+    count all machines.
     """
     from amaranth_vta.measurements.layers import explanations
     from amaranth_vta.measurements.resnet18 import has_knobs

@@ -25,7 +25,7 @@ from amaranth_vta.hw.system.parameters import SystemConfig
 def estimate_area(machine: Config, machines: int, memory_bus: int, json_path: str | None) -> None:
     """Estimate the FPGA resources of CONFIG, a preset or a file.
 
-    With --machines, they are those of several machines and of the arbiter between them.
+    With --machines, they include all machines and their arbiter.
 
     LUTs and flip-flops come from a model fitted to synthesis by Yosys, whose error is printed;
     multipliers and block RAMs follow from the structure of the design and are exact. xc7 is the

@@ -119,8 +119,8 @@ def fuzz(
     and each is compared as if it ran alone. On the RTL, every second system first has a reset,
     or a stop of one machine, while the programs run.
 
-    A program that shows a difference is shortened and written to fuzz-SEED-NUMBER.npz, those of a
-    system to fuzz-SEED-NUMBER-MACHINE.npz, for `vta replay`; the exit code is then 1.
+    A program that shows a difference is shortened and written to fuzz-SEED-NUMBER.npz, programs of
+    a system to fuzz-SEED-NUMBER-MACHINE.npz, for `vta replay`; the exit code is then 1.
     """
     from amaranth_vta.report.coverage_table import coverage_tables
     from amaranth_vta.sim.fuzz.campaign import fuzz as run

@@ -1,4 +1,4 @@
-"""What ``vta replay`` sets before a run, and what it reports of one."""
+"""Settings of ``vta replay`` before a run, and its report of a run."""
 
 from __future__ import annotations
 

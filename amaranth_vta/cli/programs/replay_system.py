@@ -40,8 +40,8 @@ def replay_system(
     waves: str | None,
     json_path: str | None,
 ) -> int:
-    """Run each of ``programs``, of the files ``paths``, on a machine, all at once; the other
-    arguments are those of the command.
+    """Run each of ``programs``, from the files ``paths``, on a machine, all at once. The other
+    arguments are the options of the command.
     """
     started = time.perf_counter()
     memory = _memory_of(paths, programs)

@@ -1,10 +1,10 @@
 """Change groups: parts of the machine that are evaluated only after something has changed.
 
 The hardware states the activity of the clock groups of `hw/clock_groups.py`; change groups are
-found in the netlist. A group has a clock of its own, and the logic that only its registers read
+found in the netlist. Each group has a separate clock, and the logic that only its registers read
 moves into the clocked block, where it costs nothing while the clock rests. The clock may rest if
 all registers would keep their values, which holds if none changed at the last tick and if the
-group's inputs are those of that tick. Inputs are compared if conditions of assignments depend on
+group's inputs have not changed since. Inputs are compared if conditions of assignments depend on
 them, or values assigned without a condition. Other inputs have an effect only while a condition
 holds; a register that depends on them counts as changed at every tick at which it is assigned.
 
@@ -102,7 +102,7 @@ class _Grouping:
         return f"{module.before}{head}{body}\n{module.after}"
 
     def _clocked_blocks(self) -> list[Block]:
-        """All blocks; those of registers in a group with its clock."""
+        """All blocks; blocks with registers of a group get its clock."""
         # Yosys divides registers; a part is named after the signal that it drives.
         driven = {
             next(names(assign.value)): assign.targets[0]
@@ -299,7 +299,7 @@ def _conditions_and_resets(chains: Iterable[Chain]) -> list[str]:
 
 
 def _assignments(chains: Iterable[Chain]) -> list[str]:
-    """Values under the last condition, and selections of what is assigned."""
+    """Targets, with the bits selected, and values under the last condition."""
     return [f"{chain[-1].target} {chain[-1].value}" for chain in chains]
 
 

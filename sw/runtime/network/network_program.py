@@ -254,6 +254,6 @@ def _tokens_of(block: NetworkProgram, single: NetworkProgram) -> int:
 
 
 def _form(network: NetworkProgram) -> tuple[Any, ...]:
-    """What a network for a block has in common with the one for a single token."""
+    """Properties that networks for a block and for a single token have in common."""
     inputs = {name: (info.dtype, len(info.shape or ())) for name, info in network.inputs.items()}
     return network.config, network.machines, network.open_batch, set(network.outputs), inputs

@@ -28,7 +28,7 @@ def share(
     first: Arrays, second: Arrays, is_model: Callable[[str], bool]
 ) -> tuple[dict[str, list[Piece]], dict[str, npt.NDArray[Any]]]:
     """The pieces of arrays of the ``second`` network, by name, and the arrays that the file needs
-    besides those of the ``first``. ``is_model`` tells the names of ONNX models.
+    in addition to the arrays of the ``first``. ``is_model`` tells the names of ONNX models.
     """
 
     def ranges(name: str, data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""Fuzzing of several machines on one memory finds what one machine does to another."""
+"""Fuzzing of several machines on one memory finds errors of one that affect another."""
 
 from __future__ import annotations
 

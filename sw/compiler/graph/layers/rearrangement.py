@@ -89,7 +89,7 @@ def _images(tensors: Tensors, found: IndexMap) -> list[Image]:
         return [rows, image] if _in_rows(tensors, name) else [image]
     if len(shape) == 3:
         image, rows = (shape[0], shape[1], 1, shape[2]), tensors.rows(name)
-        # Whole rows, such as those of a step of a recurrent layer, remain rows.
+        # Whole rows, such as a step of a recurrent layer, remain rows.
         return [rows, image] if _from_rows(tensors, found, rows) else [image, rows]
     if len(shape) == 2:
         return [tensors.rows(name)]

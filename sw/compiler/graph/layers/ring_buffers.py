@@ -66,8 +66,9 @@ def _ring_write(
     # The last two dimensions of a ring buffer are inputs and outputs of the product.
     dimensions = len(network.types[source].shape or ())
     axis = node.attributes["axis"] - (dimensions - 2) + 1
-    # The host writes rows by the order of their elements, whatever their shape. The first tensor in
-    # this order is a result: no layer absorbs operators after it that only change the shape.
+    # The host writes rows by the order of their elements; their shape does not matter. The first
+    # tensor in this order is a result: no layer absorbs following operators that only change the
+    # shape.
     first = in_same_order(network, rows)[-1]
     written = replace(node, inputs=(first, reshape.inputs[0]))
     reason = "the host writes new rows to the weights of a product"

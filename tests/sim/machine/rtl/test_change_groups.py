@@ -72,8 +72,8 @@ def libraries(verilog: str) -> list[Path]:
 
 
 def observed(machine: Path, image: ProgramImage, dram: str, seed: int) -> list[object]:
-    """What a host observes that reads registers, prepares the next run, and stops or launches runs
-    at random times; and the final memory.
+    """Observations of a host that reads registers, prepares the next run, and stops or launches
+    runs at random times; and the final memory.
     """
     chance = random.Random(seed)
     timing, size = memory_timing(dram), image.dram.size

@@ -11,10 +11,10 @@ from .layer import Unsupported
 def row_groups(
     shape: Sequence[int], operand: Sequence[int] | None, what: str
 ) -> tuple[int, int, int]:
-    """Number of groups, positions, and heads: of the dimensions of ``shape`` except the last,
-    positions are the product of those that it shares with ``operand``, groups of those before them,
-    and heads of those after them. A row of ``operand`` belongs to all groups and heads of its
-    position. Raises `Unsupported`; ``what`` names the operand.
+    """Number of groups, positions, and heads. Positions are the product of the dimensions that
+    ``shape`` shares with ``operand``, except the last; groups are the product of the dimensions
+    before them, and heads of the dimensions after them. A row of ``operand`` belongs to all groups
+    and heads of its position. Raises `Unsupported`; ``what`` names the operand.
     """
     if operand is None or operand[-1:] != shape[-1:] or len(operand) > len(shape):
         raise Unsupported(f"{what} have no fixed shape, or other rows than its input")
