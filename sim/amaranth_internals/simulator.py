@@ -10,7 +10,7 @@ Once an instant has settled, all signals have the same values as in `amaranth.si
 an instant are not visible.
 
 Relies on the argument ``engine`` of `amaranth.sim.Simulator`, on `PySimEngine` and its state in
-`amaranth.sim.pysim`, on testbenches in `amaranth.sim._async`, on the compiler
+`amaranth.sim.pysim`, on testbenches and triggers in `amaranth.sim._async`, on the compiler
 `amaranth.sim._pyrtl._FragmentCompiler`, and on the statements and fragments of `amaranth.hdl`.
 
 Why: tests of modules and the device ``pysim`` need no C++ compiler (docs/decisions/0040).
@@ -27,15 +27,24 @@ from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
-from amaranth.hdl import Signal, Value
+from amaranth.hdl import Const, ShapeCastable, Signal, Value
 from amaranth.hdl._ast import Assign, Slice, Switch, _StatementList
 from amaranth.hdl._ir import Fragment
 from amaranth.hdl._mem import MemoryInstance
+from amaranth.lib import data
 from amaranth.sim import Simulator, pysim
-from amaranth.sim._async import AsyncProcess, TestbenchContext, TickTrigger
+from amaranth.sim._async import (
+    AsyncProcess,
+    ChangedTrigger,
+    SampleTrigger,
+    TestbenchContext,
+    TickTrigger,
+)
 from amaranth.sim._pyrtl import _FragmentCompiler
 
 from amaranth_vta.collector import collector_paused
+
+from .layout_values import Encoder, encoder
 
 _Run = Callable[[], None]
 
@@ -71,14 +80,43 @@ class _Registers:
         self.due: set[_Run] = set()
 
 
+class _SignalState(pysim._PySignalState):
+    """A signal, and the groups that it wakes: ``stale`` are bits as in `_State`, ``due`` pairs of a
+    set and the register groups that are added to it.
+    """
+
+    __slots__ = ("due", "stale")
+
+    def __init__(self, signal: Any, pending: set[Any]) -> None:
+        super().__init__(signal, pending)
+        self.stale = 0
+        self.due: list[tuple[set[_Run], tuple[_Run, ...]]] = []
+
+    def update(self: Any, value: int, mask: int = -1) -> None:
+        if mask != -1:
+            value = (self.next & ~mask) | (value & mask)
+        if self.next != value:
+            self.next = value
+            self.pending.add(self)
+
+
 class _State(pysim._PyEngineState):
     """Records in ``inputs``, while that is a set, the signals and memories that a compiled process
-    waits for.
+    waits for. Bit n of ``stale``: the combinational group at position n in topological order must
+    run.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.inputs: set[int] | None = None
+        self.stale = 0
+
+    def get_signal(self, signal: Any) -> int:
+        slot: int | None = self.signals.get(signal)
+        if slot is None:
+            slot = self.signals[signal] = len(self.slots)
+            self.slots.append(_SignalState(signal, self.pending))
+        return slot
 
     def add_signal_waker(self, signal: Any, waker: Any) -> None:
         if self.inputs is None:
@@ -91,6 +129,59 @@ class _State(pysim._PyEngineState):
             super().add_memory_waker(memory, waker)
         else:
             self.inputs.add(self.get_memory(memory))
+
+    def commit(self, changed: set[Any] | None = None) -> bool:
+        converged = True
+        for state in self.pending:
+            if type(state) is not _SignalState:
+                if changed is not None:
+                    changed.update(pysim._PyMemoryChange(state, row) for row in state.write_queue)
+                converged &= not state.commit()
+                continue
+            if changed is not None:
+                changed.add(state)
+            before, after = state.curr, state.next
+            if before != after:
+                converged = False
+                self.stale |= state.stale
+                for registers, runs in state.due:
+                    registers.update(runs)
+                if state.wakers:
+                    pysim._run_wakers(state.wakers, before, after)
+                state.curr = after
+        self.pending.clear()
+        return converged
+
+
+class _TriggerState(pysim._PyTriggerState):
+    """Looks up once how to sample each value, however often a testbench awaits the triggers."""
+
+    def compute_result(self) -> None:
+        combination, engine = self._combination, self._engine
+        samples = vars(combination).get("samples")
+        if samples is None:
+            samples = combination.samples = [_sample(engine, t) for t in combination._triggers]
+        result = []
+        for trigger, state, from_bits in samples:
+            if state is not None:
+                value = state.curr
+            elif isinstance(trigger, SampleTrigger):
+                value = engine.get_value(trigger.value)
+            else:
+                value = trigger in self._triggers_hit
+            result.append(value if from_bits is None else from_bits(value))
+        self._result = tuple(result)
+
+
+def _sample(engine: LevelizedEngine, trigger: Any) -> tuple[Any, Any, Any]:
+    """The trigger, the state of the signal that it samples, if it samples one, and the function
+    that converts the bits to the result.
+    """
+    if not isinstance(trigger, SampleTrigger | ChangedTrigger):
+        return trigger, None, None
+    state = engine.signal_state(trigger.value) if type(trigger.value) is Signal else None
+    is_castable = isinstance(trigger.shape, ShapeCastable)
+    return trigger, state, trigger.shape.from_bits if is_castable else None
 
 
 class _Tick(TickTrigger):
@@ -110,11 +201,13 @@ class _Tick(TickTrigger):
 
 
 class _Context(TestbenchContext):
-    """Makes one tick per domain, and sets signals to integers without making constants of them."""
+    """Makes one tick per domain, and sets signals and views without making constants of values."""
 
     def __init__(self, *details: Any) -> None:
         super().__init__(*details)
         self._ticks: dict[Any, _Tick] = {}
+        # By the identity of the layout, which comes first.
+        self._encoders: dict[int, tuple[Any, Encoder]] = {}
 
     def tick(self, domain: Any = "sync", *, context: Any = None) -> TickTrigger:
         if (domain, context) not in self._ticks:
@@ -126,8 +219,21 @@ class _Context(TestbenchContext):
         if type(expr) is Signal and isinstance(value, int):
             self._engine.set_value(expr, value)
             self._engine.step_design()
+        elif type(expr) is data.View and isinstance(value, dict | list):
+            try:
+                bits = self._encoder(expr.shape())(value)
+            except (KeyError, TypeError):
+                super().set(expr, value)
+            else:
+                self._engine.set_value(expr, bits)
+                self._engine.step_design()
         else:
             super().set(expr, value)
+
+    def _encoder(self, layout: Any) -> Encoder:
+        if id(layout) not in self._encoders:
+            self._encoders[id(layout)] = layout, encoder(layout)
+        return self._encoders[id(layout)][1]
 
 
 class _Testbench(AsyncProcess):
@@ -155,8 +261,6 @@ class LevelizedEngine(pysim.PySimEngine):
         self._domains: dict[Any, _Registers] = {}
         # Register groups triggered by a clock edge and not yet run.
         self._clocked: set[_Run] = set()
-        # Bit n: the combinational group at position n in topological order must run.
-        self._stale = 0
         combinational = []
         wakes: dict[int, tuple[list[int], dict[_Registers, list[_Run]]]] = {}
         for fragment in _fragments(design.fragment):
@@ -196,6 +300,9 @@ class LevelizedEngine(pysim.PySimEngine):
             del state.wakers[self._wakers[slot] if slot < len(self._wakers) else 0 :]
         self._delta_cycles = 0
 
+    def add_trigger_combination(self, combination: Any, *, oneshot: bool) -> _TriggerState:
+        return _TriggerState(self, combination, self._active_triggers, oneshot=oneshot)
+
     def add_async_testbench(self, simulator: Any, process: Any, *, background: bool) -> None:
         testbench = _Testbench(self._design, self, process, testbench=True, background=background)
         self._testbenches.append(testbench)
@@ -203,21 +310,27 @@ class LevelizedEngine(pysim.PySimEngine):
     def get_value(self, expr: Any) -> int:
         value = Value.cast(expr)
         if type(value) is Signal:
-            return self._signal_state(value).curr
+            return self.signal_state(value).curr
         if type(value) is Slice:
             return self.get_value(value.value) >> value.start & ((1 << len(value)) - 1)
+        if type(value) is Const:
+            return value.value
         return super().get_value(value)
 
     def set_value(self, expr: Any, value: int) -> None:
-        signal = Value.cast(expr)
+        target = signal = Value.cast(expr)
+        start = 0
+        if type(target) is Slice:
+            signal, start = target.value, target.start
         if type(signal) is Signal and not signal._signed:
-            state = self._signal_state(signal)
+            state = self.signal_state(signal)
             if not state.is_comb:
-                state.update(value & ((1 << len(signal)) - 1))
+                mask = (1 << len(target)) - 1
+                state.update((value & mask) << start, mask << start)
                 return
-        super().set_value(signal, value)
+        super().set_value(target, value)
 
-    def _signal_state(self, signal: Signal) -> Any:
+    def signal_state(self, signal: Signal) -> Any:
         state = self._signal_states.get(id(signal))
         if state is None:
             state = self._state.slots[self._state.get_signal(signal)]
@@ -225,11 +338,12 @@ class LevelizedEngine(pysim.PySimEngine):
         return state
 
     def step_design(self) -> None:
-        pending, commit = self._state.pending, self._state.commit
+        state, levels = self._state, self._levels
+        pending, commit = state.pending, state.commit
         # A testbench that sets a signal to its value changes nothing.
         converged = not (
             pending
-            or self._stale
+            or state.stale
             or self._clocked
             or self._active_triggers
             or any(process.runnable for process in self._processes)
@@ -247,10 +361,10 @@ class LevelizedEngine(pysim.PySimEngine):
                 run()
             self._clocked.clear()
             converged = commit(changed)
-            while self._stale:
-                first = self._stale & -self._stale
-                self._stale ^= first
-                self._levels[first.bit_length() - 1]()
+            while state.stale:
+                first = state.stale & -state.stale
+                state.stale ^= first
+                levels[first.bit_length() - 1]()
                 if pending and not commit(changed):
                     converged = False
             if changed is not None:
@@ -268,7 +382,7 @@ class LevelizedEngine(pysim.PySimEngine):
 
     def _run_all(self) -> None:
         """Schedule every group."""
-        self._stale = (1 << len(self._levels)) - 1
+        self._state.stale = (1 << len(self._levels)) - 1
         self._clocked.clear()
         for registers in self._domains.values():
             registers.due.update(registers.all)
@@ -323,20 +437,19 @@ class LevelizedEngine(pysim.PySimEngine):
         """Schedule groups when a signal or memory changes."""
         due = [(registers.due, tuple(each)) for registers, each in runs.items()]
         state = self._state.slots[slot]
-
-        def waker(*_values: int) -> bool:
-            self._stale |= stale
-            for registers, each in due:
-                registers.update(each)
-            return True
+        if type(state) is _SignalState:
+            state.stale, state.due = stale, due
+            return
 
         def written() -> bool:
             data = state.data
             if any(data[row] != value for row, value in state.write_queue.items()):
-                waker()
+                self._state.stale |= stale
+                for registers, each in due:
+                    registers.update(each)
             return True
 
-        state.add_waker(written if isinstance(state, pysim._PyMemoryState) else waker)
+        state.add_waker(written)
 
 
 def _fragments(fragment: Fragment) -> Iterator[Fragment]:

@@ -301,6 +301,7 @@ def run_unit(
         port = getattr(unit, name)
         sampled += [port.enable, port.index, getattr(unit, f"{name}_clear", Const(0))]
 
+    given_to = {name: _tile(getattr(unit, name), contents) for name, contents in reads.items()}
     # Requests of two-cycle ports in the previous cycle.
     asked_before = {name: (0, 0, 0) for name in reads if getattr(unit, name).signature.cycles == 2}
 
@@ -321,9 +322,8 @@ def run_unit(
                     asked, asked_before[name] = asked_before[name], asked
                 enable, index, clear = asked
                 if enable:
-                    tile = _tile(getattr(unit, name), contents)
                     given = 0 * contents[index] if clear else contents[index]
-                    ctx.set(tile, given.tolist())
+                    ctx.set(given_to[name], given.tolist())
             if done:
                 errors.append(error)
 
@@ -342,12 +342,12 @@ def _serve_ahead(unit: Any, reads: Mapping[str, Any]) -> Iterator[Callable[[Any]
     if not hasattr(unit, "ahead_read"):
         return
     port, contents = unit.ahead_read, reads["dst_read"]
-    served = ReadAhead(contents)
+    served, tile = ReadAhead(contents), _tile(port, contents)
 
     async def serve(ctx: Any) -> None:
         sampled = ctx.tick().sample(port.enable, port.index, unit.ahead_read_keeps)
         async for _, _, *asked in sampled:
-            ctx.set(_tile(port, contents), served.given(*asked).tolist())
+            ctx.set(tile, served.given(*asked).tolist())
 
     yield serve
 

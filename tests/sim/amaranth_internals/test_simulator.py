@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from amaranth.hdl import Cat, ClockDomain, Module, Print, Signal, signed
+from amaranth.hdl import Cat, ClockDomain, Const, Module, Print, Signal, Value, signed, unsigned
+from amaranth.lib import data
+from amaranth.lib.enum import Enum
 from amaranth.lib.memory import Memory
 from amaranth.sim import Simulator
 
@@ -151,3 +155,94 @@ def test_what_the_machine_does_not_have_behaves_so_as_well(
 
     assert _same_waves(tmp_path, simulate) > 2000
     assert printed[0] == printed[1] > 50
+
+
+class _Kind(Enum, shape=2):
+    NONE = 0
+    FIRST = 1
+    SECOND = 2
+    BOTH = 3
+
+
+_FIELDS = data.StructLayout(
+    {"small": 3, "below": signed(4), "kind": _Kind, "number": range(5), "flag": unsigned(1)}
+)
+_LAYOUT = data.StructLayout({"before": 2, "items": data.ArrayLayout(_FIELDS, 3), "after": 5})
+
+
+def _set(make: Any, value: Any, *path: str | int) -> int | type[Exception]:
+    """The bits of a signal of `_LAYOUT` after its part at ``path`` is set, or the error."""
+    signal = Signal(_LAYOUT)
+    found: list[int | type[Exception]] = []
+
+    async def testbench(context: Any) -> None:
+        context.set(Value.cast(signal), random.Random(1).getrandbits(len(Value.cast(signal))))
+        part = reduce(getitem, path, signal)
+        try:
+            context.set(part, value)
+        except (TypeError, ValueError, IndexError) as error:
+            found.append(type(error))
+        else:
+            found.append(context.get(Value.cast(signal)))
+
+    module = Module()
+    module.d.comb += Signal().eq(signal.before[0])
+    simulation = make(module)
+    simulation.add_testbench(testbench)
+    simulation.run()
+    return found[0]
+
+
+_ITEM = {"small": 5, "below": -3, "kind": _Kind.SECOND, "number": 4, "flag": True}
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"before": 3, "items": [_ITEM, {}, {"below": 7}], "after": 9}, []),
+        ({"items": {1: _ITEM}}, []),
+        ({"items": (_ITEM, _ITEM)}, []),
+        (_ITEM, ["items", 1]),
+        ([_ITEM, {"small": 9, "below": 100, "flag": 2}], ["items"]),
+        ({"below": np.int8(-8), "small": np.uint8(255)}, ["items", 2]),
+        ({"small": Const(2, 3)}, ["items", 2]),
+        (_FIELDS.const({"small": 1}), ["items", 0]),
+        (-1, ["items", 1, "below"]),
+        (100, ["after"]),
+        ({}, []),
+        ({"nothing": 1}, []),
+        ({"small": 1.5}, ["items", 0]),
+        ({"kind": "SECOND"}, ["items", 0]),
+        ([{}] * 4, ["items"]),
+        ({"items": 7}, []),
+        (7, []),
+    ],
+)
+def test_values_of_layouts_are_those_of_amaranth(value: Any, path: list[str | int]) -> None:
+    assert _set(simulator, value, *path) == _set(Simulator, value, *path)
+
+
+def test_samples_are_those_of_amaranth() -> None:
+    def sampled(make: Any) -> list[Any]:
+        module, signal, count = Module(), Signal(_LAYOUT), Signal(signed(3))
+        module.d.sync += count.eq(count - 1)
+        module.d.comb += signal.eq(Cat(count, ~count, count))
+        samples = count, count[1:], count + 1, signal, signal.items[0], signal.items[0].kind
+        found: list[Any] = []
+
+        async def testbench(context: Any) -> None:
+            found.append(await context.tick().sample(*samples).until(count == -2))
+            for _ in range(9):
+                found.append(await context.tick().sample(*samples))
+                # Logic has changed too in one engine, when registers change, and not in the other.
+                found.append(await context.changed(count).sample(count, count[1:], Const(3)))
+
+        simulation = make(module)
+        simulation.add_clock(1e-6)
+        simulation.add_testbench(testbench)
+        simulation.run()
+        return found
+
+    found, expected = sampled(simulator), sampled(Simulator)
+    assert found == expected
+    assert repr(found) == repr(expected)
