@@ -4,8 +4,9 @@ operation then overwrites its operand instead of a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import (
@@ -43,14 +44,40 @@ def _share(stmt: Allocate) -> Allocate | None:
     no such buffer.
     """
     old = stmt.buffer
-    for inner in _same_iteration(stmt.body):
-        new = inner.buffer
-        if _kind(new) != _kind(old):
-            continue
-        if _takes_over(old, new, stmt, inner):
-            old.copies = max(old.copies, new.copies)
+    candidates = [a for a in _same_iteration(stmt.body) if _kind(a.buffer) == _kind(old)]
+    if not candidates:
+        return None
+    places, uses = _uses(old, stmt.body)
+    for inner in candidates:
+        first = places[id(inner)]
+        if _takes_over(old, inner.buffer, [use for use in uses if use.place > first]):
+            old.copies = max(old.copies, inner.buffer.copies)
             return replace(stmt, body=_merge(stmt.body, inner, old))
     return None
+
+
+class _Use(NamedTuple):
+    """An assignment, its place in program order, and its reads of a buffer."""
+
+    place: int
+    part: Assign
+    reads: list[Access]
+
+
+def _uses(old: NestBuffer, stmt: Stmt) -> tuple[dict[int, int], list[_Use]]:
+    """The places of the allocations in ``stmt`` by identity, and, in program order, the assignments
+    that read or write ``old`` or fill a rolling buffer.
+    """
+    places: dict[int, int] = {}
+    uses = []
+    for place, part in enumerate(walk(stmt)):
+        if isinstance(part, Allocate):
+            places[id(part)] = place
+        elif isinstance(part, Assign):
+            reads = [access for access in accesses(part.value) if access.source is old]
+            if reads or part.buffer is old or part.buffer.rolling:
+                uses.append(_Use(place, part, reads))
+    return places, uses
 
 
 def _kind(buffer: NestBuffer) -> tuple[object, ...]:
@@ -67,15 +94,12 @@ def _same_iteration(stmt: Stmt) -> Iterator[Allocate]:
             yield from _same_iteration(part)
 
 
-def _takes_over(old: NestBuffer, new: NestBuffer, stmt: Allocate, inner: Allocate) -> bool:
-    """Whether, after ``new`` is allocated, ``old`` is read only to compute the element of ``new``
-    at the same index.
+def _takes_over(old: NestBuffer, new: NestBuffer, uses: Iterable[_Use]) -> bool:
+    """Whether, in the ``uses`` after ``new`` is allocated, ``old`` is read only to compute the
+    element of ``new`` at the same index.
     """
-    order = list(walk(stmt.body))
-    reads, turn = 0, None
-    for part in order[order.index(inner) :]:
-        if not isinstance(part, Assign):
-            continue
+    is_read, turn = False, None
+    for _, part, reads in uses:
         if part.buffer is old:
             # A rolling buffer is filled within its allocation, turn by turn.
             if not old.rolling or _same(part.indices[0], turn):
@@ -83,16 +107,15 @@ def _takes_over(old: NestBuffer, new: NestBuffer, stmt: Allocate, inner: Allocat
             continue
         if part.buffer is new and new.rolling:
             turn = part.indices[0]
-        found = [access for access in accesses(part.value) if access.source is old]
-        if not found:
+        if not reads:
             continue
         if part.buffer is not new or part.updates or not _replaces_head(part, old):
             return False
-        target, source = new.flat(part.indices), old.flat(found[0].indices)
+        target, source = new.flat(part.indices), old.flat(reads[0].indices)
         if target is None or source is None or not target.same(source):
             return False
-        reads += 1
-    return reads > 0
+        is_read = True
+    return is_read
 
 
 def _same(first: Expr, second: Expr | None) -> bool:

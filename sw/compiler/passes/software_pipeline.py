@@ -54,7 +54,9 @@ def software_pipeline(nest: LoopNest, _: Config) -> LoopNest:
 def _visit(stmt: Stmt) -> Stmt:
     """Rewrite the outermost loop, or sequence of loops, around pipelined stages in ``stmt``."""
     parts = [part for part in children(stmt) if _has_ahead(part)]
-    if parts and (isinstance(stmt, For) or len(parts) > 1):
+    if not parts:
+        return stmt
+    if isinstance(stmt, For) or len(parts) > 1:
         return _Iterations().pipelined(stmt)
     return rebuild(stmt, _visit)
 
