@@ -31,6 +31,7 @@ from typing import Any
 from amaranth.back import rtlil
 from amaranth.hdl import ClockDomain, Value, _ast, _ir, _nir
 
+from .fast_nets import fast_nets
 from .port_names import name_ports
 
 
@@ -42,6 +43,13 @@ def rtlil_of(
     resets begin with ``prefix``.
     """
 
+    with fast_nets():
+        return _rtlil_of(component, name, ports, reset_less, prefix)
+
+
+def _rtlil_of(
+    component: Any, name: str, ports: Mapping[str, Value], reset_less: bool, prefix: str
+) -> str:
     def missing_domain(domain: str) -> ClockDomain:
         made = ClockDomain(domain, reset_less=reset_less)
         for signal in (made.clk, *([] if made.rst is None else [made.rst])):
@@ -89,6 +97,35 @@ class _ModuleEmitter(rtlil.ModuleEmitter):
 
     def emit_memory(self, cell_idx: int, cell: _nir.Memory) -> None:
         pass
+
+    def sigspec(self, *parts: Any) -> str:
+        """The same text as by Amaranth's function, in half of the time."""
+        nets: list[Any] = []
+        for part in parts:
+            nets += (part,) if isinstance(part, _nir.Net) else part
+        chunks = []
+        at = 0
+        while at < len(nets):
+            first = at
+            if nets[at] in _CONSTANTS:
+                while at < len(nets) and nets[at] in _CONSTANTS:
+                    at += 1
+                bits = "".join("1" if net else "0" for net in reversed(nets[first:at]))
+                chunks.append(f"{at - first}'{bits}")
+                continue
+            wire, start = self.nets[nets[at]]
+            stop = start
+            while at < len(nets) and nets[at] not in _CONSTANTS:
+                other, bit = self.nets[nets[at]]
+                if other is not wire or bit != stop:
+                    break
+                at, stop = at + 1, stop + 1
+            last = f"{stop - 1}:" if stop - start > 1 else ""
+            chunks.append(f"{wire.name} [{last}{start}]")
+        return chunks[0] if len(chunks) == 1 else f"{{ {' '.join(reversed(chunks))} }}"
+
+
+_CONSTANTS = (0, 1)  # nets
 
 
 def _identifiers(modules: Sequence[_nir.Module]) -> dict[str, str]:

@@ -476,7 +476,7 @@ def hardware_sources() -> list[Path]:
         simulators / "machine" / "rtl" / "change_groups.py",
         *(
             simulators / "amaranth_internals" / f"{name}.py"
-            for name in ("flat_module", "netlist", "port_names", "yosys")
+            for name in ("fast_nets", "flat_module", "netlist", "port_names", "yosys")
         ),
     ]
 
