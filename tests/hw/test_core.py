@@ -195,3 +195,12 @@ def test_a_blocked_module_takes_a_full_queue_and_no_more() -> None:
         fault = device.run(image.insn_addr, image.insn_count).fault
         assert fault is not None
         assert (fault.module, fault.instruction, fault.cause) == report
+
+
+def test_a_deadlock_is_reported_after_three_quiet_cycles() -> None:
+    blocked = Load(memory=Memory.INP, x_size=0, pop_next=1)
+    (report, _) = run([image_of(blocked, Finish())], 0)[0]
+    assert report.fault == ("load", 0, "deadlock")
+    # 21 cycles from launch until fetch waits and no module works. An earlier report would rely on
+    # each module waking up at once.
+    assert report.cycles == 24

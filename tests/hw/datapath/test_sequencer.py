@@ -10,7 +10,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.datapath.gemm import gemm_operands
 from amaranth_vta.hw.datapath.sequencer import Sequencer
-from amaranth_vta.sim.testbench.amaranth import pauses, put_all
+from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
 
 CONFIG = PRESETS["tiny"]
 OPERANDS = gemm_operands(CONFIG)
@@ -48,6 +48,13 @@ def expected_items(command: dict, uops: list[isa.Uop]) -> list[tuple]:
     return [*items[:-1], (last, enable, 1, error)]
 
 
+def _reads(command: dict) -> int:
+    """Number of reads of the micro-op buffer: one if all items have the same micro-op."""
+    uops = max(0, command["uop_end"] - command["uop_begin"])
+    rounds = command["iter_out"] * command["iter_in"]
+    return min(rounds, 1) if uops == 1 else uops * rounds
+
+
 def run(
     commands: list[dict], uops: list[isa.Uop], stalls: float, kinds: Any = OPERANDS
 ) -> tuple[list[tuple], int]:
@@ -55,11 +62,13 @@ def run(
     encode = isa.instruction_set(CONFIG).encode_uop
     want = [item for command in commands for item in expected_items(command, uops)]
     items: list[tuple] = []
-    cycles = 0
+    cycles = reads = 0
 
     async def memory(ctx: Any) -> None:
+        nonlocal reads
         while True:
             _, _, enable, index = await ctx.tick().sample(sequencer.uop_enable, sequencer.uop_index)
+            reads += enable
             if enable:
                 ctx.set(sequencer.uop_bits, encode(uops[index]))
 
@@ -81,14 +90,8 @@ def run(
                     indices = {name: getattr(item.indices, name) for name in used}
                 items.append((indices, item.enable, item.last, item.error))
 
-    from amaranth.sim import Simulator
-
-    simulator = Simulator(sequencer)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(memory, background=True)
-    simulator.add_testbench(put)
-    simulator.add_testbench(get)
-    simulator.run()
+    simulate(sequencer, put, get, background=[memory])
+    assert reads == sum(map(_reads, commands))
     if not commands[0]["sources_used"]:
         want = [
             (None if indices is None else {"dst": indices["dst"]}, *rest) for indices, *rest in want
