@@ -17,7 +17,7 @@ from amaranth_vta.hw.config import PRESETS, Config, ConfigError
 from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.hw.top import Top
 from amaranth_vta.sim.machine.elaborate import split_verilog, system_verilog, verilog, waivers
-from amaranth_vta.sim.machine.rtl.build import verilator_root
+from amaranth_vta.sim.machine.rtl.build import machine_verilog, verilator_root
 from tests.support.seeds import each_seed
 
 TINY = PRESETS["tiny"]
@@ -26,7 +26,7 @@ TINY = PRESETS["tiny"]
 @pytest.fixture(scope="module")
 def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("verilog") / "vta.v"
-    path.write_text(verilog(TINY))
+    path.write_text(machine_verilog(TINY))
     return path
 
 
