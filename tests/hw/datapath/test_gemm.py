@@ -188,3 +188,16 @@ def test_gemm_unit_writes_nothing_from_a_faulty_micro_op_on() -> None:
     got, want, dones = run(PRESETS["tiny"], items, 0)
     assert np.array_equal(got, want)
     assert dones == [0, 1]
+
+
+def test_gemm_unit_reads_no_tiles_in_a_reset() -> None:
+    config = PRESETS["tiny"]
+    rng = np.random.default_rng(1)
+    # Reads of other tiles than the first are out of range.
+    reads = {name: random_tiles(rng, getattr(config, name), 1) for name in ("inp", "wgt")}
+    sums = random_tiles(rng, config.acc, 4)
+    items = [micro_op(1), micro_op(2, src=1, wgt=1, reset=1), micro_op(2, last=1)]
+    unit = shared(GemmUnit, config)
+    dones, _ = run_unit(unit, items, {**reads, "acc_read": sums}, {"acc_write": sums}, pauses(0))
+    assert dones == [0]
+    assert np.array_equal(sums[2], reads["inp"][0] @ reads["wgt"][0].T)
