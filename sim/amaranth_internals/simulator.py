@@ -1,4 +1,4 @@
-"""Amaranth's simulator with an engine that is three to four times as fast.
+"""Amaranth's simulator with an engine that is four times as fast.
 
 `amaranth.sim` runs one process per fragment and clock domain. It evaluates all registers of a
 fragment at every edge, and combinational logic whenever an input changes, in arbitrary order.
