@@ -230,7 +230,9 @@ def _check_clock(board: Board, folder: Path) -> None:
         reached = placed(report, 0).fmax_mhz
         clock = board.clock_hz / 1e6
         if reached < clock:
+            longest = FloorPlan.load(folder / _PLACED, report).path
             raise FitError(
                 f"the design reaches {reached:.1f} MHz on the {board.chip} of {board.title}, "
-                f"{clock - reached:.1f} MHz less than its clock of {clock:g} MHz"
+                f"{clock - reached:.1f} MHz less than its clock of {clock:g} MHz; --clock selects "
+                f"a lower one; longest path: {longest}"
             )

@@ -205,6 +205,18 @@ def test_products_that_are_too_many_for_a_chip_are_made_of_luts(
         assert sorted(steps, key=script.index) == steps
 
 
+def test_a_lower_clock_can_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(flow, "run", tools(fmax=41.2))
+    build = ["build", "ulx3s", "--config", "tiny", "-o", str(tmp_path / "out")]
+    assert invoke(build) == 2
+    assert "than its clock of 50 MHz; --clock selects a lower one" in capsys.readouterr().err
+    assert invoke([*build, "--clock", "40"]) == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (manifest["clock_mhz"], manifest["fmax_mhz"]) == (40, 41.2)
+
+
 def test_place_and_route_is_asked_for_more_than_the_clock_of_a_board() -> None:
     line = '    FREQUENCY PORT "clk25_0__io" {} HZ;\n'
     files = {"vta.lpf": "# pins\n" + line.format(25e6), "vta.sh": line.format(25e6)}

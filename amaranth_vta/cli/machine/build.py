@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,13 @@ if TYPE_CHECKING:
     "file that FILE was compiled from; the scales of its input and output are used.",
 )
 @click.option(
+    "--clock",
+    "clock_mhz",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MHZ",
+    help="The clock of the machine.  [default: the board's]",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(),
@@ -56,6 +64,7 @@ def build(
     config: str | None,
     network_path: str | None,
     task_path: str | None,
+    clock_mhz: float | None,
     output: str | None,
     json_path: str | None,
 ) -> None:
@@ -71,6 +80,8 @@ def build(
     the chip, in whose memory it works.
     """
     chosen = find_board(board)
+    if clock_mhz is not None:
+        chosen = replace(chosen, clock_hz=round(clock_mhz * 1e6))
     made = None
     if network_path is None:
         if task_path is not None:
