@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .config import Config
-from .isa import REQUANTIZE_PARAMETERS
 from .microarchitecture import Microarchitecture, Storage
 
 # Maximum bursts in flight, for reads and for writes each.
@@ -38,9 +37,6 @@ ALU_LATENCY = 1
 REQUANTIZING_ALU_LATENCY = 6
 # `Microarchitecture.alu_lane_registers`: after the operands, and after the products.
 ALU_LANE_REGISTERS = 2
-# Cycles in which REQUANTIZE changes its parameters: the ALU's pipeline is drained, then parameters
-# are read, one accumulator per cycle.
-PARAMETER_CYCLES = REQUANTIZING_ALU_LATENCY + 2 + REQUANTIZE_PARAMETERS
 # Words of a LOOKUP table, which is copied into the lanes at one word per cycle.
 TABLE_WORDS = 64
 # Cycles from accepting a GEMM micro-op to its completion, without tile registers: tiles are read

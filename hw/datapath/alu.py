@@ -39,12 +39,13 @@ class AluUnit(wiring.Component):
     Timing: one micro-op per cycle. An item accepted in cycle t reads its operands in t, or in t + 1
     with `has_long_alu`, and writes `alu_latency` + 1 cycles later. The read ports forward data that
     are being written. A micro-op with a hazard, which reads an element that an older one has not
-    written yet, stalls until the write (`Hazards`). These stall until everything older is written,
-    and then read elements before their operands: a REQUANTIZE whose parameters differ from its
-    predecessor's in the same instruction (one parameter per cycle); the first MULTIPLY_ADD of an
-    instruction (its factor); a LOOKUP whose table is not in the lanes (one word per cycle). The
-    latest table stays valid until one of its accumulators is written. With OVERLAP some sources
-    take one more cycle (`SourceReader`).
+    written yet, stalls until the write (`Hazards`). A REQUANTIZE whose parameters differ from its
+    predecessor's in the same instruction reads them first, one per cycle, while older micro-ops are
+    in flight; without a copy they take one more cycle. These stall until everything older is
+    written, and then read elements before their operands: the first MULTIPLY_ADD of an instruction
+    (its factor); a LOOKUP whose table is not in the lanes (one word per cycle). The latest table
+    stays valid until one of its accumulators is written. With OVERLAP some sources take one more
+    cycle (`SourceReader`).
 
     Ports
     -----
@@ -197,6 +198,9 @@ class AluUnit(wiring.Component):
             reader.item.eq(item),
             reader.works.eq(works),
             reader.waits.eq(hazards.source_waits),
+            hazards.prefetches.eq(reader.ahead),
+            hazards.moves_on.eq(reader.granted & reader.moves_on),
+            hazards.next_element.eq(reader.next_element),
         ]
         return reader
 
@@ -313,25 +317,33 @@ class AluUnit(wiring.Component):
         item, comes, reader = waiting.hazards.o.payload, waiting.hazards.i.ready, waiting.reader
         wanted, known, hit = Signal(), Signal(), Signal()
         index = Signal(self._config.acc.index_width)
-        step = Signal(range(isa.REQUANTIZE_PARAMETERS + 1))
+        step = Signal(range(isa.REQUANTIZE_PARAMETERS))
+        # The last one is read; the micro-op waits another cycle for one without a copy.
+        ends_now, ends = Signal(), Signal()
         arriving = Signal(isa.REQUANTIZE_PARAMETERS)
         adds: Value = Const(0, 1)
         comes_to_add: Value = Const(0, 1)
         if self._config.multiply_add:
             adds = item.context.operation == AluOp.MULTIPLY_ADD
             comes_to_add = self._arriving_is(AluOp.MULTIPLY_ADD)
-        count = Mux(adds, 1, isa.REQUANTIZE_PARAMETERS)
+        is_last = adds | (step == isa.REQUANTIZE_PARAMETERS - 1)
         # Determined when the micro-op arrives, since the result has a high fan-out.
         with m.If(comes):
             m.d.sync += [
                 wanted.eq(self._arriving_is(AluOp.REQUANTIZE) | comes_to_add),
                 hit.eq(known & ((index == self.i.payload.indices.src) | comes_to_add)),
             ]
-        asks = waiting.may_read & wanted & ~hit & (step != count)
+        # Older REQUANTIZEs use the bias first and the bounds last, as parameters arrive, so none of
+        # them gets a parameter of this one. Any older micro-op may write the factor.
+        may_read = Mux(adds, waiting.may_read, waiting.works)
+        arrives_late = reader.late | adds
+        asks = may_read & wanted & ~hit & ~ends
         with m.If(asks & reader.granted):
-            m.d.sync += step.eq(step + 1)
-        with m.If(step == count):
-            m.d.sync += [step.eq(0), known.eq(1), hit.eq(1), index.eq(item.indices.src)]
+            m.d.sync += step.eq(Mux(adds, 0, step + 1))
+            m.d.comb += ends_now.eq(is_last)
+        m.d.sync += ends.eq(ends_now & arrives_late)
+        with m.If(Mux(arrives_late, ends, ends_now)):
+            m.d.sync += [known.eq(1), hit.eq(1), index.eq(item.indices.src)]
         # Accumulators may change between instructions.
         with m.If(waiting.taken & item.last):
             m.d.sync += [known.eq(0), hit.eq(0)]
@@ -342,7 +354,7 @@ class AluUnit(wiring.Component):
             m.d.comb += arriving.eq(arrived)
         for lane in lanes:
             m.d.comb += lane.parameter.eq(arriving)
-        return _Prefetch(wanted & ~hit, asks, asks, arrives)
+        return _Prefetch(wanted & ~hit, asks, asks & ~is_last, arrives)
 
     def _prefetch_table(
         self, m: Module, waiting: "_Waiting", lanes: list[Any], looking: Any
@@ -427,15 +439,16 @@ class _Prefetch(NamedTuple):
 
 def _delayed(m: Module, read: Value, number: Value, late: Signal) -> tuple[Value, Value]:
     """Delay ``read`` and ``number`` until the data arrive: by one cycle or, if ``late``, by two."""
-    reads, numbers = [read], [number]
-    for _ in range(2):
-        m.d.sync += [
-            (before := Signal()).eq(reads[-1]),
-            (numbered := Signal(len(number))).eq(numbers[-1]),
-        ]
-        reads.append(before)
-        numbers.append(numbered)
-    return Mux(late, reads[2], reads[1]), Mux(late, numbers[2], numbers[1])
+    early, waits, arrives_late = Signal(), Signal(), Signal()
+    numbers = [Signal(len(number), name=f"number_{cycles}") for cycles in (1, 2)]
+    m.d.sync += [
+        # ``late`` may change before the data arrive.
+        early.eq(read & ~late),
+        waits.eq(read & late),
+        arrives_late.eq(waits),
+        *(after.eq(before) for before, after in pairwise([number, *numbers])),
+    ]
+    return early | arrives_late, Mux(arrives_late, numbers[1], numbers[0])
 
 
 def _prefetch_ports(config: Config) -> dict[str, Any]:

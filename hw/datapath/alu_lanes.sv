@@ -2,7 +2,7 @@
 // loops: for simulation, where a compiler makes vector instructions of them. Results are computed
 // right behind the registers of the operands, then delayed to the cycle of the lanes. Lanes read the
 // bounds of REQUANTIZE until the last stage: if they change before, results here are inverted, so that
-// an ALU that does not wait for older micro-ops computes wrong results in this form too.
+// an ALU that reads bounds too early computes wrong results in this form too.
 //
 // The functions take their arrays by reference and count unsigned, as in dot_products.sv.
 module alu_lanes #(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, ShapeLike, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, ShapeLike, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -37,6 +37,10 @@ class Hazards(wiring.Component):
     works : the micro-op at ``o`` will write its ``dst``; high only if it is valid
     in_flight : per stage behind ``o``, the write of its micro-op, which moves one stage per cycle.
         The last stage writes if ``registered``, otherwise the last but one
+    prefetches : (``registered``) the micro-op at ``o`` needs elements before its operands, so it
+        does not enter the pipeline in this cycle
+    moves_on, next_element : (``registered``) with ``prefetches``: one of these elements is read in
+        this cycle, and from the next cycle on ``source_waits`` refers to ``next_element``
     waits : the micro-op at ``o`` must not enter the pipeline in this cycle
     source_waits : (``registered``) the micro-op at ``o`` must not read its source in this cycle
         without forwarding
@@ -56,7 +60,7 @@ class Hazards(wiring.Component):
                 "works": In(1),
                 "in_flight": In(data.ArrayLayout(self._write, stages)),
                 "waits": Out(1),
-                **({"source_waits": Out(1), "coming_waits": Out(1)} if registered else {}),
+                **(_prefetch_ports(operands["src"]) if registered else {}),
             }
         )
 
@@ -80,7 +84,11 @@ class Hazards(wiring.Component):
         following = [enters, *self.in_flight]
         incoming = self.i.payload
         reads = ~incoming.context.use_immediate
-        comes_after = Cat(reads & w.write & (w.dst == incoming.indices.src) for w in following)
+        # No micro-op arrives while one that has not failed prefetches.
+        prefetches = self.o.valid & self.prefetches
+        source = Mux(prefetches, self.next_element, incoming.indices.src)
+        hits = Cat(w.write & (w.dst == source) for w in following)
+        comes_after = hits & reads.replicate(len(hits))
         m.d.comb += [
             self.o.payload.eq(item),
             self.waits.eq(waits),
@@ -93,6 +101,9 @@ class Hazards(wiring.Component):
             enters.write.eq(self.works),
             enters.dst.eq(item.indices.dst),
         ]
+        with m.If(self.prefetches & self.moves_on):
+            # The micro-op itself is not in flight.
+            m.d.comb += srcs_next.eq(Cat(Const(0, 1), hits[1:]))
         with m.If(self.i.ready):
             m.d.comb += [
                 dsts_next.eq(Cat(w.write & (w.dst == incoming.indices.dst) for w in following)),
@@ -117,3 +128,13 @@ class Hazards(wiring.Component):
             & ((write.dst == item.indices.dst) | (reads & (write.dst == item.indices.src)))
             for write in writes
         )
+
+
+def _prefetch_ports(index_width: int) -> dict[str, Any]:
+    return {
+        "prefetches": In(1),
+        "moves_on": In(1),
+        "next_element": In(index_width),
+        "source_waits": Out(1),
+        "coming_waits": Out(1),
+    }

@@ -62,9 +62,9 @@ class RequantizingLane(wiring.Component):
     -----
     enable, operation, a, b : an operation; REQUANTIZE does not read ``b``
     parameter : bit n, with the operation REQUANTIZE and ``enable`` low: ``b`` is parameter n of
-        later REQUANTIZEs; bits 1 and 2 with MULTIPLY_ADD: ``b`` is the factor of later ones. None
-        may arrive while such an operation is in flight, and an enabled operation of another kind
-        overwrites scale and factor.
+        later REQUANTIZEs, and may arrive n + 1 cycles after an older one or later, when that has
+        used its own; bits 1 and 2 with MULTIPLY_ADD: ``b`` is the factor of later ones. An enabled
+        operation of another kind overwrites scale and factor.
     """
 
     latency = REQUANTIZING_ALU_LATENCY

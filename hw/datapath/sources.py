@@ -37,11 +37,12 @@ class SourceReader(wiring.Component):
     -----
     comes, coming : whether a micro-op enters the stall register, and the micro-op
     item, works : the micro-op in the register, and whether it will execute
-    coming_waits, waits : a micro-op in flight, or entering the pipeline, writes its source, so a
-        read would return stale data
+    coming_waits, waits : a micro-op in flight, or entering the pipeline, writes its source, or with
+        ``asks`` the requested element, so a read would return stale data
     ahead : it needs elements before its source; registered
     asks, granted, moves_on : request for the next of these elements, its grant, and whether a grant
         advances to the element after it; without ``asks`` reading restarts at the first one
+    next_element : the element after it
     late : elements without a copy are read: they arrive one cycle later
     ready : the source has been read, or need not be read ahead
     busy_ports, dst_read, src_read, src_read_clear, ahead_read, ahead_read_keeps : as in `AluUnit`
@@ -62,6 +63,7 @@ class SourceReader(wiring.Component):
                 "asks": In(1),
                 "granted": Out(1),
                 "moves_on": In(1),
+                "next_element": Out(self._config.acc.index_width),
                 "late": Out(1),
                 "ready": Out(1),
                 "busy_ports": In(2),
@@ -106,7 +108,7 @@ class SourceReader(wiring.Component):
             # Restart, since a table may have to be read again.
             m.d.sync += element.eq(self._first_ahead(item))
         with m.Elif(self.granted & self.moves_on):
-            m.d.sync += element.eq(element + 1)
+            m.d.sync += element.eq(self.next_element)
         with m.If(self.comes):
             first = self._first_ahead(coming)
             m.d.sync += [element.eq(first), self.late.eq(~self._has_copy(first))]
@@ -116,9 +118,10 @@ class SourceReader(wiring.Component):
         gives_kept = Mux(self.ahead, self.late, keeps)
         m.d.comb += [
             self.ready.eq(~needs),
+            self.next_element.eq(element + 1),
             index.eq(Mux(self.ahead, element, Mux(needs, item.indices.src, coming.indices.src))),
             is_free.eq(~self.busy_ports.bit_select(index[-1], 1)),
-            self.granted.eq(self.asks & (~self.late | is_free)),
+            self.granted.eq(self.asks & ~self.waits & (~self.late | is_free)),
             reads_source.eq(self.works & needs & ~self.ahead & ~self.waits & is_free),
             reads_early.eq(self.comes & reads & early),
             port.enable.eq((self.granted & self.late) | reads_source | reads_early),

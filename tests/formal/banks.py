@@ -142,8 +142,13 @@ class BankProperty(wiring.Component):
             item = Signal.like(given)
             with m.If(unit.i.valid & unit.i.ready):
                 m.d.sync += item.eq(given)
-            # The sequencer guarantees this.
-            m.d.comb += Assume(given.enable | ~given.error)
+            # The sequencer and the instruction check guarantee these.
+            m.d.comb += [
+                Assume(given.enable | ~given.error),
+                Assume(
+                    (given.context.operation != isa.AluOp.REQUANTIZE) | ~given.context.use_immediate
+                ),
+            ]
         index = item.indices.dst
         beyond = self._reads_beyond(name, item)
         m.submodules[f"{name}_writes"] = writes = List(len(index), _IN_FLIGHT)
@@ -211,7 +216,12 @@ PROOFS = tuple(
         (
             "REQUANTIZE, LOOKUP and MULTIPLY_ADD",
             PRESETS["tiny-extended"],
-            (*_BUGS, ("self.asks & (~self.late | is_free)", "self.asks")),
+            (
+                *_BUGS,
+                ("self.asks & ~self.waits & (~self.late | is_free)", "self.asks & ~self.waits"),
+                ("self.asks & ~self.waits", "self.asks"),
+                ("srcs_next.eq(Cat(Const(0, 1), hits[1:]))", "srcs_next.eq(0)"),
+            ),
         ),
     )
 )

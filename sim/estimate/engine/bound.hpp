@@ -438,6 +438,8 @@ class Bound {
                 for (const Edge& other : *alu_tail)
                     if (other.dst == mine.dst || other.dst == mine.src)
                         after = std::max(after, parameters.alu_latency + 1 - other.distance - mine.distance);
+            for (const Edge& other : *alu_tail)
+                if (loops.has_parameter(parameters, other.dst)) after = std::max(after, written - other.distance);
             begin.join(alu_last.after(after));
         }
         bool rereads = loops.table != table;
@@ -445,9 +447,11 @@ class Bound {
             rereads |= overlaps(loops.table, of_unit[0][place]->loops->first_dst, of_unit[0][place]->loops->dsts);
         // What is read before the first item, when all earlier results are written.
         Time reads = 0;
-        if (loops.parameters && loops.works) reads += loops.parameters + 1;
+        if (loops.has_factor) reads += 2;
         if (loops.table >= 0 && rereads) reads += parameters.table_words + 1;
         if (has_alu && reads) begin.join(alu_last.after(written));
+        // Parameters are read while earlier results are computed.
+        if (loops.parameters >= 0) reads += parameters_read(parameters, 0, loops.parameters, [](auto) { return Time(0); });
         if (loops.table >= 0) table = loops.last_table;
         forget(loops.first_dst, loops.dsts);
         // What GEMM has begun, or will have begun before this one ends, in the same half.

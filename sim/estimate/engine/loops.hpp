@@ -41,6 +41,15 @@ class Edges {
     std::array<Edge, MOST_ALU_LATENCY> edges;
 };
 
+// From when on an item at the ALU since `now` can be taken whose parameters begin at `first`;
+// `readable` says when the results in flight allow to read an accumulator.
+template <typename Readable>
+Time parameters_read(const Parameters& parameters, Time now, std::int64_t first, Readable readable) {
+    for (std::int64_t index = first; index < first + parameters.requantize_parameters; index++)
+        now = std::max(now, readable(index)) + 1;
+    return now + (first < parameters.first_copied);
+}
+
 // What a unit has to do for one instruction.
 struct Loops {
     std::int64_t items = 1;  // micro-ops, or the one item of an instruction without any
@@ -52,12 +61,18 @@ struct Loops {
     std::uint8_t sources = 0;   // of the halves from which it reads sources that have no copy
     // The accumulators that it writes to are among these.
     std::int64_t first_dst = 0, dsts = 0;
-    std::int64_t parameters = 0;  // that are read before the first item
+    std::int64_t parameters = -1;  // where those of the first item begin
+    bool has_factor = false;    // which is read before the first item
     std::int64_t table = -1;    // the first and the last table of its lookups
     std::int64_t last_table = -1;
     Time stalls = 0;            // cycles in which the ALU waits for its own writes, or reads sources
     bool ends_slowly = false;   // its last item takes a cycle for its source
     Edges first, last;          // of the ALU
+
+    // Whether the first item has this accumulator as a parameter.
+    bool has_parameter(const Parameters& of, std::int64_t index) const {
+        return parameters >= 0 && index >= parameters && index < parameters + of.requantize_parameters;
+    }
 };
 
 // The items of an ALU instruction, one after the other, as if nothing were before it.
@@ -73,7 +88,8 @@ class Walk {
         if (names(std::int32_t(dst), std::int32_t(src))) from = std::max(from, written(dst, src));
         if (command.requantizes && src != parameters_of) {
             // For the first item this is done when the instruction starts.
-            if (parameters_of >= 0) from = after_writes(from) + parameters.requantize_parameters + 1;
+            if (parameters_of < 0) loops.parameters = src;
+            else from = std::max(from, parameters_read(parameters, at + 1, src, [this](auto index) { return readable(index); }));
             parameters_of = src;
         }
         if (command.looks_up && src != loops.last_table) {
@@ -239,7 +255,7 @@ class Profiles {
         loops.multiplies = !c.is_alu && !c.reset;
         loops.adds = c.adds;
         loops.many_uops = count > 1;
-        loops.parameters = c.requantizes ? parameters.requantize_parameters : c.multiplies_and_adds;
+        loops.has_factor = c.multiplies_and_adds;
         find_dsts(loops, c, uops);
         loops.banks = banks(c, uops, loops);
         if (c.is_alu) walk(loops, c, uops);

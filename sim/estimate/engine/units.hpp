@@ -147,9 +147,11 @@ class Units {
         // ALU's in the next one, in which it stalls.
         const Time lost = alu.ends_slowly && begin == alu.last + 1 && gemm.many_uops && gemm.last >= valid;
         begin += lost;
-        if (loops.parameters && loops.works) {
-            begin = std::max(begin, alu_written()) + loops.parameters + 1;
+        if (loops.parameters >= 0) {
+            const auto readable = [this](std::int64_t index) { return alu_readable(index); };
+            begin = std::max(begin, parameters_read(parameters, valid + lost, loops.parameters, readable));
         }
+        if (loops.has_factor) begin = std::max(begin, alu_written()) + 2;
         if (loops.table >= 0) {
             if (loops.table != table) {
                 begin = std::max(begin, alu_written()) + parameters.table_words + 1;
@@ -208,6 +210,15 @@ class Units {
     // From when on the ALU's last write can be read, and when its latest instruction is done.
     Time alu_written() const { return alu.last + parameters.alu_latency + 2; }
     Time alu_done() const { return alu_written() - parameters.early_end; }
+
+    // When an accumulator can be read that the ALU's latest instruction may have written.
+    Time alu_readable(std::int64_t index) const {
+        Time from = -NEVER;
+        if (alu.tail)
+            for (const Edge& other : *alu.tail)
+                if (other.dst == index) from = std::max(from, alu.last - other.distance + parameters.alu_latency + 2);
+        return from;
+    }
 
     // From an item of GEMM being taken to its accumulator being read.
     Time gemm_reads() const { return parameters.gemm_latency - 3; }

@@ -250,6 +250,37 @@ def test_a_source_is_right_however_long_ago_it_was_written(source: int, others: 
     assert np.array_equal(got, results(CONFIG, items, accumulators))
 
 
+@pytest.mark.parametrize("number", range(REQUANTIZE_PARAMETERS))
+@pytest.mark.parametrize("first", [20, COPIED - 2, COPIED])
+@pytest.mark.parametrize("operation", [AluOp.ADD, AluOp.REQUANTIZE])
+def test_a_parameter_is_right_however_long_ago_it_was_written(
+    operation: AluOp, first: int, number: int
+) -> None:
+    """Written by another instruction or, by REQUANTIZE, in the same one; between write and use
+    there are requantizations with other parameters, whose bounds must not change before their last
+    stage.
+    """
+    accumulators = contents(CONFIG, np.random.default_rng(12), 18)
+    others = HALF + 4
+    for parameters in (first, others):
+        accumulators[parameters + 1] = 1 << 30
+        accumulators[parameters + 2] = 0
+        accumulators[parameters + 3] = 0x7F8000 + parameters
+    # The byte written has to differ from the parameter in the bits that the result depends on.
+    accumulators[first + number] += 77
+    items: list[dict] = []
+    for distance in range(WAIT + 4):
+        source = -1 - distance if operation is AluOp.ADD else None
+        ends = int(operation is AluOp.ADD)
+        items += [
+            micro_op(first + number, others, operation=operation, immediate=source, last=ends),
+            *(micro_op(n, others, operation=AluOp.REQUANTIZE) for n in range(distance)),
+            micro_op(HALF + 16 + distance, first, operation=AluOp.REQUANTIZE, last=1),
+        ]
+    got, _ = run(CONFIG, items, accumulators)
+    assert np.array_equal(got, results(CONFIG, items, accumulators))
+
+
 @pytest.mark.parametrize("share", [0, 0.3])
 @pytest.mark.parametrize("config", [SMALL, LARGE], ids=["small", "large"])
 def test_short_pipelines_look_up_tables_with_a_copy_and_without(
@@ -321,10 +352,12 @@ def test_a_source_is_kept_within_an_instruction(first: int, cycles: int) -> None
 
 
 @pytest.mark.parametrize("first", [20, COPIED - 1, COPIED])
-def test_what_is_read_before_a_source_takes_as_long_without_a_copy(first: int) -> None:
-    """Parameters, a factor, a table; the sources have a copy."""
+def test_what_is_read_before_a_source_takes_a_cycle_per_element(first: int) -> None:
+    """Parameters, a factor, a table; the sources have a copy. All but copied parameters arrive one
+    cycle later.
+    """
     for operation, src, cycles in (
-        (AluOp.REQUANTIZE, first, REQUANTIZE_PARAMETERS + 1),
+        (AluOp.REQUANTIZE, first, REQUANTIZE_PARAMETERS + (first < COPIED)),
         (AluOp.MULTIPLY_ADD, COPIED + 1, 2),
         (AluOp.LOOKUP, first, TABLE_WORDS + 1),
     ):
