@@ -14,6 +14,7 @@ from amaranth_vta.hw.system.parameters import SystemConfig
 from .estimate.contract import MemoryContract
 from .machine.dram import memory_timing
 from .progress import building
+from .trace.wave_file import VCD, wave_format
 
 if TYPE_CHECKING:
     from amaranth_vta.hw.config import Config
@@ -40,7 +41,8 @@ class RunOptions:
 
     ``device`` is a name in `DEVICES`, or a device that is open already, to which only ``dram``, the
     timing that bounds assume, applies. ``dram`` is ``ideal``, ``ddr`` or ``random:SEED``. On
-    cycle-accurate devices, ``waves`` is a VCD file for all runs, and ``timeline`` records each run.
+    cycle-accurate devices, ``waves`` is a file with all signals of all runs, in its `wave_format`,
+    and ``timeline`` records each run; a simulated board has waves too.
     ``skip`` disables a part of the machine, one of `PARTS`. With ``timing_only`` the estimate and
     the bound compute cycles without results. ``memory_contract`` is the text of a `MemoryContract`
     for the bound; by default, of what ``dram`` promises. ``progress`` is called with each step of
@@ -248,6 +250,8 @@ def _open(
         case "pysim":
             from .machine.pysim import PysimDevice
 
+            if waves is not None and wave_format(waves) != VCD:
+                raise DeviceError("the pysim device writes waves as VCD only; rtl also as FST")
             return PysimDevice(config, memory_bytes, dram, waves, timeline, origin)
         case "estimate":
             from .estimate.device import EstimateDevice
@@ -269,10 +273,10 @@ def _open(
         case "board":
             from .board_model.device import open_board
 
-            if waves is not None or timeline is not None:
-                raise DeviceError("a board shows no signals, hence no waves and no timeline")
+            if timeline is not None:
+                raise DeviceError("a board does not report what its modules do, hence no timeline")
             memory_timing(dram)  # the board has its own memory, but unknown names are rejected
-            return open_board(config, memory_bytes, progress)
+            return open_board(config, memory_bytes, progress, waves)
         case "remote":
             if waves is not None or timeline is not None:
                 raise DeviceError("a remote machine has no waves and no timeline here")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import Progress
 from amaranth_vta.sw.board_drivers.device import BoardDevice
+from amaranth_vta.sw.board_drivers.link import PATIENCE_SECONDS
 from amaranth_vta.sw.board_drivers.mapped import KINDS, open_mapped
 from amaranth_vta.sw.board_drivers.transport import (
     BoardError,
@@ -22,22 +24,34 @@ from .simulated import DEFAULT_BOARD, SimulatedBoard
 # its value for a simulated board, optionally followed by a colon and the board's name.
 PORT = "VTA_PORT"
 SIMULATED = "simulated"
+# Seconds without a reply after which a simulated board with waves counts as missing: it runs some
+# 20,000 cycles per second.
+_PATIENCE_WITH_WAVES = 120.0
 
 
-def open_board(config: Config, memory_bytes: int, progress: Progress | None = None) -> BoardDevice:
+def open_board(
+    config: Config,
+    memory_bytes: int,
+    progress: Progress | None = None,
+    waves: str | Path | None = None,
+) -> BoardDevice:
     """Open the board at $VTA_PORT: a path, a URL of pyserial, a place for `open_mapped`, or
     ``simulated`` or ``simulated:BOARD`` for a board in Verilator.
 
-    Without $VTA_PORT, opens the board at the only serial port on USB. Raises `BoardError` if there
-    is none, or more than one.
+    Without $VTA_PORT, opens the board at the only serial port on USB. ``waves`` is a file with the
+    signals of a simulated board. Raises `BoardError` if there is no board, or more than one, and
+    for waves of a real board.
     """
     port = board_port()
+    if waves is not None and port.partition(":")[0] != SIMULATED:
+        raise BoardError(f"a real board has no waves; {PORT}={SIMULATED} simulates one")
     if port.startswith(KINDS):
         return _opened(config, memory_bytes, open_mapped(port, memory_bytes))
     with explain_missing_extras():
         kind, _, board = port.partition(":")
         if kind == SIMULATED:
-            return SimulatedBoardDevice(config, memory_bytes, progress, board or DEFAULT_BOARD)
+            chosen = board or DEFAULT_BOARD
+            return SimulatedBoardDevice(config, memory_bytes, progress, chosen, waves)
         return _opened(config, memory_bytes, SerialTransport(open_line(port)))
 
 
@@ -57,9 +71,12 @@ class SimulatedBoardDevice(BoardDevice):
         memory_bytes: int,
         progress: Progress | None = None,
         board: str = DEFAULT_BOARD,
+        waves: str | Path | None = None,
     ) -> None:
-        self._board = SimulatedBoard(config, progress, board)
-        super().__init__(config, memory_bytes, SerialTransport(open_line(self._board.port)))
+        self._board = SimulatedBoard(config, progress, board, waves=waves)
+        patience = PATIENCE_SECONDS if waves is None else _PATIENCE_WITH_WAVES
+        line = open_line(self._board.port)
+        super().__init__(config, memory_bytes, SerialTransport(line, patience))
 
     def close(self) -> None:
         super().close()

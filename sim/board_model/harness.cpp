@@ -12,6 +12,7 @@
 #ifdef FALLS_UNSEEN
 #include "Vtop___024root.h"
 #endif
+#include "../machine/rtl/waves.hpp"
 #include "verilated.h"
 
 namespace {
@@ -74,19 +75,21 @@ class Receiver {
 
 class Board {
   public:
-    // The `count` `arguments` are handed to the design.
-    Board(unsigned divisor, int count, const char** arguments)
+    // The `count` `arguments` are handed to the design; `path` is the file of a board with waves.
+    Board(unsigned divisor, int count, const char** arguments, const char* path)
         : to_board(divisor), from_board(divisor) {
         context.commandArgsAdd(count, arguments);
         context.randReset(2);  // memories are undefined after power-up
         top = std::make_unique<Vtop>(&context);
         top->rst = 0;
         top->rx = 1;
+        waves.open(context, *top, path);
         top->eval();
     }
     ~Board() {
         enter();
         top->final();
+        waves.close();
     }
 
     // Runs the clock until the other end of `line` is closed, or `*stop` is set. With nothing to do
@@ -132,6 +135,7 @@ class Board {
         top->rx = to_board.step();
         top->clk = 1;
         top->eval();
+        waves.dump(context);
         top->clk = 0;
 #ifdef FALLS_UNSEEN
         // Nothing happens at a falling edge: it is hidden from the model and not evaluated.
@@ -139,12 +143,14 @@ class Board {
 #else
         top->eval();
 #endif
+        waves.dump(context);
         cycle++;
         if (from_board.step(top->tx)) out.push_back(from_board.byte);
     }
 
     VerilatedContext context;
     std::unique_ptr<Vtop> top;
+    Waves waves;
     Sender to_board;
     Receiver from_board;
     std::deque<uint8_t> out;
@@ -154,8 +160,8 @@ class Board {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT Board* board_open(unsigned divisor, int count, const char** arguments) {
-    return new Board(divisor, count, arguments);
+EXPORT Board* board_open(unsigned divisor, int count, const char** arguments, const char* waves) {
+    return new Board(divisor, count, arguments, waves);
 }
 EXPORT void board_close(Board* board) { delete board; }
 EXPORT void board_serve(Board* board, int line, const volatile int* stop) { board->serve(line, stop); }

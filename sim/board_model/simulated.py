@@ -19,9 +19,11 @@ from amaranth_vta.sim.machine.rtl.build import (
     Harness,
     Progress,
     design_library,
+    flags_of,
     kept_design,
     version_of,
 )
+from amaranth_vta.sim.trace.wave_file import wave_format
 from amaranth_vta.sw.board_drivers.transport import BoardError
 
 HARNESS = Harness(Path(__file__).with_name("harness.cpp"))
@@ -40,7 +42,9 @@ class SimulatedBoard:
     """A powered-up board with the machine of ``config`` and its memory, without clock and pins.
     ``board`` is one of the names accepted by `vta build`, of a board with its own memory. With
     ``firmware``, in whole words, the board has a processor, which starts to run it; its flash
-    memory contains ``flash`` from the address `Board.flash_offset` on.
+    memory contains ``flash`` from the address `Board.flash_offset` on. ``waves`` is a file with all
+    signals from power-up on, in its `wave_format`. ``library`` is the compiled design, by default
+    `board_library`.
 
     Attributes
     ----------
@@ -56,10 +60,16 @@ class SimulatedBoard:
         board: str = DEFAULT_BOARD,
         firmware: bytes | None = None,
         flash: bytes = b"",
+        waves: str | Path | None = None,
+        library: Path | None = None,
     ) -> None:
         self._board = None
         processor = firmware is not None
-        self._library = _load(board_library(config, progress, board, processor))
+        traced = None if waves is None else wave_format(waves)
+        library = library or board_library(config, progress, board, processor, traced)
+        self._library = _load(library)
+        if waves is not None:
+            Path(waves).open("wb").close()  # the library would not report an error
         self._stop = ctypes.c_int(0)
         with TemporaryDirectory() as folder:
             contents = {"firmware": np.frombuffer(firmware or b"", "<u4")}
@@ -71,7 +81,10 @@ class SimulatedBoard:
                 file.write_text("".join(f"{value:0{2 * values.itemsize}x}\n" for value in values))
                 arguments[at] = f"+{memory}={file}".encode()
             self._board = self._library.board_open(
-                _divisor(processor), len(arguments) if processor else 0, arguments
+                _divisor(processor),
+                len(arguments) if processor else 0,
+                arguments,
+                None if waves is None else str(waves).encode(),
             )
         self._line, self._host_end = os.openpty()
         tty.setraw(self._host_end)
@@ -90,7 +103,7 @@ class SimulatedBoard:
         return int(self._library.board_cycle(self._board))
 
     def close(self) -> None:
-        """End the simulation and close the port."""
+        """End the simulation, complete its wave file and close the port."""
         if self._board is not None:
             self._stop.value = 1
             self._clock.join()
@@ -108,9 +121,10 @@ def board_library(
     progress: Progress | None = None,
     board: str = DEFAULT_BOARD,
     processor: bool = False,
+    traced: str | None = None,
 ) -> Path:
     """The shared library for the design of ``config`` on ``board``, with a ``processor`` or
-    without.
+    without; it writes waves in the format ``traced``, if given.
     """
 
     def elaborate() -> str:
@@ -123,7 +137,8 @@ def board_library(
     key = f"board {board} {config.to_json()} {divisor} {GAP_BITS}"
     if processor:
         key += f" {version_of('pythondata-cpu-vexriscv')}"
-    return design_library(kept_design(key, elaborate, progress), HARNESS, progress=progress)
+    verilog = kept_design(key, elaborate, progress)
+    return design_library(verilog, HARNESS, flags_of(traced), progress=progress)
 
 
 def check_board(board: str) -> None:
@@ -143,9 +158,9 @@ def _divisor(processor: bool) -> int:
 
 def _load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
-    board = ctypes.c_void_p
+    board, texts = ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)
     for name, result, arguments in (
-        ("open", board, [ctypes.c_uint, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]),
+        ("open", board, [ctypes.c_uint, ctypes.c_int, texts, ctypes.c_char_p]),
         ("close", None, [board]),
         ("serve", None, [board, ctypes.c_int, ctypes.POINTER(ctypes.c_int)]),
         ("cycle", ctypes.c_uint64, [board]),

@@ -20,7 +20,7 @@ from amaranth_vta.hw.boards.protocol import MAX_WORDS, WORD_BYTES, Command, Stat
 # Silence of the board after which a request or its reply counts as lost.
 _SILENT_SECONDS = 1.0
 # Time for which requests are repeated without a reply before the board counts as missing.
-_PATIENCE_SECONDS = 6.0
+PATIENCE_SECONDS = 6.0
 # Timeout of one read of the line, and the maximum number of empty reads in a row that are awaited
 # to detect silence.
 _WAIT_SECONDS = 0.05
@@ -91,11 +91,12 @@ class _Sent:
 class Link:
     """Sends requests to the board at the other end of ``line``; each is executed exactly once.
 
-    Every method raises `LinkError` if the board does not answer within a few seconds.
+    Every method raises `LinkError` if the board does not answer within ``patience`` seconds.
     """
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, patience: float = PATIENCE_SECONDS) -> None:
         self._line = line
+        self._patience = patience
         self._sequence = 0
         self._received = bytearray()
         # Number of retransmission rounds.
@@ -148,7 +149,7 @@ class Link:
         waiting = deque(requests)
         sent: deque[_Sent] = deque()
         payloads: list[bytes] = []
-        deadline, tries = time.monotonic() + _PATIENCE_SECONDS, 0
+        deadline, tries = time.monotonic() + self._patience, 0
         while waiting or sent:
             while waiting and _fits(sent, waiting[0]):
                 request = waiting.popleft()
@@ -167,7 +168,7 @@ class Link:
                     )
                 payloads.append(reply.payload)
                 sent.popleft()
-                deadline, tries = time.monotonic() + _PATIENCE_SECONDS, 0
+                deadline, tries = time.monotonic() + self._patience, 0
                 continue
             if time.monotonic() > deadline:
                 raise LinkError(

@@ -10,7 +10,7 @@ from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.boards.protocol import BoardRegister
 from amaranth_vta.sw.runtime.driver import MismatchError
 
-from .link import Line, Link, LinkError
+from .link import PATIENCE_SECONDS, Line, Link, LinkError
 
 
 class BoardError(VtaError, ValueError):
@@ -71,15 +71,15 @@ class Transport(Protocol):
 class SerialTransport:
     """A `Transport` over the serial ``line`` to a board made by ``vta build``.
 
-    Raises `LinkError` if nothing answers, and `MismatchError` if the board speaks another version
-    of the link.
+    Raises `LinkError` if nothing answers within ``patience`` seconds, and `MismatchError` if the
+    board speaks another version of the link.
     """
 
     origin = 0
     limits_machine = True
 
-    def __init__(self, line: Line) -> None:
-        self._link = Link(line)
+    def __init__(self, line: Line, patience: float = PATIENCE_SECONDS) -> None:
+        self._link = Link(line, patience)
         board = self._link.identify()
         if board[BoardRegister.IDENTITY] != protocol.IDENTITY:
             raise LinkError(f"the device at {line.port} is not a board with this machine")

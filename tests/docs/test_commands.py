@@ -39,7 +39,7 @@ NOT_RUN = {
     "vta fuzz": "takes minutes to hours",
     "vta explore": "takes minutes to hours",
     "vta tune": "takes minutes",
-    "--waves digits.vcd": "writes hundreds of megabytes",
+    "--waves digits.fst": "builds another machine, and writes tens of megabytes",
     "vta run digits.vta": "builds another machine, which takes a minute or two",
     "--device pysim": "the program image is the reader's",
     "NETWORK.onnx": "the network is the reader's",

@@ -178,7 +178,11 @@ config_option = click.option(
     help="The machine: a preset, or a file in the form of vta_config.json.",
 )
 waves_option = click.option(
-    "--waves", type=click.Path(), metavar="FILE", help="Write all signals of the run as VCD."
+    "--waves",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write all signals of the run, as FST if the name ends with .fst, else as VCD, and views "
+    "for GTKWave and Surfer to the folder FILE.views.",
 )
 images_option = click.option(
     "--images",

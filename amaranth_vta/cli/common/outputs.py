@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _STDOUT = "-"
 _TRACE = "--trace"
+WAVES = "--waves"
 
 
 class OutputError(VtaError):
@@ -176,6 +177,16 @@ def save_trace(outputs: Outputs, path: str | None, timeline: Timeline | None) ->
         )
 
 
+def save_waves(outputs: Outputs, path: str | None) -> None:
+    """Saves the waves of ``--waves``, if given, and next to them the folder of their views."""
+    from amaranth_vta.sim.trace.wave_views import write_views
+
+    outputs.save(WAVES)
+    # A device file or a pipe has no views.
+    if path is not None and Path(path).is_file():
+        write_views(Path(path), Path(f"{path}.views"))
+
+
 class _Output:
     def __init__(self, option: str, path: str, target: Path) -> None:
         self._option, self._path, self._target = option, path, target
@@ -187,7 +198,8 @@ class _Output:
         if self._replaced:
             if target.exists() and not os.access(target, os.W_OK):
                 raise _problem(option, path, "Permission denied")
-            self.part = target.with_name(f".{secrets.token_hex(6)}.part")
+            # With the suffix, which can select a format.
+            self.part = target.with_name(f".{secrets.token_hex(6)}.part{target.suffix}")
         try:
             self._file = self.part.open("xb" if self._replaced else "ab")
         except OSError as error:

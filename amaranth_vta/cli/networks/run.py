@@ -28,7 +28,7 @@ from amaranth_vta.cli.common.options import (
     waves_option,
     wrong_results,
 )
-from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
+from amaranth_vta.cli.common.outputs import WAVES, Outputs, reserve_trace, save_trace, save_waves
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
@@ -176,7 +176,7 @@ def run(
         outputs.reserve("--json", json_path)
         outputs.reserve_folder("--report", report_path, PAGE)
         timeline = _timeline(outputs, trace, options, report_path)
-        options = replace(options, waves=outputs.reserve("--waves", waves), timeline=timeline)
+        options = replace(options, waves=outputs.reserve(WAVES, waves), timeline=timeline)
         given = read_inputs(inputs_path) if inputs_path is not None else None
         labels = read_labels(labels_path) if labels_path is not None else None
         launch = launch or ("network" if report_path is None else "layer")
@@ -194,7 +194,7 @@ def run(
                 if options.has_results and (labels is not None or float_path is not None):
                     session.accuracy(inputs, results, labels, float_path)
 
-            checked = _run(session, inputs, check, judge, outputs, trace, timeline, energy)
+            checked = _run(session, inputs, check, judge, outputs, waves, trace, timeline, energy)
         if report_path is not None:
             _save_report(outputs, session, model, options, trace, report_path, checked, energy)
     if explain:
@@ -346,6 +346,7 @@ def _run(
     check: bool,
     judge: Callable[[Arrays], None],
     outputs: Outputs,
+    waves: str | None,
     trace: str | None,
     timeline: Timeline | None,
     energy: str | None,
@@ -369,7 +370,7 @@ def _run(
         raise
     finally:
         session.close()  # completes the waves
-        outputs.save("--waves")
+        save_waves(outputs, waves)
         save_trace(outputs, trace, timeline)
     outputs.save("--outputs", lambda file: write_arrays(file, results))
     outputs.save_json("--json", session.report(energy))

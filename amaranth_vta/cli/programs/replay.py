@@ -15,7 +15,7 @@ from amaranth_vta.cli.common.options import (
     unchecked,
     waves_option,
 )
-from amaranth_vta.cli.common.outputs import Outputs, reserve_trace, save_trace
+from amaranth_vta.cli.common.outputs import WAVES, Outputs, reserve_trace, save_trace, save_waves
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT, MachineFault
 from amaranth_vta.sim.devices import WITH_BASES, DeviceError, RunOptions, close_device
 
@@ -81,7 +81,7 @@ def replay(
         outputs.reserve("--outputs", outputs_path, parents=False)
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, trace)
-        options = replace(options, waves=outputs.reserve("--waves", waves), timeline=timeline)
+        options = replace(options, waves=outputs.reserve(WAVES, waves), timeline=timeline)
         machine = _open(program, options)
         result = machine.run(program.insn_addr, program.insn_count)
         after = machine.read(program.origin, program.dram.size)
@@ -95,7 +95,7 @@ def replay(
         report = measured(result, asked, options.dram, mismatches, seconds, options.contract)
         report["skipped"] = options.skip
         outputs.save("--outputs", lambda file: write_arrays(file, {"dram": after}))
-        outputs.save("--waves")
+        save_waves(outputs, waves)
         save_trace(outputs, trace, timeline)
         outputs.save_json("--json", report)
     if result.fault is not None:

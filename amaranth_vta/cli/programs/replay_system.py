@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.cli.common.options import unchecked
-from amaranth_vta.cli.common.outputs import Outputs, reserve_trace
+from amaranth_vta.cli.common.outputs import WAVES, Outputs, reserve_trace
 from amaranth_vta.cli.common.problems import DONE, WRONG_RESULT, MachineFault
 from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.report.systems import system_report
@@ -50,7 +50,7 @@ def replay_system(
         outputs.reserve("--outputs", outputs_path, parents=False)
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, trace)
-        options = replace(options, waves=outputs.reserve("--waves", waves), timeline=timeline)
+        options = replace(options, waves=outputs.reserve(WAVES, waves), timeline=timeline)
         device = options.open(system.config, len(memory), origin=memory.start)
         assert isinstance(device, SystemBacked)
         for program, part in zip(programs, device.parts, strict=True):

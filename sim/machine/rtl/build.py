@@ -18,6 +18,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.cache import ToolchainError, build_folder, hash_of, kept
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
+from amaranth_vta.sim.trace.wave_file import WAVE_FORMATS
 
 from .change_groups import with_change_groups
 
@@ -34,6 +35,10 @@ class Harness:
 
 HARNESS = Path(__file__).with_name("harness.cpp")
 HEADERS = Path(__file__).with_name("headers.hpp")
+# Headers that replace those of compression libraries, for Verilator's writer of FST files.
+COMPRESSION = Path(__file__).with_name("compression")
+# Begin of the Verilator option that selects the format of waves.
+_TRACE = "--trace-"
 PINS = Path(__file__).with_name("pins.sv")
 VERILATOR_FLAGS = (
     "--cc",
@@ -70,7 +75,6 @@ COMPILER_FLAGS = (
     "-DVM_COVERAGE=0",
     "-DVM_SC=0",
     "-DVM_TIMING=0",
-    "-DVM_TRACE_FST=0",
     "-DVM_TRACE_SAIF=0",
     "-Wno-unused",
 )
@@ -98,16 +102,16 @@ def is_quick() -> bool:
 def machine_library(
     config: Config,
     *,
-    traced: bool = False,
+    traced: str | None = None,
     watched: bool = False,
     grouped: bool = True,
     progress: Progress | None = None,
 ) -> Path:
     """The shared library with the machine of ``config``.
 
-    ``traced`` writes waves during runs, ``watched`` records the activity of the modules.
-    ``grouped`` clocks parts of the machine only in cycles in which they are active, which affects
-    only speed; with ``traced`` it has no effect.
+    ``traced`` is the `wave_format` of the waves to write during runs, ``watched`` records the
+    activity of the modules. ``grouped`` clocks parts of the machine only in cycles in which they
+    are active, which affects only speed; with ``traced`` it has no effect.
     """
     grouped = grouped and not traced
     verilog = machine_verilog(config, watched=watched, grouped=grouped, progress=progress)
@@ -202,7 +206,7 @@ _SIMPLIFIED_FLAGS = ("-Wno-UNOPTFLAT",)
 def library(
     verilog: str,
     *,
-    traced: bool = False,
+    traced: str | None = None,
     watched: bool = False,
     grouped: bool = False,
     change_grouped: bool = False,
@@ -215,7 +219,7 @@ def library(
 
 
 def flags_of(
-    traced: bool = False,
+    traced: str | None = None,
     watched: bool = False,
     grouped: bool = False,
     change_grouped: bool = False,
@@ -224,11 +228,16 @@ def flags_of(
     """Verilator options of a machine, or of several, in addition to the options of every design."""
     return (
         *((f"-DMACHINES={machines}",) if machines > 1 else ()),
-        *(("--trace-vcd",) if traced else ()),
+        *((f"{_TRACE}{traced}",) if traced else ()),
         *(("-DWATCHED",) if watched else ()),
         *(("-DGROUPED", *_SIMPLIFIED_FLAGS) if grouped else ()),
         *(("-DCHANGE_GROUPED",) if change_grouped else ()),
     )
+
+
+def _traced(flags: Sequence[str]) -> str | None:
+    """The format of the waves of a design built with Verilator's ``flags``."""
+    return next((name for name in WAVE_FORMATS if f"{_TRACE}{name}" in flags), None)
 
 
 def design_library(
@@ -243,9 +252,10 @@ def design_library(
     ``optimized`` increases compile time and reduces run time.
     """
     # A simulator with waves spends its time writing them.
-    size = _LARGE if optimized and "--trace-vcd" not in flags else _MODERATE
+    size = _LARGE if optimized and not _traced(flags) else _MODERATE
     flags = (*VERILATOR_FLAGS, *_FUNCTIONS, size, *flags)
-    parts = (harness.source, harness.pins, *sorted(harness.source.parent.glob("*.hpp")))
+    headers = {*harness.source.parent.glob("*.hpp"), HARNESS.with_name("waves.hpp")}
+    parts = (harness.source, harness.pins, *sorted({*headers, *COMPRESSION.glob("*.h")}))
     files = [path.read_text() for path in parts if path is not None]
     key = hash_of(text_digest(verilog), *files, *flags, str(optimized), *_toolchain())
 
@@ -268,10 +278,13 @@ def verilator_root() -> Path:
 
 def runtime_object(name: str, options: Sequence[str]) -> Path:
     """Object file of one of Verilator's own C++ sources, which all designs share."""
-    key = hash_of(name, *options, *_toolchain())
+    compression = sorted(COMPRESSION.glob("*.h"))
+    texts = (path.read_text(encoding="utf-8") for path in compression)
+    key = hash_of(name, *texts, *options, *_toolchain())
 
     def compile_it(target: Path) -> None:
-        _compile(verilator_root() / "include" / f"{name}.cpp", target, [PLAIN, *options])
+        source = verilator_root() / "include" / f"{name}.cpp"
+        _compile(source, target, [PLAIN, "-I", COMPRESSION, *options])
 
     return kept("runtime", f"{key}.o", compile_it)
 
@@ -306,10 +319,11 @@ def _compile_all(
     target: Path,
     progress: Progress | None,
 ) -> None:
-    traced, covered = "--trace-vcd" in flags, set(COVERAGE) <= set(flags)
-    parts = {"verilated_vcd_c": traced, "verilated_cov": covered}
-    runtime = [*_RUNTIME, *(name for name, wanted in parts.items() if wanted)]
-    defines = [f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_VCD={int(traced)}"]
+    traced, covered = _traced(flags), set(COVERAGE) <= set(flags)
+    runtime = [*_RUNTIME, *([f"verilated_{traced}_c"] if traced else [])]
+    runtime += ["verilated_cov"] if covered else []
+    defines = [f"-DVM_TRACE={int(traced is not None)}"]
+    defines += [f"-DVM_TRACE_{name.upper()}={int(name == traced)}" for name in WAVE_FORMATS]
     if covered:
         defines += ["-UVM_COVERAGE", "-DVM_COVERAGE=1"]
     own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]

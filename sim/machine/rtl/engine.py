@@ -13,6 +13,7 @@ from amaranth_vta.sim.machine.dram import MemoryTiming, ProtocolError, memory_ti
 from amaranth_vta.sim.machine.host import SimulatedDevice
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sim.trace.timeline import MOMENT
+from amaranth_vta.sim.trace.wave_file import wave_format
 
 from .build import Progress, machine_library
 from .cxxrtl import cxxrtl_library
@@ -21,7 +22,8 @@ from .cxxrtl import cxxrtl_library
 class RtlDevice(SimulatedDevice):
     """A cycle-accurate `Device`. ``dram`` names a memory model of `sim.machine.dram`.
 
-    ``waves`` is a VCD file with all signals of all runs; ``timeline`` records each run. ``grouped``
+    ``waves`` is a file with all signals of all runs, in its `wave_format`; ``timeline`` records
+    each run. ``grouped``
     as in `machine_library`. Raises `ToolchainError` if the simulator cannot be built.
     """
 
@@ -41,7 +43,7 @@ class RtlDevice(SimulatedDevice):
         timing = memory_timing(dram)
         library = machine_library(
             config,
-            traced=waves is not None,
+            traced=None if waves is None else wave_format(waves),
             watched=timeline is not None,
             grouped=grouped,
             progress=progress,

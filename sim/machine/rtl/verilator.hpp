@@ -10,9 +10,7 @@
 #include "Vtop___024root.h"
 #endif
 #include "verilated.h"
-#if VM_TRACE
-#include "verilated_vcd_c.h"
-#endif
+#include "waves.hpp"
 
 // Groups of registers with separate clocks, as in amaranth_vta.hw.clock_groups and change_groups.py.
 // build.py reads these lists, which are named after the macros.
@@ -38,21 +36,12 @@ class Simulator {
         context.randReset(2);  // scratchpads are undefined after power-up
         context.randSeed(int(seed % 0x7fffffff) + 1);
         pins = std::make_unique<Vtop>(&context);
-#if VM_TRACE
-        context.traceEverOn(true);
-        trace = std::make_unique<VerilatedVcdC>();
-        pins->trace(trace.get(), 99);
-        trace->open(waves);
-#else
-        (void)waves;
-#endif
+        trace.open(context, *pins, waves);
     }
 
     ~Simulator() {
         pins->final();
-#if VM_TRACE
-        trace->close();
-#endif
+        trace.close();
     }
 
     // One clock cycle.
@@ -62,23 +51,13 @@ class Simulator {
         EACH_GROUP(TICK)
 #undef TICK
         pins->eval();
-#if VM_TRACE
-        trace->dump(context.time());
-        context.timeInc(5);
-#endif
+        trace.dump(context);
         fall();
-#if VM_TRACE
-        trace->dump(context.time());
-        context.timeInc(5);
-#endif
+        trace.dump(context);
     }
 
     // Completes the wave file up to now.
-    void flush() {
-#if VM_TRACE
-        trace->flush();
-#endif
-    }
+    void flush() { trace.flush(); }
 
     std::unique_ptr<Pins> pins;
 
@@ -100,7 +79,5 @@ class Simulator {
 #endif
     }
 
-#if VM_TRACE
-    std::unique_ptr<VerilatedVcdC> trace;
-#endif
+    Waves trace;
 };

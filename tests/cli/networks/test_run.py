@@ -210,6 +210,17 @@ def test_waves_of_a_run_are_a_vcd(model: Path, tmp_path: Path) -> None:
     text = path.read_text()
     assert text.startswith(("$comment", "$date", "$timescale", "$version"))
     assert "$enddefinitions" in text
+    view = (tmp_path / "run.vcd.views" / "gtkwave.gtkw").read_text()
+    # The simulator writes names of operations, which need no file with names.
+    assert "@28\nbench.top.vta.core.machine.compute.alu.operation\n" in view
+    assert "bench.top.vta.core.machine.load.order.fault__cause[2:0]" in view
+
+
+def test_waves_as_fst_need_a_compiled_machine(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert vta(model, "--device", "pysim", "--waves", tmp_path / "run.fst") == 2
+    assert "the pysim device writes waves as VCD only" in capsys.readouterr().err
 
 
 def test_where_the_cycles_went_is_said_layer_by_layer(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +17,14 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS
-from amaranth_vta.sim.board_model.simulated import SimulatedBoard
+from amaranth_vta.sim.board_model.simulated import HARNESS, SimulatedBoard
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.machine.rtl.build import design_library, flags_of
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.builder import probe
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import random_program
+from amaranth_vta.sim.trace.wave_file import signals_of
 from amaranth_vta.sw.board_drivers.device import BoardDevice
 from amaranth_vta.sw.board_drivers.link import LinkError
 from amaranth_vta.sw.board_drivers.transport import BoardError, SerialTransport, open_line
@@ -41,6 +46,13 @@ ENDLESS = _program(isa.Gemm(reset=True, uop_end=200, iter_out=16_000, iter_in=16
 
 
 BOARD = "ulx3s-sdram"
+# In place of a board: sends what it receives.
+ECHO = """
+module vta(input clk, input rst, input rx, output reg tx);
+  initial tx = 1;
+  always @(posedge clk) tx <= rx;
+endmodule
+"""
 
 
 @pytest.fixture(scope="module", params=[BOARD, pytest.param("ulx3s", marks=pytest.mark.nightly)])
@@ -205,6 +217,44 @@ def test_the_command_runs_an_image_on_a_simulated_board(
     monkeypatch.setenv("VTA_PORT", f"simulated:{BOARD}")
     assert invoke(["replay", path, "--device", "board"]) == 0
     assert "memory is as expected in every byte" in capsys.readouterr().out
+
+
+def test_a_board_writes_waves(tmp_path: Path) -> None:
+    waves = tmp_path / "echo.fst"
+    library = design_library(ECHO, HARNESS, flags_of("fst"))
+    board = SimulatedBoard(TINY, waves=waves, library=library)
+    while not board.cycle:
+        time.sleep(0.01)  # the first edge of the clock is lost
+    with serial.Serial(board.port, timeout=60) as line:
+        line.write(b"sent")
+        assert line.read(4) == b"sent"
+    board.close()
+    assert {signal.path for signal in signals_of(waves)} >= {"TOP.vta.rx", "TOP.vta.tx"}
+
+
+@pytest.mark.nightly  # builds a board with waves; the test above writes those of a small design
+def test_the_command_writes_waves_of_a_board_with_views(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, waves = tmp_path / "image.npz", tmp_path / "board.fst"
+    replace(SHORT, expected=SHORT.dram).save(path)
+    monkeypatch.setenv("VTA_PORT", f"simulated:{BOARD}")
+    assert invoke(["replay", str(path), "--device", "board", "--waves", str(waves)]) == 0
+    view = (tmp_path / "board.fst.views" / "surfer.sucl").read_text().splitlines()
+    groups = [line.partition(" ")[2] for line in view if line.startswith("divider_add")]
+    assert groups == [
+        *("serial line", "link", "run", "fetch", "load", "load to compute", "compute to load"),
+        *("compute", "GEMM", "ALU", "compute to store", "store to compute", "store"),
+        *("memory bus", "SDRAM"),
+    ]
+    shown = {line.partition(" ")[2] for line in view if line.startswith("variable_add")}
+    assert shown <= {signal.path for signal in signals_of(waves)}
+
+
+def test_waves_of_a_real_board_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VTA_PORT", "/dev/ttyUSB0")
+    with pytest.raises(BoardError, match="a real board has no waves; VTA_PORT=simulated"):
+        open_device("board", TINY, 4096, waves="board.fst")
 
 
 def test_the_command_says_how_to_name_a_board(

@@ -10,6 +10,7 @@ import pytest
 from amaranth_vta.sim.machine.dram import MemoryTiming, ProtocolError, memory_timing
 from amaranth_vta.sim.machine.rtl.build import library
 from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
+from amaranth_vta.sim.trace.wave_file import WAVE_FORMATS, signals_of, wave_format
 
 CONTROL, STATUS, SOURCE, DESTINATION, BURSTS = 0, 4, 8, 12, 16
 BURST_BYTES = 64
@@ -25,7 +26,11 @@ class Copier:
         self.memory = np.random.default_rng(1).integers(0, 256, MEMORY_BYTES, np.uint8)
         self.before = self.memory.copy()
         # Other tests build simulators without optimization.
-        built = library(verilog, traced=waves is not None, optimized=waves is None)
+        built = library(
+            verilog,
+            traced=None if waves is None else wave_format(waves),
+            optimized=waves is None,
+        )
         self.machine = CompiledMachine(built, self.memory, timing, waves)
 
     def copy(self, bursts: int, destination: int = MEMORY_BYTES // 2, fault: int = 0) -> int:
@@ -165,3 +170,27 @@ def test_waves_are_written(tmp_path: Path) -> None:
     text = waves.read_text()
     assert "m_axi_araddr" in text
     assert text.rstrip().splitlines()[-1][0] in "01b#"
+
+
+def test_waves_as_fst_have_the_values_of_the_vcd(tmp_path: Path) -> None:
+    pywellen = pytest.importorskip("pywellen")  # the reader of Surfer
+    values = []
+    for suffix in WAVE_FORMATS:
+        waves = tmp_path / f"copy.{suffix}"
+        copier = Copier(memory_timing("ideal"), waves)
+        copier.copy(100)
+        cycles = copier.machine.cycle
+        copier.machine.close()
+        read = pywellen.Waveform(str(waves))
+        values.append(
+            {
+                signal.full_name: [signal.signal.value_at(10 * cycle) for cycle in range(cycles)]
+                for signal in read.all_vars()
+            }
+        )
+        assert {signal.path for signal in signals_of(waves)} == set(values[-1])
+    assert values[0] == values[1]
+    addresses = {BURST_BYTES * burst for burst in range(100)}
+    assert set(values[1]["TOP.m_axi_araddr"]) >= addresses
+    sizes = [(tmp_path / f"copy.{suffix}").stat().st_size for suffix in ("fst", "vcd")]
+    assert 4 * sizes[0] < sizes[1]
