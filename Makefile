@@ -87,11 +87,13 @@ proofs: setup  ## Prove queues, arbiter, transfers, retirement and banks, and th
 coverage: setup  ## Count the lines and toggles of the machine that random programs reach; minutes
 	$(BIN)/python benchmarks/coverage.py --unreached build/unreached.txt --json build/coverage.json
 
-netlists: setup  ## Run random programs on the machine after synthesis for ECP5 and 7-series; minutes
+netlists: setup  ## Run random programs on machines and a board after synthesis for ECP5, 7-series and Gowin; an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python -m pytest -q -m "nightly or not nightly" tests/sim/machine/rtl/test_dot_products.py
 	$(BIN)/python benchmarks/netlists.py
 	$(BIN)/python benchmarks/netlists.py --config ecp5-25f --config tiny-extended --family ecp5 --collisions
+	$(BIN)/python benchmarks/netlists.py --config ecp5-85f --family ecp5
+	$(BIN)/python benchmarks/netlists.py --board ulx3s-sdram --programs 3
 
 products: setup  ## Run ResNet-18 on the RTL with the multipliers that synthesis gets, not loops; minutes
 	$(BIN)/python benchmarks/shipped_products.py

@@ -35,7 +35,9 @@ _THOROUGH = (
 _SYNTH_XC7 = "synth_xilinx -family xc7 -noiopad -flatten -top vta"
 _ECP5 = FLOWS["ecp5"]
 # By family, the synthesis step that maps memories, and the step after it.
-_MEMORIES = {"xc7": ("map_memory", "fine"), "ecp5": ("map_ram", GATES)}
+_MEMORIES = {"xc7": ("map_memory", "fine"), "ecp5": ("map_ram", GATES), "gowin": ("map_ram", GATES)}
+# By family, options that leave out cells for pins.
+_WITHOUT_PINS = {"gowin": " -noiopads"}
 # Steps of Yosys' `%ci` from the register of a product back to its multiplication.
 _STEPS = 3
 _SOURCE, _REPORT, _NETLIST = "vta.v", "area.json", "netlist.json"
@@ -47,10 +49,11 @@ def commands(family: str) -> str:
 
 
 def commands_without_memories(family: str) -> str:
-    """The `commands`, but without mapping memories."""
+    """The `commands`, but without mapping memories; ``family`` may also be ``gowin``."""
     command, adders, (memories, following) = _SYNTH_XC7, f"{_THOROUGH}; ", _MEMORIES[family]
-    if family == "ecp5":
-        command, adders = f"{_ECP5.command} -top vta", f"{_ECP5.narrow_adders}; "
+    if flow := FLOWS.get(family):
+        command = f"{flow.command}{_WITHOUT_PINS.get(family, '')} -top vta"
+        adders = f"{flow.narrow_adders}; "
     return f"{command} -run begin:{memories}; {adders}{command} -run {following}:check"
 
 

@@ -17,10 +17,10 @@ from amaranth_vta.errors import VtaError
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.boards.protocol import MAX_WORDS, WORD_BYTES, Command, Status
 
-# Silence of the board after which a request or its reply counts as lost.
-_SILENT_SECONDS = 1.0
 # Time for which requests are repeated without a reply before the board counts as missing.
 PATIENCE_SECONDS = 6.0
+# Silence of the board after which a request or its reply counts as lost, as a part of this time.
+_SILENT = 1 / 6
 # Timeout of one read of the line, and the maximum number of empty reads in a row that are awaited
 # to detect silence.
 _WAIT_SECONDS = 0.05
@@ -91,12 +91,15 @@ class _Sent:
 class Link:
     """Sends requests to the board at the other end of ``line``; each is executed exactly once.
 
-    Every method raises `LinkError` if the board does not answer within ``patience`` seconds.
+    Every method raises `LinkError` if the board does not answer within ``patience`` seconds; a
+    sixth of them without a byte means that a request or its reply was lost. Slow simulations need
+    more than a board.
     """
 
     def __init__(self, line: Line, patience: float = PATIENCE_SECONDS) -> None:
         self._line = line
         self._patience = patience
+        self._silent = patience * _SILENT
         self._sequence = 0
         self._received = bytearray()
         # Number of retransmission rounds.
@@ -192,7 +195,7 @@ class Link:
         drops an incomplete request.
         """
         self.resent += 1
-        deadline = time.monotonic() + _SILENT_SECONDS
+        deadline = time.monotonic() + self._silent
         quiet, longest = 0, min(1 << tries, _MAX_WAITS)
         while quiet < longest and time.monotonic() < deadline:
             quiet = 0 if self._take() else quiet + 1
@@ -200,12 +203,12 @@ class Link:
 
     def _receive(self) -> Reply | None:
         """The next reply with a valid checksum; None if the line stays silent."""
-        deadline = time.monotonic() + _SILENT_SECONDS
+        deadline = time.monotonic() + self._silent
         while True:
             for reply in self._replies():
                 return reply
             if self._take():
-                deadline = time.monotonic() + _SILENT_SECONDS
+                deadline = time.monotonic() + self._silent
             elif time.monotonic() > deadline:
                 return None
 
