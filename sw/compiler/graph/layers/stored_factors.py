@@ -8,11 +8,13 @@ also transposed within weight tiles.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -29,7 +31,6 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .support.layer import Layer
-from .support.layer_functions import MakeFunction
 from .support.tensors import Tensors
 
 
@@ -52,10 +53,10 @@ def may_be_stored(network: Network, name: str, config: Config) -> bool:
         return all(may_be_stored(network, reader.outputs[0], config) for reader in readers)
     shape = network.types[name].shape
     whole = shape is not None and all(size % config.block_out == 0 for size in shape[-2:])
-    return whole and _fits(Environment(config)) and is_symmetric_factor(network, name)
+    return whole and holds_factors(Environment(config)) and is_symmetric_factor(network, name)
 
 
-def _fits(env: Environment) -> bool:
+def holds_factors(env: Environment) -> bool:
     """Whether rows as layers store them are weight tiles."""
     config = env.config
     same = reads_what_it_stores(env) and config.wgt_width == config.out_width
@@ -70,7 +71,7 @@ def stored_factor(
     tiles."""
     config, network, (groups, inputs, outputs, _) = tensors.config, tensors.network, matrices
     tile = config.block_out
-    if not _fits(tensors.env) or inputs % tile or outputs % tile:
+    if not holds_factors(tensors.env) or inputs % tile or outputs % tile:
         return None
     maker = network.maker(second)
     is_transposed = maker is not None and swaps_matrices(maker)
@@ -84,11 +85,10 @@ def stored_factor(
     held, across = tensors.source(root, image), columns // tile
 
     def transposed(
-        what: str, make: MakeFunction, workload: object, constants: dict[str, Bytes]
+        what: str, function: Callable[[], Function], constants: dict[str, Bytes]
     ) -> TiledTensor:
         name = network.unused_name(f"{node.name}_{what}")
         result = TiledTensor(name, image, TileLayout.of(config.wgt))
-        function = tensors.function(make, workload, node)
         label = f"{node.name}, Transpose of its second factor"
         layers.append(Layer(label, "Transpose", (), (held,), result, function, constants, 0))
         return result
@@ -96,11 +96,18 @@ def stored_factor(
     if across > 1:
         # Keys: tiles of the same rows in sequence. Values: those of the same columns.
         shape = (groups * rows // tile, tile) if is_transposed else (groups, rows)
-        held = transposed("tiles", permute, Permute((*shape, across), (0, 2, 1)), {})
+        workload = Permute((*shape, across), (0, 2, 1))
+        held = transposed("tiles", tensors.function(permute, workload, node), {})
     if not is_transposed:
-        workload = TransposeTiles(prod(image) // tile**2)
-        identity = pack(np.eye(tile, dtype=np.int8), tensors.env.inp_dtype)
-        zeros = np.zeros(workload.count * tile, np.int32)
-        constants = {"identity": identity, "bias": pack(zeros, tensors.env.acc_dtype)}
-        held = transposed("transposed", transpose_tiles, workload, constants)
+        function, constants = transposing_tiles(prod(image) // tile**2, node, tensors)
+        held = transposed("transposed", function, constants)
     return held, tuple(layers)
+
+
+def transposing_tiles(
+    count: int, node: Node, tensors: Tensors
+) -> tuple[Callable[[], Function], dict[str, Bytes]]:
+    """The function that transposes ``count`` tiles of a factor of ``node``, and its constants."""
+    workload = TransposeTiles(count)
+    identity = pack(np.eye(tensors.config.block_out, dtype=np.int8), tensors.env.inp_dtype)
+    return tensors.function(transpose_tiles, workload, node), {"identity": identity}
