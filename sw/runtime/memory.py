@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -115,6 +116,11 @@ class Buffer:
         """The buffer that this is a `part` of, or itself."""
         return self._whole or self
 
+    @property
+    def reached(self) -> Buffer:
+        """The buffer whose bytes instructions may access that are relative to this one."""
+        return self if self._whole is None else self._whole.reached
+
     def write(self, data: npt.NDArray[np.generic] | bytes, offset: int = 0) -> None:
         """Write the bytes of ``data`` (any dtype and shape, C order) at ``offset``.
 
@@ -177,3 +183,41 @@ class Buffer:
                 f"cannot {verb} bytes {offset:,} to {offset + size:,} of {self.name}, which has "
                 f"{self.size:,}"
             )
+
+
+@dataclass(frozen=True)
+class Motion:
+    """How a window moves with the place of a row: at place p it begins p // ``block`` * ``stride``
+    + p % ``block`` * ``step`` bytes after place 0.
+    """
+
+    block: int
+    stride: int
+    step: int
+
+    def offset(self, place: int) -> int:
+        """Bytes from place 0 to ``place``."""
+        return place // self.block * self.stride + place % self.block * self.step
+
+
+class MovingWindow(Buffer):
+    """The first ``size`` bytes of a buffer, ``within`` which they move by ``motion`` between runs.
+
+    Instructions are relative to a window as to a buffer. While they are recorded it is at place 0.
+    """
+
+    __slots__ = ("motion", "within")
+
+    def __init__(self, within: Buffer, size: int, name: str, motion: Motion) -> None:
+        within._check("move", 0, size)
+        assert within._memory is not None
+        super().__init__(within._memory, within.address, size, name)
+        self.within = within
+        self.motion = motion
+
+    @property
+    def reached(self) -> Buffer:
+        return self.within.whole
+
+    def free(self) -> None:
+        raise ValueError(f"{self.name} is a window of {self.within.name}")

@@ -1,7 +1,8 @@
 """Compiled programs: recorded instruction streams of the runtime, which can be saved to a file.
 
 A program contains its instruction streams with addresses relative to buffers, the buffers with the
-contents of constant ones (including micro-ops), and the configuration of its machine.
+contents of constant ones (including micro-ops), and the configuration of its machine. Addresses
+that change from run to run are relative to windows, parts of buffers that the host moves.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .array_file import require_within_limit
 from .device import Limits, RunResult, total
 from .instruction_words import Words, element_bytes, field_of, memories_of, without_fields
 from .launches.join import join
-from .memory import Buffer, buffer_alignment
+from .memory import Buffer, Motion, MovingWindow, buffer_alignment
 from .runtime import Runtime
 from .stream import Stream
 from .uop_cache import merged_loads
@@ -50,11 +51,21 @@ class ProgramBuffer:
 
 
 @dataclass(frozen=True)
+class ProgramWindow:
+    """A `MovingWindow` of ``size`` bytes in the buffer of that name."""
+
+    name: str
+    buffer: str
+    size: int
+    motion: Motion
+
+
+@dataclass(frozen=True)
 class RelocatableStream:
     """Instructions of one launch: uint64 (instructions, 2), low word first, FINISH included.
 
     ``buffer`` (int32) has, for each instruction, the index of the buffer to which its dram_base is
-    relative, or -1.
+    relative, or -1. Indices of windows follow those of buffers.
     """
 
     words: Words
@@ -72,6 +83,7 @@ class Program:
     buffers: tuple[ProgramBuffer, ...]
     streams: tuple[RelocatableStream, ...]
     contents: Mapping[str, npt.NDArray[np.uint8]]
+    windows: tuple[ProgramWindow, ...] = ()
 
     def place(
         self,
@@ -122,6 +134,7 @@ class Program:
             "config": self.config.to_dict(),
             "buffers": [asdict(item) for item in self.buffers],
             "streams": len(self.streams),
+            **({"windows": [asdict(item) for item in self.windows]} if self.windows else {}),
         }
         arrays: dict[str, npt.NDArray[Any]] = {}
         for index, stream in enumerate(self.streams):
@@ -152,6 +165,10 @@ class Program:
                 for index, item in enumerate(buffers)
                 if f"contents_{index}" in arrays
             },
+            windows=tuple(
+                ProgramWindow(**{**item, "motion": Motion(**item["motion"])})
+                for item in header.get("windows", ())
+            ),
         )
         program.validate()
         return program
@@ -163,18 +180,35 @@ class Program:
             require(valid and item.role in _ROLES, f"its buffer {item.name} is malformed")
         names = {item.name for item in self.buffers}
         require(len(names) == len(self.buffers), "two of its buffers have the same name")
+        self._validate_windows()
         for number, stream in enumerate(self.streams):
             words, used = stream.words, stream.buffer
             valid = words.dtype == np.uint64 and words.ndim == 2 and words.shape[1] == 2
             valid &= used.dtype == np.int32 and used.shape == words.shape[:1]
             require(valid, f"its stream {number} is malformed")
-            inside = used.size and used.min() >= -1 and used.max() < len(self.buffers)
+            inside = (
+                used.size
+                and used.min() >= -1
+                and used.max() < len(self.buffers) + len(self.windows)
+            )
             require(bool(inside), f"its stream {number} uses buffers that it does not have")
         for item in self.buffers:
             data = self.contents.get(item.name, np.empty(0, np.uint8))
             valid = data.dtype == np.uint8 and data.ndim == 1 and data.size <= item.size
             require(valid, f"the contents of its buffer {item.name} exceed the buffer")
         require_within_limit("the memory that it needs", self.placed_bytes())
+
+    def _validate_windows(self) -> None:
+        sizes = {item.name: item.size for item in self.buffers}
+        for item in self.windows:
+            motion = item.motion
+            numbers = (item.size, motion.block, motion.stride, motion.step)
+            valid = isinstance(item.name, str) and item.buffer in sizes
+            valid = valid and all(type(value) is int and value >= 0 for value in numbers)
+            valid = valid and item.size <= sizes[item.buffer] and motion.block > 0
+            require(valid, f"its window {item.name} is malformed")
+        names = {item.name for item in self.windows}
+        require(len(names) == len(self.windows), "two of its windows have the same name")
 
     def save_image(self, path: str | Path, inputs: Mapping[str, npt.NDArray[np.generic]]) -> None:
         """Write a program image for ``vta replay``, with ``inputs``, by name, in their buffers.
@@ -251,6 +285,8 @@ class PlacedProgram:
         # Without buffers of another placement.
         self._own_buffers: list[Buffer] = []
         self.streams: dict[int, tuple[int, Words]] = {}
+        # By window, the instructions relative to it, in each stream.
+        self._moved: dict[str, list[_MovedInstructions]] = {}
         try:
             self._place(program, program.chosen(streams))
         except BaseException:
@@ -265,7 +301,8 @@ class PlacedProgram:
             self._own_buffers.append(buffer)
             if item.name in program.contents:
                 buffer.write(program.contents[item.name])
-        addresses = np.array([self._buffers[item.name].address for item in program.buffers])
+        named = [item.name for item in program.buffers] + [item.buffer for item in program.windows]
+        addresses = np.array([self._buffers[name].address for name in named])
         for index in streams:
             stream = program.streams[index]
             words = _relocated(program.config, stream.words, stream.buffer, addresses, 1)
@@ -273,6 +310,17 @@ class PlacedProgram:
             self._own_buffers.append(buffer)
             buffer.write(words)
             self.streams[index] = buffer.address, words
+            for number, window in enumerate(program.windows, len(program.buffers)):
+                (where,) = np.nonzero(stream.buffer == number)
+                if where.size:
+                    moved = _MovedInstructions(program.config, buffer, words, where, window.motion)
+                    self._moved.setdefault(window.name, []).append(moved)
+
+    def move_windows(self, names: Collection[str], place: int) -> None:
+        """Move windows to ``place``: change the addresses of instructions in device memory."""
+        for name in names:
+            for moved in self._moved.get(name, ()):
+                moved.move(place)
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called ``name``; raises `ProgramError` if the program has none."""
@@ -297,7 +345,36 @@ class PlacedProgram:
         """Frees the memory."""
         for buffer in self._own_buffers:
             buffer.free()
-        self._buffers, self._own_buffers, self.streams = {}, [], {}
+        self._buffers, self._own_buffers, self.streams, self._moved = {}, [], {}, {}
+
+
+class _MovedInstructions:
+    """The instructions ``where`` of a placed stream, whose addresses move by ``motion``. ``words``
+    are the stream's, in ``buffer``.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        buffer: Buffer,
+        words: Words,
+        where: npt.NDArray[np.int64],
+        motion: Motion,
+    ) -> None:
+        self._config, self._buffer, self._words, self._motion = config, buffer, words, motion
+        self._runs = np.split(where, np.flatnonzero(np.diff(where) > 1) + 1)
+        self._originals = [words[run].copy() for run in self._runs]
+        self._offset = 0
+
+    def move(self, place: int) -> None:
+        offset = self._motion.offset(place)
+        if offset == self._offset:
+            return
+        self._offset = offset
+        for run, words in zip(self._runs, self._originals, strict=True):
+            of_one = np.zeros(len(words), np.int32)
+            self._words[run] = _relocated(self._config, words, of_one, np.array([offset]), 1)
+            self._buffer.write(self._words[run], int(run[0]) * isa.INSTRUCTION_BYTES)
 
 
 class Recorder(Runtime):
@@ -361,14 +438,17 @@ class Recorder(Runtime):
                 roles[buffer] = role
         used = self._uops.used_bytes()
         roles |= dict.fromkeys(used, "constant")
+        windows: dict[MovingWindow, None] = {}
         for _, relocations in self.streams:
             for _, buffer in relocations:
-                roles.setdefault(buffer, "scratch")
+                if isinstance(buffer, MovingWindow):
+                    windows[buffer] = None
+                roles.setdefault(buffer.reached, "scratch")
         for name, count in Counter(buffer.name for buffer in roles).items():
             if count > 1:
                 raise ProgramError(f"two buffers of the program are named {name}")
-        numbers = {buffer: number for number, buffer in enumerate(roles)}
-        addresses = np.array([buffer.address for buffer in roles])
+        numbers = {buffer: number for number, buffer in enumerate((*roles, *windows))}
+        addresses = np.array([buffer.address for buffer in numbers])
         return Program(
             config=self.config,
             buffers=tuple(
@@ -382,6 +462,10 @@ class Recorder(Runtime):
                 for buffer, role in roles.items()
                 if role == "constant"
             },
+            windows=tuple(
+                ProgramWindow(item.name, item.reached.name, item.size, item.motion)
+                for item in windows
+            ),
         )
 
     def _relocatable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.runtime.instruction_words import Words, element_bytes, field_of, memories_of
+from amaranth_vta.sw.runtime.memory import Buffer, MovingWindow
 
 # First index, and index after the last; in elements or bytes.
 Interval = tuple[int, int]
@@ -96,12 +98,20 @@ class MicroOps:
 class StreamAccesses:
     """Accesses of the instructions of a stream.
 
-    ``modules`` execute them. Querying an instruction applies the micro-op loads before it, so
-    instructions of compute must be queried in program order.
+    ``relocations`` are those of the `Stream`: an instruction relative to a window may access the
+    whole buffer. ``modules`` execute the instructions. Querying an instruction applies the
+    micro-op loads before it, so instructions of compute must be queried in program order.
     """
 
-    def __init__(self, micro_ops: MicroOps, words: Words) -> None:
+    def __init__(
+        self, micro_ops: MicroOps, words: Words, relocations: Iterable[tuple[int, Buffer]] = ()
+    ) -> None:
         self._micro_ops, self._words = micro_ops, words
+        self._moving: dict[int, Interval] = {
+            number: (buffer.reached.address, buffer.reached.address + buffer.reached.size)
+            for number, buffer in relocations
+            if isinstance(buffer, MovingWindow)
+        }
         layouts = micro_ops.layouts
         opcodes = field_of(words, layouts[isa.Opcode.FINISH]["opcode"])
         self.memories = memories_of(words, layouts[isa.Opcode.LOAD], micro_ops.extensions)
@@ -122,7 +132,10 @@ class StreamAccesses:
         opcode = self._opcodes[number]
         if opcode in self._loops:
             return self._of_kernel(opcode, *self._loops[opcode][number].tolist())
-        return self._of_transfer(opcode, *self._transfers[number].tolist())
+        found = self._of_transfer(opcode, *self._transfers[number].tolist())
+        if number in self._moving and found.dram is not None:
+            return found._replace(dram=self._moving[number])
+        return found
 
     def load_before(self, number: int) -> None:
         """Load the micro-ops of all instructions before ``number``."""

@@ -127,7 +127,7 @@ class Joiner:
         self.joined.stream.padding = dict(part.padding)
         buffers = dict(part.relocations)
         words = instruction_words(part.words)
-        accesses = StreamAccesses(self._micro_ops, words)
+        accesses = StreamAccesses(self._micro_ops, words, part.relocations)
         first = _weights_first(part.words, accesses)
         for place in range(len(words)):
             if (

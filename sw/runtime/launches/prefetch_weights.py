@@ -89,7 +89,7 @@ def _layer(config: Config, stream: Stream) -> _JoinedLayer:
         np.flatnonzero(is_load & np.isin(memories, OPERANDS)).tolist(),
         slack,
         (int(begins.min()), int(ends.max())) if begins.size else (0, 0),
-        {buffer for number, buffer in stream.relocations if is_store[number]},
+        {buffer.reached for number, buffer in stream.relocations if is_store[number]},
     )
 
 
@@ -115,7 +115,7 @@ def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterato
         load = instructions.decode(bits)
         assert isinstance(load, isa.Load)
         padded = load.x_pad_0 | load.x_pad_1 | load.y_pad_0 | load.y_pad_1
-        if load.memory not in WEIGHTS or buffers[number] in stored or padded:
+        if load.memory not in WEIGHTS or buffers[number].reached in stored or padded:
             continue
         words_each = config.memory(Memory(load.memory)).element_bytes / config.bus_bytes
         most = max(int(_PIECE_WORDS / words_each), 1)

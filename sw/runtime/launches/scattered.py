@@ -1,4 +1,6 @@
-"""Tensors stored in several places: a LOAD that crosses from one place to the next is split."""
+"""Tensors stored in several places: a LOAD or STORE that crosses from one place to the next is
+split.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from amaranth_vta.sw.runtime.transfers import NO_PADS, Pads
 
 
 class ScatteredBuffer:
-    """The bytes of a tensor that is stored in ``parts``, in this order. It can only be loaded."""
+    """The bytes of a tensor that is stored in ``parts``, in this order."""
 
     def __init__(self, parts: Sequence[Buffer], name: str) -> None:
         self.parts = tuple(parts)
@@ -101,3 +103,70 @@ def _loads(
             yield PartLoad(part, begin, taken, 1, ends, shift)
             done += taken
         row += 1
+
+
+class PartStore(NamedTuple):
+    """A store of accumulators that begin ``shift`` after those of the whole store, to ``y_size``
+    rows of ``x_size`` elements from the element at ``offset`` of ``buffer``, rows ``x_stride``
+    elements apart.
+    """
+
+    buffer: Buffer
+    offset: int
+    x_size: int
+    y_size: int
+    x_stride: int
+    shift: int
+
+
+def split_store(
+    target: ScatteredBuffer,
+    element_bytes: int,
+    offset: int,
+    x_size: int,
+    y_size: int,
+    x_stride: int,
+) -> Iterator[PartStore]:
+    """Split a store of rows, as `Runtime.store_buffer_2d` takes them, into as few stores as cover
+    equal pieces at equal distances. Sizes and positions of parts must be multiples of
+    ``element_bytes``.
+    """
+    found: PartStore | None = None
+    for piece in _pieces(target, element_bytes, offset, x_size, y_size, x_stride):
+        joined = None if found is None else _with_row(found, piece)
+        if found is not None and joined is None:
+            yield found
+        found = joined or piece
+    if found is not None:
+        yield found
+
+
+def _pieces(
+    target: ScatteredBuffer, element_bytes: int, offset: int, *rows: int
+) -> Iterator[PartStore]:
+    """Stores of consecutive elements, each as long as possible."""
+    x_size, y_size, x_stride = rows
+    found: PartStore | None = None
+    for number in range(x_size * y_size):
+        y, x = divmod(number, x_size)
+        part, byte = target.at((offset + y * x_stride + x) * element_bytes)
+        whole = part.whole
+        element = (part.address + byte - whole.address) // element_bytes
+        if found is not None and found.buffer is whole and found.offset + found.x_size == element:
+            found = found._replace(x_size=found.x_size + 1)
+            continue
+        if found is not None:
+            yield found
+        found = PartStore(whole, element, 1, 1, 0, number)
+    if found is not None:
+        yield found
+
+
+def _with_row(store: PartStore, row: PartStore) -> PartStore | None:
+    """``store`` and its next ``row``; None if they are not one store."""
+    distance = row.offset - (store.offset + (store.y_size - 1) * store.x_stride)
+    alike = (row.buffer, row.x_size) == (store.buffer, store.x_size)
+    fits = store.y_size == 1 or distance == store.x_stride
+    if not alike or not fits or distance < 0:
+        return None
+    return store._replace(y_size=store.y_size + 1, x_stride=distance)

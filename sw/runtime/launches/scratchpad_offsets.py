@@ -13,7 +13,7 @@ from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.transfers import Pads
 
-from .scattered import ScatteredBuffer, split_load
+from .scattered import ScatteredBuffer, split_load, split_store
 
 Elements = Mapping[Memory, int]
 
@@ -38,14 +38,13 @@ class ScratchpadOffsets:
 
 
 class OffsetRuntime:
-    """Forwards calls to ``runtime``, with an offset added to elements of INP and WGT. Loads from a
-    `ScatteredBuffer` are split."""
+    """Forwards calls to ``runtime``, with an offset added to elements of INP and WGT. Loads and
+    stores of a `ScatteredBuffer` are split."""
 
     def __init__(self, runtime: Runtime, offsets: Elements) -> None:
         self._runtime: Any = runtime
         self._offsets = offsets
         # Calls that do not access elements of INP or WGT.
-        self.store_buffer_2d = runtime.store_buffer_2d
         self.push_alu = runtime.push_alu
         self.wait_for_alu = runtime.wait_for_alu
         self.dep_push, self.dep_pop = runtime.dep_push, runtime.dep_pop
@@ -76,6 +75,17 @@ class OffsetRuntime:
                 memory=memory,
                 pad_value=pad_value,
             )
+
+    def store_buffer_2d(
+        self, sram_index: int, buffer: Buffer | ScatteredBuffer, *rows: int
+    ) -> None:
+        if not isinstance(buffer, ScatteredBuffer):
+            self._runtime.store_buffer_2d(sram_index, buffer, *rows)
+            return
+        element_bytes = self._runtime.config.memory(Memory.OUT).element_bytes
+        for part in split_store(buffer, element_bytes, *rows):
+            place = part.offset, part.x_size, part.y_size, part.x_stride
+            self._runtime.store_buffer_2d(sram_index + part.shift, part.buffer, *place)
 
     def forward_buffer_2d(self, *rows: int, sram_index: int, pad_value: int = 0) -> None:
         sram_index += self._offsets.get(Memory.INP, 0)

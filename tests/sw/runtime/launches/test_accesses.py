@@ -16,6 +16,8 @@ from amaranth_vta.sim.model.observers.observer import Elements, Observer
 from amaranth_vta.sim.programs.random_programs import legal_program
 from amaranth_vta.sw.runtime.instruction_words import instruction_words
 from amaranth_vta.sw.runtime.launches.accesses import Interval, MicroOps, StreamAccesses
+from amaranth_vta.sw.runtime.memory import Motion, MovingWindow
+from amaranth_vta.sw.runtime.program import Recorder
 
 # For each module, the scratchpads that it reads and another module writes.
 _SHARED_READS = {Module.COMPUTE: (Memory.INP, Memory.WGT), Module.STORE: (Memory.ACC,)}
@@ -106,3 +108,23 @@ def test_micro_ops_are_those_that_were_loaded_last() -> None:
         {Memory.ACC: (3, 4)},
         {Memory.ACC: (9, 10)},
     ]
+
+
+def test_an_instruction_relative_to_a_window_may_access_the_whole_buffer() -> None:
+    config = PRESETS["tiny"]
+    buffers = Recorder(config)
+    other, buffer = buffers.allocate(64, "other"), buffers.allocate(256, "buffer")
+    window = MovingWindow(buffer.part(64, 128, "part"), 4, "window", Motion(1, 4, 0))
+    store = isa.Store(y_size=1, x_size=1, dram_base=(buffer.address + 64) // 4)
+    nothing = isa.Store(y_size=0, x_size=0)
+    bits = [isa.instruction_set(config).encode(item) for item in (store, store, nothing)]
+    known = StreamAccesses(
+        MicroOps(config, np.zeros(64, np.uint8)),
+        instruction_words(bits),
+        [(0, buffer), (1, window), (2, window)],
+    )
+    begin = buffer.address
+    assert begin > other.address
+    assert [known[number].dram for number in range(3)] == [
+        (begin + 64, begin + 68), (begin, begin + 256), None
+    ]  # fmt: skip

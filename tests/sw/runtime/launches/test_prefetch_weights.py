@@ -12,7 +12,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.runtime.launches.prefetch_weights import prefetch_weights
-from amaranth_vta.sw.runtime.memory import Buffer
+from amaranth_vta.sw.runtime.memory import Buffer, Motion, MovingWindow
 from amaranth_vta.sw.runtime.program import Recorder
 from amaranth_vta.sw.runtime.stream import Stream
 
@@ -160,3 +160,21 @@ def test_weights_that_wait_for_products_stay() -> None:
     second.load(Memory.WGT, 40, 8, WEIGHTS)
     changed = joined(Part(0), second)
     assert [len(weights(stream)) for stream in changed] == [32, 8]
+
+
+def test_weights_stay_behind_a_store_to_a_window_of_their_buffer() -> None:
+    window = MovingWindow(WEIGHTS, 64, "window", Motion(1, 16, 0))
+    first, between, second = Part(0), Part(16), Part(32)
+    store = SET.encode(isa.Store(y_size=1, x_size=4, x_stride=4))
+    between.stream.append(STORE, store, window)
+    # The first layer has no other weights than those of the buffer.
+    assert prefetch_weights(CONFIG, [first.stream, between.stream, second.stream]) == [
+        first.stream, between.stream, second.stream
+    ]  # fmt: skip
+    loading = Part(32)
+    loading.stream.relocations = [
+        (number, window if buffer is WEIGHTS else buffer)
+        for number, buffer in loading.stream.relocations
+    ]
+    streams = [first.stream, between.stream, loading.stream]
+    assert prefetch_weights(CONFIG, streams) == streams

@@ -9,7 +9,7 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sw.runtime.launches.scattered import ScatteredBuffer, split_load
+from amaranth_vta.sw.runtime.launches.scattered import ScatteredBuffer, split_load, split_store
 from amaranth_vta.sw.runtime.memory import Buffer, DeviceMemory
 from amaranth_vta.sw.runtime.transfers import NO_PADS, Pads
 
@@ -63,3 +63,33 @@ def test_rows_within_a_part_are_one_load() -> None:
         (2, 1, 0),
         (3, 0, 1),
     ]
+
+
+# The parts are stored in reverse order, so no row goes on in the next part.
+@pytest.mark.parametrize("rows", [(0, 12, 2, 15), (3, 7, 3, 9), (5, 20, 1, 0), (0, 3, 0, 3)])
+def test_split_stores_fill_the_elements_of_the_whole_store(rows: tuple[int, int, int, int]) -> None:
+    target = scattered([6, 1, 8, 20])
+    offset, x_size, y_size, x_stride = rows
+    numbers = np.arange(y_size)[:, None] * x_stride + np.arange(x_size) + offset
+    found = []
+    for part in split_store(target, ELEMENT, *rows):
+        assert part.shift == len(found)
+        for y, x in product(range(part.y_size), range(part.x_size)):
+            at = (part.offset + y * part.x_stride + x) * ELEMENT
+            found.append(part.buffer.read(np.int32, 1, at)[0])
+    assert found == numbers.reshape(-1).tolist()
+
+
+def test_equal_pieces_at_equal_distances_are_one_store() -> None:
+    whole = DeviceMemory(FunctionalDevice(TINY, 1 << 14)).allocate(1 << 12)
+
+    def stores(*begins: int) -> list[tuple[int, ...]]:
+        parts = [whole.part(begin * ELEMENT, 2 * ELEMENT, "part") for begin in begins]
+        found = split_store(ScatteredBuffer(parts, "x"), ELEMENT, 0, 2 * len(parts), 1, 0)
+        return [part[1:] for part in found]
+
+    assert stores(3, 10, 17) == [(3, 2, 3, 7, 0)]
+    assert stores(3, 5, 7) == [(3, 6, 1, 0, 0)]
+    assert stores(3, 10, 18) == [(3, 2, 2, 7, 0), (18, 2, 1, 0, 4)]
+    assert stores(10, 3) == [(10, 2, 1, 0, 0), (3, 2, 1, 0, 2)]
+    assert stores(3, 3) == [(3, 2, 2, 0, 0)]
