@@ -15,6 +15,7 @@ from amaranth_vta.hw.registers import IDENTITY, REGISTERS
 from amaranth_vta.reference.header import header
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights
 from amaranth_vta.sw.runtime.network.network_program import (
+    MoveWindows,
     NetworkProgram,
     RunHost,
     RunLayer,
@@ -262,9 +263,10 @@ void {self._name}_reset(const vta_port *port)
                     table = self._table(operand, packing, flip, distances)
                 source = f"(const uint8_t *){source}"
                 return [f"{function}({table}, {source}, {self._memory.at(buffer)});"]
-            case WriteRows(operand):
+            case WriteRows() | MoveWindows():
+                caches = ", ".join(item.operand.tensor for item in self._network.kept[:1])
                 raise ExportError(
-                    f"{operand.tensor} is a cache to which the host appends rows, which exported C "
+                    f"{caches} is a cache to which runs append rows, which exported C "
                     f"cannot: make the cache an input and an output of the network, and append "
                     f"the rows in your program"
                 )

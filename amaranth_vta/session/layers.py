@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amaranth_vta.report.layer_report import LaunchReport, LayerReport, bound_cycles
 from amaranth_vta.sw.runtime.network.network_program import (
+    MoveWindows,
     OnHost,
     RunHost,
     RunLayer,
@@ -74,6 +75,9 @@ def layer_reports(runner: Runner, dram: str, system: SystemConfig) -> list[Layer
             case WriteRows():
                 reason = "the host writes new rows to weight tiles"
                 reports.append(_host_report(OnHost(step.rows, "layout", reason), spent))
+            case MoveWindows(_, place):
+                reason = "the host changes addresses of instructions to those of new rows"
+                reports.append(_host_report(OnHost(place, "addresses", reason), spent))
             case ToHost():
                 stored.add(step.tensor)
     return reports

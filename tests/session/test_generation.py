@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from amaranth_vta.hw.isa import INSTRUCTION_BYTES
 from amaranth_vta.networks import NETWORKS
 from amaranth_vta.networks.generated_network import generated_network
 from amaranth_vta.networks.generators import Form
@@ -19,8 +20,8 @@ from amaranth_vta.session import Session, compilation
 from amaranth_vta.session.batches import InputError
 from amaranth_vta.session.generation import Sampling
 from amaranth_vta.sw.runtime.network.model_error import ModelError
-from amaranth_vta.sw.runtime.network.network_program import ToHost, ToMachine
-from tests.support.decoders import LONG, SIZE, growing, reference_tokens, sliding
+from amaranth_vta.sw.runtime.network.network_program import ToHost, ToMachine, WriteRows
+from tests.support.decoders import LONG, SIZE, growing, of_integers, reference_tokens, sliding
 
 CONFIG = "pynq-extended"
 PROMPT = (5, 6, 7, 200)
@@ -91,6 +92,49 @@ def test_two_hundred_tokens_equal_those_of_onnx_runtime_and_no_cache_passes_the_
         for kind, each in expected.items():
             assert counts[kind] - of_prompt[kind] == (tokens - 1) * each
             assert each < cache
+
+
+def test_the_machine_appends_keys_and_values_in_one_launch_per_token() -> None:
+    model, tokens = of_integers(LONG), 200
+    with Session(model, CONFIG, context=LONG) as session:
+        network = session.program
+        assert len(network.launched("network")) == 1
+        # Keys, values and copies of values of two layers.
+        assert len(network.kept) == 6
+        found = session.generate(PROMPT, tokens)
+        made = [next(found)]
+        with counted_bytes(session) as counts:
+            made += found
+        assert made == reference_tokens(model, PROMPT, tokens)
+        moved = dict.fromkeys((ToHost, ToMachine), 0)
+        for step in network.steps:
+            if isinstance(step, ToHost | ToMachine):
+                moved[type(step)] += step.operand.nbytes
+        assert counts["read"] == (tokens - 1) * moved[ToHost]
+        # Besides, addresses of instructions: those of keys and values of each layer in each run.
+        addresses = counts["write"] - (tokens - 1) * moved[ToMachine]
+        assert 0 < addresses <= (tokens - 1) * 2 * 5 * INSTRUCTION_BYTES
+
+
+# Whole blocks; one with masked positions; several, with a single token at the end.
+@pytest.mark.parametrize("length", [BLOCK, BLOCK - 3, 2 * BLOCK + 1])
+def test_the_machine_appends_to_caches_that_the_host_filled_in_blocks(length: int) -> None:
+    model, prompt = of_integers(), LONG_PROMPT[:length]
+    with Session(model, CONFIG, context=SIZE, prefill=BLOCK) as session:
+        assert list(session.generate(prompt, 20)) == reference_tokens(model, prompt, 20)
+
+
+def test_the_machine_appends_keys_and_values_on_the_rtl() -> None:
+    model = of_integers(16)
+    with Session(model, CONFIG, "rtl", "ddr", context=16) as session:
+        assert list(session.generate(PROMPT, 4)) == reference_tokens(model, PROMPT, 4)
+
+
+def test_machines_that_share_a_token_append_keys_and_values() -> None:
+    model = of_integers()
+    with Session(model, CONFIG, context=SIZE, machines=2, split=True) as session:
+        assert not any(isinstance(step, WriteRows) for step in session.program.steps)
+        assert list(session.generate(PROMPT, 20)) == reference_tokens(model, PROMPT, 20)
 
 
 @pytest.mark.parametrize("make", [growing, sliding])

@@ -11,7 +11,10 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from amaranth_vta.networks import generate
+from amaranth_vta.networks import NETWORKS, generate
+from amaranth_vta.networks.decoders import llama_tiny
+from amaranth_vta.networks.float_network import FloatNetwork
+from amaranth_vta.quantize.quantizer import Options, quantize
 from amaranth_vta.session.compilation import compile
 from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
 from amaranth_vta.sw.runtime.network.network_file import write_network
@@ -25,6 +28,24 @@ def growing(size: int = SIZE) -> onnx.ModelProto:
     """A decoder whose caches have an open length: ``present`` is longer than ``past`` by the new
     tokens, whose number is open too."""
     return generate("llama-tiny", size).model
+
+
+@cache
+def of_integers(size: int = SIZE) -> onnx.ModelProto:
+    """`growing` as ``vta quantize --integer-only`` writes it: the machine computes all between the
+    first and the last operators."""
+    net = FloatNetwork("llama-tiny", 0, NETWORKS["llama-tiny"].opset, 1.0)
+    model = net.model(*llama_tiny(net, size))
+    random, sample = np.random.default_rng(size), {}
+    for item in model.graph.input:
+        tensor = item.type.tensor_type
+        shape = [dim.dim_value or net.dimensions[dim.dim_param] for dim in tensor.shape.dim]
+        if tensor.elem_type == onnx.TensorProto.FLOAT:
+            sample[item.name] = random.normal(0, 1, shape).astype(np.float32)
+        else:
+            sample[item.name] = np.ones(shape, np.int64)
+    options = Options(symmetric_activations=True, integer_only=True)
+    return quantize(model, [sample], options).model
 
 
 @cache

@@ -22,6 +22,7 @@ def explanation(session: Session) -> Iterator[str]:
     """
     from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
     from amaranth_vta.sw.runtime.network.network_program import (
+        MoveWindows,
         RunHost,
         RunLayer,
         ToHost,
@@ -43,6 +44,8 @@ def explanation(session: Session) -> Iterator[str]:
                 yield f"{step.operand.tensor}: {packing}cut into tiles, to the machine"
             case ToHost():
                 yield f"{step.tensor}: joined from tiles, to the host"
+            case MoveWindows():
+                yield f"{step.place}: in the addresses of instructions that access new rows"
             case _:
                 yield f"{step.rows}: new rows of {step.operand.tensor}, in weight tiles"
 

@@ -96,6 +96,7 @@ def _placed(placement: Placement) -> Iterator[str]:
 
 def _planned(program: NetworkProgram) -> Iterator[str]:
     from amaranth_vta.sw.runtime.network.network_program import (
+        MoveWindows,
         RunHost,
         RunLayer,
         ToHost,
@@ -114,6 +115,8 @@ def _planned(program: NetworkProgram) -> Iterator[str]:
                 yield f"to machine   {step.operand.tensor}{how}, in {step.buffer}"
             case ToHost():
                 yield f"to host      {step.tensor}, from {step.buffer}"
+            case MoveWindows():
+                yield f"to machine   {step.place}, in the addresses of instructions"
             case _:
                 yield f"to machine   {step.rows}, as new rows in {step.buffer}"
 

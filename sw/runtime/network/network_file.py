@@ -18,6 +18,7 @@ from .factors import FactorBias, FactorWeights
 from .network_program import (
     KeptTensor,
     Launch,
+    MoveWindows,
     NetworkProgram,
     OnHost,
     RunHost,
@@ -168,6 +169,8 @@ def _step_to_json(step: Step) -> dict[str, Any]:
             return {"kind": "to_machine", "operand": asdict(step.operand), "buffer": step.buffer}
         case WriteRows():
             return {"kind": "write_rows", **asdict(step)}
+        case MoveWindows():
+            return {"kind": "move_windows", **asdict(step)}
         case ToHost():
             return {
                 "kind": "to_host",
@@ -203,7 +206,9 @@ def _step(item: Mapping[str, Any], config: Config, models: Iterator[bytes]) -> S
             return ToHost(item["tensor"], _type(item["type"]), operand, item["buffer"])
         case "write_rows":
             names = {name: item[name] for name in ("buffer", "rows", "places", "axis")}
-            return WriteRows(_operand(item["operand"]), **names)
+            return WriteRows(_operand(item["operand"]), **names, stacked=item.get("stacked", 0))
+        case "move_windows":
+            return MoveWindows(tuple(item["windows"]), item["place"], item["count"])
     raise ValueError(f"{item['kind']} is not a kind of step")
 
 

@@ -87,7 +87,8 @@ class ToHost:
 class WriteRows:
     """Writes the host tensor ``rows`` to ``operand``, a stack of matrices that is in ``buffer`` as
     weights. The host tensor ``places`` has their numbers in dimension ``axis`` of the image: 1 for
-    inputs, 2 for outputs.
+    inputs, 2 for outputs. If ``stacked`` is not 0, the host tensor has rows of that many matrices
+    in sequence, whose inputs are side by side in the image; then the axis is 2.
     """
 
     operand: TiledTensor
@@ -95,9 +96,21 @@ class WriteRows:
     rows: str
     places: str
     axis: int
+    stacked: int = 0
 
 
-Step = RunHost | RunLayer | ToMachine | ToHost | WriteRows
+@dataclass(frozen=True)
+class MoveWindows:
+    """Moves ``windows`` of the program to the place, less than ``count``, that is the only element
+    of the host tensor ``place``.
+    """
+
+    windows: tuple[str, ...]
+    place: str
+    count: int
+
+
+Step = RunHost | RunLayer | ToMachine | ToHost | WriteRows | MoveWindows
 # Units of a launch: consecutive layers of the network, or one layer.
 LAUNCHES = ("network", "layer")
 

@@ -1,4 +1,4 @@
-"""Writes rows of a stack of matrices that is in the machine's memory as weights."""
+"""Writes rows of matrices that are in the machine's memory as weights; reads their places."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amaranth_vta.sw.runtime.memory import Buffer
 
 from .factors import FactorWeights
 from .model_error import ModelError
-from .network_program import WriteRows
+from .network_program import MoveWindows, WriteRows
 from .tile_layout import Array, signed, tiles
 
 # Bytes between two written ones that are read and written too, instead of a separate transfer.
@@ -33,9 +33,12 @@ def write_rows(step: WriteRows, buffer: Buffer, rows: Array, places: Array) -> N
         raise ModelError(
             f"the host computed places outside of the {size:,} rows of {step.operand.tensor}"
         )
+    rows = signed(rows)
+    if step.stacked:
+        rows = rows.reshape(step.stacked, numbers.size, -1).swapaxes(1, 2)
     offsets = _offsets(step, numbers).reshape(-1)
     order = np.argsort(offsets, kind="stable")
-    offsets, data = offsets[order], signed(rows).reshape(-1)[order].view(np.uint8)
+    offsets, data = offsets[order], rows.reshape(-1)[order].view(np.uint8)
     (ends,) = np.nonzero(np.diff(offsets) > _GAP)
     for part, values in zip(np.split(offsets, ends + 1), np.split(data, ends + 1), strict=True):
         begin, count = int(part[0]), int(part[-1] - part[0]) + 1
@@ -44,6 +47,16 @@ def write_rows(step: WriteRows, buffer: Buffer, rows: Array, places: Array) -> N
             whole[part - begin] = values
             values = whole
         buffer.write(values, begin)
+
+
+def place_of(step: MoveWindows, places: Array) -> int:
+    """The place to which windows move; raises `ModelError` unless it is one of ``count``."""
+    if places.size != 1 or places.dtype.kind != "i" or not 0 <= places.item() < step.count:
+        raise ModelError(
+            f"the host computed {step.place} as {places.dtype} {places.tolist()}, not as a place "
+            f"among {step.count:,} rows"
+        )
+    return int(places.item())
 
 
 def _offsets(step: WriteRows, places: Array) -> Array:

@@ -22,6 +22,7 @@ from amaranth_vta.sw.runtime.work import Work, work
 from .model_error import ModelError
 from .network_program import (
     Launch,
+    MoveWindows,
     NetworkProgram,
     RunHost,
     RunLayer,
@@ -31,7 +32,7 @@ from .network_program import (
     WriteRows,
 )
 from .onnx_runtime import exact_session, run_session
-from .row_writes import write_rows
+from .row_writes import place_of, write_rows
 from .tile_layout import Array
 from .tiled_tensor import Bytes, TiledTensor
 
@@ -223,7 +224,7 @@ class Runner:
     def _run_on_host(
         self,
         index: int,
-        step: RunHost | ToMachine | ToHost | WriteRows,
+        step: RunHost | ToMachine | ToHost | WriteRows | MoveWindows,
         placed: PlacedProgram,
         values: dict[str, Array],
     ) -> None:
@@ -236,6 +237,8 @@ class Runner:
                 placed.buffer(buffer).write(_packed(operand, values[operand.tensor]))
             case WriteRows(_, buffer, rows, places):
                 write_rows(step, placed.buffer(buffer), values[rows], values[places])
+            case MoveWindows(windows, place):
+                placed.move_windows(windows, place_of(step, values[place]))
             case ToHost(tensor, info, operand, buffer):
                 data = placed.buffer(buffer).read(np.uint8, operand.nbytes)
                 images = operand.layout.unpack(data, operand.image, info.dtype)

@@ -21,6 +21,7 @@ from amaranth_vta.sw.runtime.program import Program
 from .factors import FactorBias, FactorWeights
 from .network_program import (
     Launch,
+    MoveWindows,
     NetworkProgram,
     OnHost,
     RunHost,
@@ -55,6 +56,8 @@ def validate(network: NetworkProgram) -> None:
     require(isinstance(network.open_batch, bool), "open_batch is neither true nor false")
     sizes = {item.name: item.size for item in network.program.buffers}
     for step in network.steps:
+        if isinstance(step, MoveWindows):
+            _check_windows(step, known, network.program)
         _check_step(step, known, sizes, len(network.program.streams), machines)
     for name in network.outputs:
         require(name in known, f"nothing makes its output {name}")
@@ -118,10 +121,14 @@ def _check_step(
             fits = shape is None or prod(shape) == prod(operand.image)
             require(fits, f"{operand.tensor} is not an image of {list(operand.image)}")
             require(operand.layout.parts == 1, f"{operand.tensor} is written in parts")
-        case WriteRows(operand, buffer, rows, places, axis):
+        case WriteRows(operand, buffer, rows, places, axis, stacked):
             _require_weights(operand)
             _check_operand(operand, buffer, sizes)
             require(axis in (1, 2), f"{operand.tensor} has no rows in dimension {axis!r}")
+            _check_numbers(operand.tensor, (stacked,))
+            groups, inputs, *_ = operand.image
+            fits = not stacked or (axis, groups, inputs % stacked) == (2, 1, 0)
+            require(fits, f"{operand.tensor} is no {stacked} matrices side by side")
             for name in (rows, places):
                 require(name in known, f"nothing makes {name}, which is written as rows")
         case ToHost(tensor, info, operand, buffer):
@@ -131,6 +138,21 @@ def _check_step(
             require(fits, f"{tensor} is not an image of {list(operand.image)}")
             require(operand.packing is None, f"{tensor} is packed")
             known[_text(tensor)] = info
+
+
+def _check_windows(step: MoveWindows, known: dict[str, TensorType], program: Program) -> None:
+    require(step.place in known, f"nothing makes {step.place}, the place of windows")
+    _check_numbers(step.place, (step.count,), least=1)
+    windows = {item.name: item for item in program.windows}
+    sizes = {item.name: item.size for item in program.buffers}
+    for name in step.windows:
+        require(name in windows, f"there is no window {name}")
+        window = windows[name]
+        # The last place, and the last one of the last whole block.
+        last = step.count - 1
+        places = (last, max(last // window.motion.block * window.motion.block - 1, 0))
+        end = max(map(window.motion.offset, places)) + window.size
+        require(end <= sizes[window.buffer], f"window {name} moves beyond {window.buffer}")
 
 
 def _check_launch(launch: Launch, steps: dict[range, int], program: Program) -> None:

@@ -10,16 +10,24 @@ from itertools import groupby
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.system.parameters import SystemConfig
-from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer, RingWrite
+from amaranth_vta.sw.compiler.graph.layers.support.layer import (
+    RESULT,
+    HostNode,
+    Layer,
+    Ring,
+    RingSlices,
+    RingWrite,
+)
 from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import divided_functions
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.scattered import ScatteredBuffer
-from amaranth_vta.sw.runtime.memory import Buffer
+from amaranth_vta.sw.runtime.memory import Buffer, MovingWindow
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.network_program import (
     KeptTensor,
     Launch,
+    MoveWindows,
     NetworkProgram,
     RunHost,
     Step,
@@ -124,13 +132,20 @@ def _variables(network: Network, placement: Placement) -> list[_Variable]:
         operand = copy.result
         packed = operand.pack(initial[operand.tensor])
         found.append(_Variable(operand, operand.buffer, packed, copy))
-    for item in placement.items:
-        if isinstance(item, RingWrite):
-            # The buffer is named after the value that products read.
-            operand = replace(item.operand, tensor=item.source)
-            packed = operand.pack(initial[item.source])
-            found.append(_Variable(operand, item.operand.buffer, packed))
+    rings = {ring for item in placement.items for ring in _rings(item)}
+    # In the same order for runs of one token and of several.
+    for ring in sorted(rings, key=lambda ring: (ring.source, ring.copy)):
+        # The buffer is named after the value that products read.
+        packed = ring.pack(initial[ring.source])
+        found.append(_Variable(ring.variable, ring.operand.buffer, packed))
     return found
+
+
+def _rings(item: Layer | HostNode) -> tuple[Ring, ...]:
+    """The ring buffers that an item writes."""
+    if isinstance(item, Layer):
+        return tuple(slices.ring for at, slices in item.in_rings.items() if at == RESULT)
+    return item.rings if isinstance(item, RingWrite) else ()
 
 
 def _record(
@@ -191,13 +206,29 @@ def _record(
         places = stored_slices(name, sizes[name], within)
         return ScatteredBuffer([part(place, name) for place in places], name)
 
+    # By place and name.
+    windows: dict[str, dict[str, MovingWindow]] = {}
+
+    def in_ring(slices: RingSlices) -> ScatteredBuffer:
+        within, motion = whole(slices.ring.operand.buffer), slices.motion
+        size = max(slices.offsets) + slices.nbytes
+        name = f"{size} bytes of {within.name} at {slices.place}, {motion}"
+        here = windows.setdefault(slices.place, {})
+        window = here.setdefault(name, MovingWindow(within, size, name, motion))
+        parts = [window.part(offset, slices.nbytes, name) for offset in slices.offsets]
+        return ScatteredBuffer(parts, name)
+
     constants = list(packed.values())
     result: list[Step | LayerCall] = []
     for step in steps:
         match step:
             case Layer():
-                sources = [source(item.buffer) for item in step.sources]
-                target = buffer(step.result.buffer)
+                rings = {at: in_ring(slices) for at, slices in step.in_rings.items()}
+                sources = [
+                    rings[at] if at in rings else source(item.buffer)
+                    for at, item in enumerate(step.sources)
+                ]
+                target = rings[RESULT] if RESULT in rings else buffer(step.result.buffer)
                 own = []
                 for name, data in step.constants.items():
                     own.append(recorder.allocate(data.size, f"{step.name} {name}"))
@@ -207,15 +238,23 @@ def _record(
                 result.append(LayerCall(step, functions, [*sources, *own, target]))
             case ToMachine() | ToHost() | WriteRows():
                 result.append(replace(step, buffer=buffer(step.buffer).name))
-            case RunHost():
+            case RunHost() | MoveWindows():
                 result.append(step)
     launches = record(recorder, [*_groups(result)])
     program = recorder.program(constants=constants)
     # Layers with constant results read no input, so the program has no buffer for it.
     used = {item.name for item in program.buffers}
     kept = (step for step in result if not isinstance(step, ToMachine) or step.buffer in used)
-    recorded = (step.recorded(recorder) if isinstance(step, LayerCall) else step for step in kept)
-    return tuple(recorded), tuple(launches), program
+
+    def recorded(step: Step | LayerCall) -> Step:
+        match step:
+            case LayerCall():
+                return step.recorded(recorder)
+            case MoveWindows():
+                return replace(step, windows=tuple(windows[step.place]))
+        return step
+
+    return tuple(map(recorded, kept)), tuple(launches), program
 
 
 def _groups(steps: Sequence[Step | LayerCall]) -> Iterator[list[LayerCall]]:
@@ -238,7 +277,9 @@ def _buffers_of(step: PlannedStep) -> list[tuple[str, int]]:
     """The buffers that a step uses, and their sizes in bytes."""
     match step:
         case Layer():
-            return [(item.buffer, item.nbytes) for item in (*step.sources, step.result)]
+            arguments = {**dict(enumerate(step.sources)), RESULT: step.result}
+            arguments |= {at: slices.ring.operand for at, slices in step.in_rings.items()}
+            return [(item.buffer, item.nbytes) for item in arguments.values()]
         case ToMachine() | ToHost() | WriteRows():
             return [(step.buffer, step.operand.nbytes)]
     return []

@@ -46,7 +46,7 @@ from amaranth_vta.sw.compiler.graph.layers.multiplication import multiplication
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rearrangement import rearrangement
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
-from amaranth_vta.sw.compiler.graph.layers.ring_buffers import ring_writes
+from amaranth_vta.sw.compiler.graph.layers.ring_buffers import ring_stores, ring_writes
 from amaranth_vta.sw.compiler.graph.layers.rotation import row_rotation
 from amaranth_vta.sw.compiler.graph.layers.rows import row_normalization, row_softmax
 from amaranth_vta.sw.compiler.graph.layers.support.layer import (
@@ -216,7 +216,8 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
                     items[name] = replace(item, reason=str(reason))
             items[node.name] = HostNode(node, str(reason))
             tensors.note_range(node)
-    needed = _without_unread(ring_writes(network, list(items.values())), tensors)
+    needed = _without_unread(ring_writes(list(items.values()), tensors), tensors)
+    needed = ring_stores(needed, tensors)
     keeping = [*_keeping(needed, tensors, functions)]
     return Placement(needed, tensors.views, tensors.images, keeping, network)
 
@@ -225,7 +226,11 @@ def _keeping(
     items: list[Layer | HostNode], tensors: Tensors, functions: LayerFunctions
 ) -> Iterator[Layer]:
     """For each variable whose new value a layer produces, the layer that copies it."""
-    results = {item.result.tensor: item.result for item in items if isinstance(item, Layer)}
+    results = {
+        item.result.tensor: item.result
+        for item in items
+        if isinstance(item, Layer) and not item.in_rings
+    }
     for state in tensors.network.states:
         made = results.get(tensors.root(state.result))
         if made is None or made.layout != tensors.output_layout:
@@ -310,7 +315,7 @@ def _without_unread(items: list[Layer | HostNode], tensors: Tensors) -> list[Lay
         if read.isdisjoint(map(tensors.root, made)):
             continue
         if isinstance(item, Layer):
-            read.update(tensors.root(source.tensor) for source in item.sources)
+            read.update(map(tensors.root, item.reads))
         else:
             read.update(map(tensors.root, item.node.reads))
         needed.append(item)

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
-from amaranth_vta.sw.compiler.graph.layers.support.layer import HostNode, Layer, RingWrite
+from amaranth_vta.sw.compiler.graph.layers.support.layer import (
+    RESULT,
+    HostNode,
+    Layer,
+    RingWrite,
+)
 from amaranth_vta.sw.compiler.graph.macs import macs
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.runtime.network.network_program import (
+    MoveWindows,
     OnHost,
     RunHost,
     ToHost,
@@ -20,7 +26,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from .placement import Placement
 
 Item = Layer | HostNode
-PlannedStep = RunHost | Layer | ToMachine | ToHost | WriteRows
+PlannedStep = RunHost | Layer | ToMachine | ToHost | WriteRows | MoveWindows
 
 
 def planned_steps(placement: Placement) -> list[PlannedStep]:
@@ -39,8 +45,10 @@ class _Planner:
         # By tensor, the tiled layouts in which the machine holds it.
         self.held = {name: [copy.result] for name, copy in self.keeping.items()}
         self.done: list[PlannedStep] = []
-        # Ring buffers that the host writes.
+        # Ring buffers with the rows of this run.
         self.written: set[str] = set()
+        # Places to which windows have moved.
+        self.moved: set[str] = set()
         # A layer may read the integers of a DequantizeLinear whose float result its first node
         # reads.
         layers = [item for item in placement.items if isinstance(item, Layer)]
@@ -60,11 +68,12 @@ class _Planner:
             layers = [item for item in segment if isinstance(item, Layer)]
             # Transfers first, since those between layers would divide their launch.
             for layer in layers:
+                self._move_windows(layer)
                 self._bring_to_machine(layer, lambda source: source.tensor in self.on_host)
             for layer in layers:
                 self._bring_to_machine(layer)
                 self.done.append(layer)
-                self.held[layer.result.tensor] = [layer.result]
+                self._note_result(layer)
             self.done += [copy for name, copy in self.keeping.items() if last[name] == number]
         own = {state.result for state in self.network.states if state.source in self.keeping}
         for name in self.network.outputs:
@@ -98,16 +107,37 @@ class _Planner:
         rows, places = item.node.inputs
         for name in (rows, places):
             self._bring_to_host(name)
-        operand, (result,) = item.operand, item.node.outputs
-        self.done.append(WriteRows(operand, operand.buffer, rows, places, item.axis))
-        self.held[result] = [operand]
+        matrices = item.rings[0].operand.image[0]
+        for ring in item.rings:
+            operand, stacked = ring.operand, matrices if ring.copy else 0
+            step = WriteRows(operand, operand.buffer, rows, places, ring.axis, stacked)
+            self.done.append(step)
+        (result,) = item.node.outputs
+        self.held[result] = [item.rings[0].operand]
         self.written.add(result)
+
+    def _move_windows(self, layer: Layer) -> None:
+        """Move the windows of ``layer``, and others that move to the same place."""
+        for slices in layer.in_rings.values():
+            if slices.place not in self.moved:
+                self._bring_to_host(slices.place)
+                # The windows are known once the layers are recorded.
+                self.done.append(MoveWindows((), slices.place, slices.ring.rows))
+                self.moved.add(slices.place)
+
+    def _note_result(self, layer: Layer) -> None:
+        held = layer.result
+        if RESULT in layer.in_rings:
+            held = layer.in_rings[RESULT].ring.operand
+            self.written.add(layer.result.tensor)
+        self.held[layer.result.tensor] = [held]
 
     def _bring_to_machine(
         self, layer: Layer, which: Callable[[TiledTensor], bool] = lambda _: True
     ) -> None:
         """Transfer the sources of ``layer`` that the machine does not hold yet."""
-        for source in filter(which, layer.sources):
+        sources = [item for at, item in enumerate(layer.sources) if at not in layer.in_rings]
+        for source in filter(which, sources):
             held = self.held.setdefault(source.tensor, [])
             if not any(source.is_in_memory_of(other) for other in held):
                 self._bring_to_host(source.tensor)
@@ -184,7 +214,7 @@ def _last_uses(
 
 def _reads(item: Item, placement: Placement) -> set[str]:
     if isinstance(item, Layer):
-        return {placement.views.get(source.tensor, source.tensor) for source in item.sources}
+        return {placement.views.get(name, name) for name in item.reads}
     return {placement.views.get(name, name) for name in item.node.reads}
 
 

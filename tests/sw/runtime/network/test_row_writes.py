@@ -10,8 +10,8 @@ from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sw.runtime.memory import Buffer, DeviceMemory
 from amaranth_vta.sw.runtime.network.factors import FactorWeights
 from amaranth_vta.sw.runtime.network.model_error import ModelError
-from amaranth_vta.sw.runtime.network.network_program import WriteRows
-from amaranth_vta.sw.runtime.network.row_writes import write_rows
+from amaranth_vta.sw.runtime.network.network_program import MoveWindows, WriteRows
+from amaranth_vta.sw.runtime.network.row_writes import place_of, write_rows
 from amaranth_vta.sw.runtime.network.tile_layout import TileLayout
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
@@ -64,3 +64,27 @@ def test_rows_of_another_size_or_type_are_refused(rows: np.ndarray, places: np.n
     step, buffer = written("pynq", 1)
     with pytest.raises(ModelError, match="the host computed the new rows of cache as"):
         write_rows(step, buffer, rows, places)
+
+
+def test_rows_of_stacked_matrices_are_side_by_side() -> None:
+    machine, (stacked, inputs, outputs) = Config.load("pynq"), (3, 32, 20)
+    packing, image = FactorWeights(0, 1, machine.block_out), (1, stacked * inputs, outputs, 1)
+    operand = TiledTensor("cache", image, TileLayout.of(machine.wgt), packing)
+    buffer = DeviceMemory(open_device("functional", machine, 1 << 16)).allocate(operand.nbytes)
+    buffer.write(np.zeros(operand.nbytes, np.uint8))
+    step = WriteRows(operand, "cache", "rows", "places", 2, stacked)
+    places = np.array([17, 0, 4])
+    rows = np.random.default_rng(1).integers(-128, 128, (stacked, 3, inputs)).astype(np.int8)
+    write_rows(step, buffer, rows, places)
+    matrices = np.zeros(image, np.int8)
+    for at, place in enumerate(places):
+        matrices[0, :, place, 0] = rows[:, at].reshape(-1)
+    np.testing.assert_array_equal(buffer.read(np.uint8, operand.nbytes), operand.pack(matrices))
+
+
+@pytest.mark.parametrize("places", [np.array([-1]), np.array([8]), np.array([1, 2]), np.ones(1)])
+def test_a_place_of_windows_is_that_of_a_row(places: np.ndarray) -> None:
+    step = MoveWindows((), "place", 8)
+    assert place_of(step, np.array([[7]])) == 7
+    with pytest.raises(ModelError, match="the host computed place as .* not as a place among 8"):
+        place_of(step, places)

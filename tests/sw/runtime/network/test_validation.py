@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from amaranth_vta.session import Session
+from amaranth_vta.sw.runtime.memory import Motion
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights
 from amaranth_vta.sw.runtime.network.network_program import (
     KeptTensor,
+    MoveWindows,
     NetworkProgram,
     RunHost,
     RunLayer,
@@ -26,7 +28,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.network.packing import Packing, Window
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.validation import validate
-from tests.support.decoders import growing
+from tests.support.decoders import growing, of_integers
 from tests.support.tflite_graphs import kept_by_host, stateful_graph
 
 DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "digits.onnx"
@@ -340,6 +342,8 @@ def with_caches() -> NetworkProgram:
         ({"packing": FactorWeights(0, 2, 16)}, "does not fit|as int8 weights"),
         ({"packing": FactorWeights(1, 1, 16)}, "as int8 weights"),
         ({"packing": FactorWeights(0, 1, 0)}, "has a size or count of 0"),
+        ({"stacked": -1}, "has a size or count of -1"),
+        ({"stacked": 2}, "is no 2 matrices side by side"),
     ],
 )
 def test_rows_are_written_to_weights_in_a_buffer(
@@ -352,3 +356,36 @@ def test_rows_are_written_to_weights_in_a_buffer(
 
     with pytest.raises(ValueError, match=problem):
         validate(with_step(with_caches, WriteRows, changed))
+
+
+@pytest.fixture(scope="module")
+def with_windows() -> NetworkProgram:
+    with Session(of_integers(16), "pynq-extended", context=16) as session:
+        program = session.program
+    validate(program)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"windows": ("other",)}, "there is no window other"),
+        ({"place": "other"}, "nothing makes other, the place of windows"),
+        ({"count": 0}, "has a size or count of 0"),
+        ({"count": 17}, "moves beyond"),
+    ],
+)
+def test_windows_move_within_their_buffers(
+    with_windows: NetworkProgram, change: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        validate(with_step(with_windows, MoveWindows, lambda step: replace(step, **change)))
+
+
+# At the last place, and at the end of the last whole block.
+@pytest.mark.parametrize("motion", [Motion(16, 0, 1 << 20), Motion(15, 0, 1 << 20)])
+def test_no_place_of_a_window_is_outside(with_windows: NetworkProgram, motion: Motion) -> None:
+    program = with_windows.program
+    windows = (replace(program.windows[0], motion=motion), *program.windows[1:])
+    with pytest.raises(ValueError, match="moves beyond"):
+        validate(replace(with_windows, program=replace(program, windows=windows)))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import lcm
+
+import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.nest.ir import Dma, walk
+from amaranth_vta.sw.runtime.memory import Motion
+from amaranth_vta.sw.runtime.network.tile_layout import Array
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 _LEAST_CYCLES = 16
@@ -42,6 +46,52 @@ def least_run(config: Config) -> int:
 
 
 @dataclass(frozen=True)
+class Ring:
+    """A ring buffer that the machine keeps: the variable ``source``, as ``operand``, whose buffer
+    has its name. Its rows are in dimension ``axis`` of the image. If it is a ``copy`` of values,
+    that dimension is the last of a single matrix, with all columns of a row side by side.
+    """
+
+    source: str
+    operand: TiledTensor
+    axis: int
+    copy: bool = False
+
+    @property
+    def variable(self) -> TiledTensor:
+        """The variable before a run."""
+        return replace(self.operand, tensor=f"{self.source}_rows" if self.copy else self.source)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.operand.image[self.axis]
+
+    def pack(self, value: Array) -> Bytes:
+        """Pack the variable's ``value``."""
+        if self.copy:
+            value = value.reshape(-1, self.rows, value.shape[-1]).swapaxes(1, 2)
+        return self.operand.pack(np.ascontiguousarray(value))
+
+
+# The number of the result among the arguments of a layer that are in windows.
+RESULT = -1
+
+
+@dataclass(frozen=True)
+class RingSlices:
+    """An argument of a layer in a ring buffer: for place 0, slices of ``nbytes`` bytes at
+    ``offsets``, in this order. They move by ``motion`` to the place in the host tensor ``place``.
+    """
+
+    ring: Ring
+    offsets: tuple[int, ...]
+    nbytes: int
+    motion: Motion
+    place: str
+
+
+@dataclass(frozen=True)
 class Layer:
     """A layer on the machine, which runs ``nodes``.
 
@@ -49,7 +99,8 @@ class Layer:
     this order; ``find_function`` builds it, only for layers that are not fused with others.
     ``macs`` are the network's, without padding to whole tiles. If it has ``runs``, the result is
     their bytes in this order, except for padding. ``first`` are layers that run before it and whose
-    results have no other reader.
+    results have no other reader. ``in_rings`` are arguments without a buffer of their own, by the
+    index of the source or `RESULT`.
     """
 
     name: str
@@ -62,6 +113,13 @@ class Layer:
     macs: int
     runs: tuple[ByteRun, ...] = ()
     first: tuple[Layer, ...] = ()
+    in_rings: dict[int, RingSlices] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors that it reads, places in ring buffers included."""
+        places = (slices.place for slices in self.in_rings.values())
+        return (*(source.tensor for source in self.sources), *places)
 
     @cached_property
     def function(self) -> Function:
@@ -96,13 +154,11 @@ class HostNode:
 @dataclass(frozen=True)
 class RingWrite(HostNode):
     """A ScatterElements by which the host writes new rows of a variable to the machine's memory.
-    Its ``node`` reads the rows and their places, one-dimensional; ``operand`` is the variable after
-    the write, as products read it, and ``axis`` the dimension of its image.
+    Its ``node`` reads the rows and their places, one-dimensional; products read the first of
+    ``rings``, and the second is a copy.
     """
 
-    source: str
-    operand: TiledTensor
-    axis: int
+    rings: tuple[Ring, ...]
 
 
 def identifier(name: str) -> str:

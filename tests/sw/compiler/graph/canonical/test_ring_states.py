@@ -4,6 +4,7 @@ equal ONNX Runtime's over more runs than a buffer has rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,19 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import parser
+from onnx import helper, numpy_helper, parser
 
 from amaranth_vta.quantize.integer_rows import INTEGER_OPSET, with_integer_rows
 from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
 from amaranth_vta.sw.compiler.graph.load.states import with_states
-from amaranth_vta.sw.runtime.network.network_program import RunLayer, ToMachine, WriteRows
+from amaranth_vta.sw.runtime.network.network_program import (
+    MoveWindows,
+    RunLayer,
+    ToMachine,
+    WriteRows,
+)
 
 CONFIG = "tiny-extended"
 STATES = {"past_k": "next_k", "past_v": "next_v"}
@@ -59,23 +65,58 @@ def attention(
     output: str = "",
     input: str = "",
     share: float = 0.00813,
+    width: int = WIDTH,
 ) -> onnx.ModelProto:
     """Attention to ``past`` rows and ``new`` ones; unless ``whole``, to the last ``past``."""
     k, v = ("all_k", "all_v") if whole else ("next_k", "next_v")
-    given = {"past": past, "new": new, "width": WIDTH, "k": k, "v": v, "zero": zero}
+    given = {"past": past, "new": new, "width": width, "k": k, "v": v, "zero": zero}
     names = {"function": function, "output": output, "input": input, "share": share}
     return parser.parse_model(MODEL.format(**names, **given))
 
 
 def integer_attention(masked: bool = True, **options: Any) -> onnx.ModelProto:
     """`attention` whose Softmax is a graph of integers, of elements with a 1 in the mask."""
+    return with_integer_rows(unconverted_attention(masked, **options))
+
+
+def unconverted_attention(masked: bool = True, **options: Any) -> onnx.ModelProto:
+    """`integer_attention` with the Softmax that is replaced."""
     if masked:
         options["input"] = ", int64[1, 8] mask"
         options["function"] = """m = Cast<to = 1>(mask) less = Sub(one, m)
             hidden = Mul(less, large) seen = Add(sf, hidden) shares = Softmax<axis = -1>(seen)"""
     model = attention(share=2**-7, **options)
     model.opset_import[0].version = INTEGER_OPSET
-    return with_integer_rows(model)
+    return model
+
+
+def projected(model: onnx.ModelProto, width: int) -> onnx.ModelProto:
+    """``model`` with new keys and values that are results of products on the machine."""
+    random = np.random.default_rng(width)
+    graph, nodes = model.graph, []
+    for name in "kv":
+        weights = random.integers(-40, 40, (width, width)).astype(np.int8)
+        graph.initializer.append(numpy_helper.from_array(weights, f"{name}_weights"))
+        (given,) = [item for item in graph.input if item.name == name]
+        given.name = f"{name}_in"
+        for operator, inputs, output in (
+            ("QuantizeLinear", [f"{name}_in", "s", "z"], f"{name}_0"),
+            ("DequantizeLinear", [f"{name}_0", "s", "z"], f"{name}_1"),
+            ("DequantizeLinear", [f"{name}_weights", "small", "z"], f"{name}_2"),
+            ("MatMul", [f"{name}_1", f"{name}_2"], f"{name}_3"),
+            ("QuantizeLinear", [f"{name}_3", "s", "z"], f"{name}_4"),
+            ("DequantizeLinear", [f"{name}_4", "s", "z"], name),
+        ):
+            nodes.append(helper.make_node(operator, inputs, [output]))
+    graph.initializer.append(numpy_helper.from_array(np.float32(0.0123), "small"))
+    for node in reversed(nodes):
+        graph.node.insert(0, node)
+    return model
+
+
+def appending(width: int = 8) -> onnx.ModelProto:
+    """An attention whose new rows are results of layers, between products with a RowSoftmax."""
+    return with_integer_rows(projected(unconverted_attention(width=width), width))
 
 
 def rings_of(model: onnx.ModelProto) -> list[str]:
@@ -98,13 +139,21 @@ def expected(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> list
     return found
 
 
-def random_feeds(new: int, runs: int) -> list[dict[str, np.ndarray]]:
+def random_feeds(
+    new: int, runs: int, width: int = WIDTH, names: Sequence[str] = ("q", "k", "v")
+) -> list[dict[str, np.ndarray]]:
     random = np.random.default_rng(new)
-    shape = (1, 2, new, WIDTH)
+    shape = (1, 2, new, width)
     return [
-        {name: random.normal(0, 2, shape).astype(np.float32) for name in ("q", "k", "v")}
-        for _ in range(runs)
+        {name: random.normal(0, 2, shape).astype(np.float32) for name in names} for _ in range(runs)
     ]
+
+
+def appending_feeds(runs: int, width: int = 8) -> list[dict[str, Any]]:
+    """Inputs of `appending`: rows, and masks of the eight places."""
+    rng = np.random.default_rng(width)
+    feeds = random_feeds(1, runs, width, ("q", "k_in", "v_in"))
+    return [given | {"mask": rng.integers(0, 2, (1, 8))} for given in feeds]
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -176,3 +225,40 @@ def test_a_cache_becomes_a_ring_buffer_only_if_its_order_cannot_be_seen(
     changes: dict[str, object], left: int
 ) -> None:
     assert len(rings_of(attention(**changes))) == left  # type: ignore[arg-type]
+
+
+# Heads of one and of two tiles; more runs than rows.
+@pytest.mark.parametrize(("width", "device", "runs"), [(4, "functional", 20), (8, "functional", 20),
+                                                       (8, "rtl", 11)])  # fmt: skip
+def test_layers_store_new_keys_and_values_at_their_places(
+    width: int, device: str, runs: int, tmp_path: Path
+) -> None:
+    model, feeds = appending(width), appending_feeds(runs, width)
+    wanted = expected(model, feeds)
+    with Session(model, CONFIG, device, states=STATES) as session:
+        network = session.program
+        kinds = [type(step) for step in network.steps]
+        assert (kinds.count(WriteRows), kinds.count(MoveWindows)) == (0, 1)
+        assert len(network.launched("network")) == 1
+        # Keys, values, and the copy of values.
+        assert [item.operand.image for item in network.kept] == [
+            (2, width, 8, 1), (2, 8, width, 1), (1, 2 * width, 8, 1)
+        ]  # fmt: skip
+        for _ in range(2):
+            np.testing.assert_equal([session.run(given)["y"] for given in feeds], wanted)
+            session.reset()
+        session.save(tmp_path / "attention.vta")
+    with Session.load(tmp_path / "attention.vta", launch="layer") as loaded:
+        np.testing.assert_equal([loaded.run(given)["y"] for given in feeds], wanted)
+
+
+def test_the_host_writes_rows_that_other_operators_read_too() -> None:
+    model = appending()
+    model.graph.output.append(helper.make_tensor_value_info("k_4", onnx.TensorProto.INT8, None))
+    feeds = appending_feeds(10)
+    with Session(model, CONFIG, states=STATES) as session:
+        written = [step for step in session.program.steps if isinstance(step, WriteRows)]
+        assert [step.axis for step in written] == [2]
+        np.testing.assert_equal(
+            [session.run(given)["y"] for given in feeds], expected(model, feeds)
+        )
