@@ -206,24 +206,16 @@ def _record(
         places = stored_slices(name, sizes[name], within)
         return ScatteredBuffer([part(place, name) for place in places], name)
 
-    # By place and name.
-    windows: dict[str, dict[str, MovingWindow]] = {}
-
-    def in_ring(slices: RingSlices) -> ScatteredBuffer:
-        within, motion = whole(slices.ring.operand.buffer), slices.motion
-        size = max(slices.offsets) + slices.nbytes
-        name = f"{size} bytes of {within.name} at {slices.place}, {motion}"
-        here = windows.setdefault(slices.place, {})
-        window = here.setdefault(name, MovingWindow(within, size, name, motion))
-        parts = [window.part(offset, slices.nbytes, name) for offset in slices.offsets]
-        return ScatteredBuffer(parts, name)
-
+    windows = _Windows()
     constants = list(packed.values())
     result: list[Step | LayerCall] = []
     for step in steps:
         match step:
             case Layer():
-                rings = {at: in_ring(slices) for at, slices in step.in_rings.items()}
+                rings = {
+                    at: windows.argument(slices, whole(slices.ring.operand.buffer))
+                    for at, slices in step.in_rings.items()
+                }
                 sources = [
                     rings[at] if at in rings else source(item.buffer)
                     for at, item in enumerate(step.sources)
@@ -245,16 +237,30 @@ def _record(
     # Layers with constant results read no input, so the program has no buffer for it.
     used = {item.name for item in program.buffers}
     kept = (step for step in result if not isinstance(step, ToMachine) or step.buffer in used)
+    recorded = (step.recorded(recorder) if isinstance(step, LayerCall) else step for step in kept)
+    return tuple(map(windows.moved_by, recorded)), tuple(launches), program
 
-    def recorded(step: Step | LayerCall) -> Step:
-        match step:
-            case LayerCall():
-                return step.recorded(recorder)
-            case MoveWindows():
-                return replace(step, windows=tuple(windows[step.place]))
-        return step
 
-    return tuple(map(recorded, kept)), tuple(launches), program
+class _Windows:
+    """The windows in which layers have arguments, by the place to which they move."""
+
+    def __init__(self) -> None:
+        self._windows: dict[str, dict[str, MovingWindow]] = {}
+
+    def argument(self, slices: RingSlices, within: Buffer) -> ScatteredBuffer:
+        """The ``slices`` of the buffer ``within``, as the argument of a layer."""
+        size = max(slices.offsets) + slices.nbytes
+        name = f"{size} bytes of {within.name} at {slices.place}, {slices.motion}"
+        here = self._windows.setdefault(slices.place, {})
+        window = here.setdefault(name, MovingWindow(within, size, name, slices.motion))
+        parts = [window.part(offset, slices.nbytes, name) for offset in slices.offsets]
+        return ScatteredBuffer(parts, name)
+
+    def moved_by(self, step: Step) -> Step:
+        """``step``, with all windows that it moves."""
+        if not isinstance(step, MoveWindows):
+            return step
+        return replace(step, windows=tuple(self._windows[step.place]))
 
 
 def _groups(steps: Sequence[Step | LayerCall]) -> Iterator[list[LayerCall]]:

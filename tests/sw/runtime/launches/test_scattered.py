@@ -71,7 +71,7 @@ def test_split_stores_fill_the_elements_of_the_whole_store(rows: tuple[int, int,
     target = scattered([6, 1, 8, 20])
     offset, x_size, y_size, x_stride = rows
     numbers = np.arange(y_size)[:, None] * x_stride + np.arange(x_size) + offset
-    found = []
+    found: list[int] = []
     for part in split_store(target, ELEMENT, *rows):
         assert part.shift == len(found)
         for y, x in product(range(part.y_size), range(part.x_size)):

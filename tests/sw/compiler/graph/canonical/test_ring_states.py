@@ -108,7 +108,7 @@ def projected(model: onnx.ModelProto, width: int) -> onnx.ModelProto:
             ("DequantizeLinear", [f"{name}_4", "s", "z"], name),
         ):
             nodes.append(helper.make_node(operator, inputs, [output]))
-    graph.initializer.append(numpy_helper.from_array(np.float32(0.0123), "small"))
+    graph.initializer.append(numpy_helper.from_array(np.array(0.0123, np.float32), "small"))
     for node in reversed(nodes):
         graph.node.insert(0, node)
     return model
