@@ -85,16 +85,17 @@ def test_a_decoder_generates_the_tokens_of_onnx_runtime_and_moves_no_cache() -> 
         assert list(session.generate(prompt, tokens)) == reference_tokens(
             made.model, prompt, tokens
         )
-        assert len(session.program.kept) == 4  # keys and values of two layers
+        # Keys, and values by columns and by rows, of two layers.
+        assert len(session.program.kept) == 6
         on_machine = [layer.operator for layer in session.layers if not layer.reason]
         on_host = {layer.operator for layer in session.layers if layer.reason}
     assert on_machine.count("RowRotation") == 4
     assert on_machine.count("RowSoftmax") == 2
-    # Places in the caches, the mask, the rows of embeddings, cosines and sines, the new rows of
-    # caches, and the conversion of logits.
+    # Places in the caches, the mask, the rows of embeddings, cosines and sines, the addresses of
+    # new rows in the caches, and the conversion of logits.
     assert on_host == {
         *("Add", "Cast", "CumSum", "DequantizeLinear", "Gather", "Greater", "Mod", "Not", "Or"),
-        *("Sub", "layout"),
+        *("Sub", "addresses"),
     }
 
 
