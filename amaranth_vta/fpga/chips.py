@@ -53,7 +53,7 @@ CHIPS = {
         Chip("xc7a35t", "xc7", 20_800, 41_600, 90, 50, 100),
         Chip("xc7a100t", "xc7", 63_400, 126_800, 240, 135, 100),
         Chip(
-            *("ecp5-25f", "ecp5", 24_288, 24_288, 28, 28, 61),
+            *("ecp5-25f", "ecp5", 24_288, 24_288, 28, 28, 58),
             routed="ecp5-25f on the Colorlight i5",
             nextpnr="--25k --package CABGA381",
         ),
