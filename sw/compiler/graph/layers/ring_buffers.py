@@ -53,7 +53,7 @@ def ring_writes(items: Sequence[Layer | HostNode], tensors: Tensors) -> list[Lay
             for source in item.sources:
                 readers.setdefault(source.tensor, []).append(source)
         else:
-            for name in item.node.reads:
+            for name in item.reads:
                 readers.setdefault(name, []).append(None)
     return [
         _ring_write(tensors, item, readers) if isinstance(item, HostNode) else item
@@ -121,7 +121,7 @@ def _needs_copy(node: Node, held: TiledTensor, tensors: Tensors) -> bool:
 def ring_stores(items: Sequence[Layer | HostNode], tensors: Tensors) -> list[Layer | HostNode]:
     """``items`` with layers that store the only new row of a ring buffer in place of each
     `RingWrite` whose row is the result of a layer."""
-    readers = Counter(tensors.root(name) for item in items for name in _reads(item))
+    readers = Counter(tensors.root(name) for item in items for name in item.reads)
     makers = {item.result.tensor: item for item in items if isinstance(item, Layer)}
     outputs = {*map(tensors.root, tensors.network.outputs)}
     changed: dict[int, Layer] = {}
@@ -142,15 +142,11 @@ def ring_stores(items: Sequence[Layer | HostNode], tensors: Tensors) -> list[Lay
     for item in items:
         if isinstance(item, RingWrite) and item.node.outputs[0] in later:
             continue
-        for name in _reads(item):
+        for name in item.reads:
             result += later.get(name, [])
             later[name] = []
         result.append(changed.get(id(item), item))
     return result
-
-
-def _reads(item: Layer | HostNode) -> tuple[str, ...]:
-    return item.reads if isinstance(item, Layer) else item.node.reads
 
 
 def _stores_row(layer: Layer, rings: Sequence[Ring], tensors: Tensors) -> bool:

@@ -314,10 +314,7 @@ def _without_unread(items: list[Layer | HostNode], tensors: Tensors) -> list[Lay
         made = [item.result.tensor] if isinstance(item, Layer) else item.node.outputs
         if read.isdisjoint(map(tensors.root, made)):
             continue
-        if isinstance(item, Layer):
-            read.update(map(tensors.root, item.reads))
-        else:
-            read.update(map(tensors.root, item.node.reads))
+        read.update(map(tensors.root, item.reads))
         needed.append(item)
     return needed[::-1]
 

@@ -83,7 +83,7 @@ class _Planner:
 
     def _run_host(self, hosts: Sequence[HostNode]) -> None:
         made = {name for item in hosts for name in item.node.outputs if name}
-        read = {name for item in hosts for name in item.node.reads}
+        read = {name for item in hosts for name in item.reads}
         inputs = sorted(read - made - self.network.constants.keys())
         for name in inputs:
             self._bring_to_host(name)
@@ -213,9 +213,7 @@ def _last_uses(
 
 
 def _reads(item: Item, placement: Placement) -> set[str]:
-    if isinstance(item, Layer):
-        return {placement.views.get(name, name) for name in item.reads}
-    return {placement.views.get(name, name) for name in item.node.reads}
+    return {placement.views.get(name, name) for name in item.reads}
 
 
 def _named(item: Item) -> str:

@@ -99,8 +99,8 @@ class Layer:
     this order; ``find_function`` builds it, only for layers that are not fused with others.
     ``macs`` are the network's, without padding to whole tiles. If it has ``runs``, the result is
     their bytes in this order, except for padding. ``first`` are layers that run before it and whose
-    results have no other reader. ``in_rings`` are arguments without a buffer of their own, by the
-    index of the source or `RESULT`.
+    results have no other reader. ``in_rings`` are arguments in ring buffers, by the index of the
+    source or `RESULT`.
     """
 
     name: str
@@ -149,6 +149,11 @@ class HostNode:
 
     node: Node
     reason: str
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors that it reads."""
+        return self.node.reads
 
 
 @dataclass(frozen=True)
