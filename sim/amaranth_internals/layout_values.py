@@ -23,8 +23,8 @@ def encoder(shape: Any) -> Encoder:
     """A function that returns a value of ``shape`` as an int, whose lower bits are its bits.
 
     Values of layouts are dicts and sequences, as in `Layout.const`; fields without a value are 0.
-    The function raises `KeyError`, `TypeError` or `AttributeError` for some other values that
-    `Layout.const` accepts, and for those that it refuses.
+    For values that `Layout.const` refuses, and for some others that it accepts, the function raises
+    `KeyError`, `TypeError` or `AttributeError`.
     """
     if type(shape) in (data.StructLayout, data.ArrayLayout):
         fields = {

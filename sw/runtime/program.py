@@ -65,7 +65,7 @@ class RelocatableStream:
     """Instructions of one launch: uint64 (instructions, 2), low word first, FINISH included.
 
     ``buffer`` (int32) has, for each instruction, the index of the buffer to which its dram_base is
-    relative, or -1. Indices of windows follow those of buffers.
+    relative, or -1. Windows are numbered after the buffers.
     """
 
     words: Words

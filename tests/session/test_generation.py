@@ -111,7 +111,7 @@ def test_the_machine_appends_keys_and_values_in_one_launch_per_token() -> None:
             if isinstance(step, ToHost | ToMachine):
                 moved[type(step)] += step.operand.nbytes
         assert counts["read"] == (tokens - 1) * moved[ToHost]
-        # Besides, addresses of instructions: those of keys and values of each layer in each run.
+        # Besides, addresses of instructions for the keys and values of each layer in each run.
         addresses = counts["write"] - (tokens - 1) * moved[ToMachine]
         assert 0 < addresses <= (tokens - 1) * 2 * 5 * INSTRUCTION_BYTES
 

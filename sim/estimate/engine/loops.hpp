@@ -61,7 +61,7 @@ struct Loops {
     std::uint8_t sources = 0;   // of the halves from which it reads sources that have no copy
     // The accumulators that it writes to are among these.
     std::int64_t first_dst = 0, dsts = 0;
-    std::int64_t parameters = -1;  // where those of the first item begin
+    std::int64_t parameters = -1;  // index of the first parameter of the first item
     bool has_factor = false;    // which is read before the first item
     std::int64_t table = -1;    // the first and the last table of its lookups
     std::int64_t last_table = -1;

@@ -35,7 +35,7 @@ class Harness:
 
 HARNESS = Path(__file__).with_name("harness.cpp")
 HEADERS = Path(__file__).with_name("headers.hpp")
-# Headers that replace those of compression libraries, for Verilator's writer of FST files.
+# Replacements of the headers of compression libraries, for Verilator's writer of FST files.
 COMPRESSION = Path(__file__).with_name("compression")
 # Begin of the Verilator option that selects the format of waves.
 _TRACE = "--trace-"

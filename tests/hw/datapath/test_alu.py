@@ -221,7 +221,7 @@ def test_alu_unit_reads_a_table_once() -> None:
     items = [
         micro_op(64 + n % 8, 2, operation=AluOp.LOOKUP, last=int(n % 10 == 9)) for n in range(60)
     ]
-    # The item of an instruction without micro-ops writes nothing, whatever its index.
+    # The item of an instruction without micro-ops writes nothing at any index.
     items[20] = micro_op(2, enable=0, last=1)
     *_, cycles = run(EXTENDED, items, 0)
     assert cycles == 60 + TABLE_WORDS + 1

@@ -1,4 +1,4 @@
-"""Netlists that are built faster are those that Amaranth builds by itself."""
+"""Our faster construction of netlists yields the same RTLIL as Amaranth's."""
 
 from __future__ import annotations
 

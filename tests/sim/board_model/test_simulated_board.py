@@ -46,7 +46,7 @@ ENDLESS = _program(isa.Gemm(reset=True, uop_end=200, iter_out=16_000, iter_in=16
 
 
 BOARD = "ulx3s-sdram"
-# In place of a board: sends what it receives.
+# Replaces a board: echoes received bytes.
 ECHO = """
 module vta(input clk, input rst, input rx, output reg tx);
   initial tx = 1;
@@ -232,7 +232,7 @@ def test_a_board_writes_waves(tmp_path: Path) -> None:
     assert {signal.path for signal in signals_of(waves)} >= {"TOP.vta.rx", "TOP.vta.tx"}
 
 
-@pytest.mark.nightly  # builds a board with waves; the test above writes those of a small design
+@pytest.mark.nightly  # builds a board with waves; the test above uses a small design
 def test_the_command_writes_waves_of_a_board_with_views(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

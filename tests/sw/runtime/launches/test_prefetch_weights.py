@@ -167,7 +167,7 @@ def test_weights_stay_behind_a_store_to_a_window_of_their_buffer() -> None:
     first, between, second = Part(0), Part(16), Part(32)
     store = SET.encode(isa.Store(y_size=1, x_size=4, x_stride=4))
     between.stream.append(STORE, store, window)
-    # The first layer has no other weights than those of the buffer.
+    # All weights of the first layer are in the buffer.
     assert prefetch_weights(CONFIG, [first.stream, between.stream, second.stream]) == [
         first.stream, between.stream, second.stream
     ]  # fmt: skip
