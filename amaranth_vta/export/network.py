@@ -260,7 +260,10 @@ void {self._name}_reset(const vta_port *port)
                     function, table = self._factors(operand, packing, flip, distances)
                 else:
                     function = "vta_pack"
-                    table = self._table(operand, packing, flip, distances)
+                    image: tuple[int, ...] = operand.image
+                    if packing is None:
+                        image, distances = _in_fewest_tiles(operand, distances)
+                    table = self._table(operand, image, packing, flip, distances)
                 source = f"(const uint8_t *){source}"
                 return [f"{function}({table}, {source}, {self._memory.at(buffer)});"]
             case WriteRows() | MoveWindows():
@@ -272,7 +275,7 @@ void {self._name}_reset(const vta_port *port)
                 )
             case ToHost(tensor, info, operand, buffer):
                 flip, distances = info.dtype == np.uint8, strides_of(operand.image)
-                table = self._table(operand, None, flip, distances)
+                table = self._table(operand, operand.image, None, flip, distances)
                 target = f"(uint8_t *){self._tensors.pointer(tensor)}"
                 return [f"vta_unpack({table}, {self._memory.at(buffer)}, {target});"]
             case RunHost():
@@ -281,13 +284,14 @@ void {self._name}_reset(const vta_port *port)
     def _table(
         self,
         operand: TiledTensor,
+        image: tuple[int, ...],
         packing: Packing | None,
         flip: bool,
         distances: tuple[int, ...],
     ) -> str:
         layout = _bytes_of(operand, "int8")
         window, pad = (packing.window, packing.value) if packing is not None else (_PIXEL, 0)
-        values = [*operand.image, layout.batch, layout.block]
+        values = [*image, layout.batch, layout.block]
         parts = [window.kernel, window.strides, window.dilations, window.pads, distances]
         texts = [*map(str, values), *("{" + ", ".join(map(str, part)) + "}" for part in parts)]
         name = f"layout_{len(self._tables)}"
@@ -332,6 +336,19 @@ def _bytes_of(operand: TiledTensor, dtype: str) -> TileLayout:
             f"network for a machine with 8-bit operands"
         )
     return layout
+
+
+def _in_fewest_tiles(
+    operand: TiledTensor, distances: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The image of ``operand`` and its ``distances``. Channels of a single pixel that fill whole
+    tiles become pixels of one tile of channels, with the same bytes: `vta_pack` has a fixed cost
+    per tile of channels.
+    """
+    (n, channels, *pixels), block = operand.image, operand.layout.block
+    if pixels != [1, 1] or channels % block:
+        return operand.image, distances
+    return (n, block, 1, channels // block), (*distances[:2], 0, block * distances[1])
 
 
 def _tensors(

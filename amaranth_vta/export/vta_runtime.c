@@ -112,89 +112,202 @@ vta_result vta_run(const vta_port *port, const vta_limits *limits, const vta_str
     return result;
 }
 
-/* Multiplies and divides only per tile of channels: small processors are slow at both. */
-void vta_pack(const vta_tensor *t, const uint8_t *values, uint8_t *tiles)
+/* Four neighbouring elements of a tile, written in units. Blocks are multiples of four. */
+typedef union {
+    uint8_t bytes[4];
+    unit units[4 / sizeof(unit)];
+} quad;
+
+/* Positions of a result along height or width: from `begin` on, before `end`. */
+typedef struct {
+    uint32_t begin, end;
+} range;
+
+/* The source of an element of a tile: a tap of the kernel in a channel, if it `exists`. Its place
+ * in the source at the first pixel of the result, which wraps around before the image, and the
+ * rows and columns of the result at which it is in the image. */
+typedef struct {
+    int exists;
+    uint32_t place;
+    range y, x;
+} element;
+
+/* The positions, of `count`, at which `first`, increased by `step` at each up to `last`, is less
+ * than `size`. */
+static range inside(uint32_t first, uint32_t step, uint32_t last, uint32_t count, uint32_t size)
 {
-    const uint32_t taps = t->kernel[0] * t->kernel[1], channels = t->c * taps;
-    const uint32_t reach_y = (t->kernel[0] - 1) * t->dilations[0] + 1;
-    const uint32_t reach_x = (t->kernel[1] - 1) * t->dilations[1] + 1;
-    const uint32_t h = (t->h + t->pads[0] + t->pads[2] - reach_y) / t->strides[0] + 1;
-    const uint32_t w = (t->w + t->pads[1] + t->pads[3] - reach_x) / t->strides[1] + 1;
-    /* Copies of members: a write to the tiles may change `t` as far as the compiler knows. */
-    const uint32_t block = t->block, rows = t->h, columns = t->w;
-    const uint32_t taps_y = t->kernel[0], taps_x = t->kernel[1];
-    const uint32_t dilation_y = t->dilations[0], dilation_x = t->dilations[1];
-    const uint32_t span_y = taps_y * dilation_y, span_x = taps_x * dilation_x;
-    const uint8_t pad = (uint8_t)t->pad, flip = t->flip;
-    /* Distances in the source: from tap to tap along x, from the end of a row of taps to the next
-     * row, from the last tap to the next channel, and from pixel to pixel of the result. */
-    const uint32_t tap = dilation_x * t->distances[3];
-    const uint32_t next_row = dilation_y * t->distances[2] - taps_x * tap;
-    const uint32_t next_channel = t->distances[1] - span_y * t->distances[2];
-    const uint32_t right = t->strides[1] * t->distances[3];
-    const uint32_t down = t->strides[0] * t->distances[2] - w * right;
-    for (uint32_t n = 0; n < t->n; n += t->batch)
-        for (uint32_t c = 0; c < channels; c += t->block) {
-            const uint32_t first = c / taps, first_y = c % taps / t->kernel[1];
-            const uint32_t first_x = c % t->kernel[1];
-            /* Of the first tap: before the image, row, column and place wrap around. */
-            uint32_t top = first_y * t->dilations[0] - t->pads[0];
-            uint32_t left = first_x * t->dilations[1] - t->pads[1];
-            uint32_t place = n * t->distances[0] + first * t->distances[1] +
-                             top * t->distances[2] + left * t->distances[3];
-            for (uint32_t pixel = 0, x = 0; pixel < h * w; pixel++) {
-                uint32_t of_image = place;
-                for (uint32_t image = n; image < n + t->batch; image++) {
-                    uint32_t tap_y = first_y, tap_x = first_x, from = of_image;
-                    uint32_t row = top, column = left;
-                    /* Of this tile, of which the rest is zero. */
-                    uint32_t channels_left = image < t->n ? t->c - first : 0;
-                    for (uint32_t k = 0; k < block; k++) {
-                        if (!channels_left)
-                            *tiles++ = 0;
-                        else if (row >= rows || column >= columns)
-                            *tiles++ = pad;
-                        else
-                            *tiles++ = values[from] ^ flip;
-                        from += tap;
-                        column += dilation_x;
-                        if (++tap_x == taps_x) {
-                            tap_x = 0;
-                            from += next_row;
-                            column -= span_x;
-                            row += dilation_y;
-                            if (++tap_y == taps_y) {
-                                tap_y = 0;
-                                from += next_channel;
-                                row -= span_y;
-                                channels_left -= channels_left != 0;
-                            }
-                        }
-                    }
-                    of_image += t->distances[0];
-                }
-                place += right;
-                left += t->strides[1];
-                if (++x == w) {
-                    x = 0;
-                    place += down;
-                    left -= w * t->strides[1];
-                    top += t->strides[0];
-                }
-            }
-        }
+    range r = {0, count};
+    for (; r.begin < count && first >= size; first += step)
+        r.begin++;
+    for (; r.end > r.begin && last >= size; last -= step)
+        r.end--;
+    return r;
 }
 
+/* Whether `at` is in the range; `until` is lowered to the next position where that changes. */
+static int contains(range r, uint32_t at, uint32_t *until)
+{
+    const uint32_t next = at < r.begin ? r.begin : r.end;
+    if (at < next && next < *until)
+        *until = next;
+    return r.begin <= at && at < r.end;
+}
+
+/* Packs four elements of each pixel of a rectangle. An element of the next pixel is `right` bytes
+ * behind, and of the next row `down` bytes behind that of the row's last pixel; quads are `next`
+ * bytes apart, and those of the next row `below` behind the last one. */
+typedef struct {
+    const uint8_t *from[4];
+    int32_t right[4], down[4];
+    uint32_t rows, columns, next, below;
+} rectangle;
+
+static void pack_rectangle(const rectangle *r, const quad *flips, uint8_t *tiles)
+{
+    const uint8_t *a = r->from[0], *b = r->from[1], *c = r->from[2], *d = r->from[3];
+    const int32_t right_a = r->right[0], right_b = r->right[1];
+    const int32_t right_c = r->right[2], right_d = r->right[3];
+    const uint32_t next = r->next, columns = r->columns;
+    const quad flipped = *flips;
+    for (uint32_t rows = r->rows; rows--; tiles += r->below) {
+        for (uint32_t i = columns; i--; tiles += next) {
+            const quad read = {{*a, *b, *c, *d}};
+            for (uint32_t j = 0; j < 4 / sizeof(unit); j++)
+                ((unit *)(void *)tiles)[j] = read.units[j] ^ flipped.units[j];
+            a += right_a;
+            b += right_b;
+            c += right_c;
+            d += right_d;
+        }
+        a += r->down[0];
+        b += r->down[1];
+        c += r->down[2];
+        d += r->down[3];
+    }
+}
+
+/* Packs four elements of `height` x `width` pixels, in rectangles of pixels at which each element
+ * is either in the image or a constant. Multiplications are per rectangle: small processors are
+ * slow at them. */
+static void pack_quads(const vta_tensor *t, const uint8_t *values, const element elements[4],
+                       uint32_t height, uint32_t width, uint8_t *tiles)
+{
+    const uint32_t right = t->strides[1] * t->distances[3];
+    const uint32_t down = t->strides[0] * t->distances[2], next = t->batch * t->block;
+    const uint8_t constants[2] = {0, (uint8_t)((uint8_t)t->pad ^ t->flip)};
+    uint32_t y_end, x_end;
+    quad flips;
+    for (int i = 0; i < 4; i++)
+        flips.bytes[i] = elements[i].exists ? t->flip : 0;
+    for (uint32_t y = 0; y < height; y = y_end) {
+        int in_rows[4];
+        y_end = height;
+        for (int i = 0; i < 4; i++)
+            in_rows[i] = contains(elements[i].y, y, &y_end) && elements[i].exists;
+        for (uint32_t x = 0; x < width; x = x_end) {
+            rectangle r;
+            int in_image[4];
+            x_end = width;
+            for (int i = 0; i < 4; i++)
+                in_image[i] = contains(elements[i].x, x, &x_end) && in_rows[i];
+            r.rows = y_end - y;
+            r.columns = x_end - x;
+            r.next = next;
+            r.below = (width - r.columns) * next;
+            for (int i = 0; i < 4; i++) {
+                const uint32_t place = elements[i].place + y * down + x * right;
+                r.from[i] = in_image[i] ? values + place : constants + elements[i].exists;
+                r.right[i] = in_image[i] ? (int32_t)right : 0;
+                r.down[i] = in_image[i] ? (int32_t)(down - r.columns * right) : 0;
+            }
+            pack_rectangle(&r, &flips, tiles + (y * width + x) * next);
+        }
+    }
+}
+
+void vta_pack(const vta_tensor *t, const uint8_t *values, uint8_t *tiles)
+{
+    const uint32_t taps_y = t->kernel[0], taps_x = t->kernel[1], channels = t->c * taps_y * taps_x;
+    const uint32_t span_y = taps_y * t->dilations[0], span_x = taps_x * t->dilations[1];
+    const uint32_t reach_y = t->h + t->pads[0] + t->pads[2] - (span_y - t->dilations[0]) - 1;
+    const uint32_t reach_x = t->w + t->pads[1] + t->pads[3] - (span_x - t->dilations[1]) - 1;
+    const uint32_t h = reach_y / t->strides[0] + 1, w = reach_x / t->strides[1] + 1;
+    /* From the first pixel of the result to the last one. */
+    const uint32_t height = (h - 1) * t->strides[0], width = (w - 1) * t->strides[1];
+    /* Distances in the source: from tap to tap along x, from the end of a row of taps to the next
+     * row, and from the last tap to the next channel. */
+    const uint32_t tap = t->dilations[1] * t->distances[3];
+    const uint32_t next_row = t->dilations[0] * t->distances[2] - taps_x * tap;
+    const uint32_t next_channel = t->distances[1] - span_y * t->distances[2];
+    const uint32_t tile = h * w * t->batch * t->block;
+    const uint32_t tiles_c = (channels + t->block - 1) / t->block;
+    for (uint32_t image = 0; image < t->n || image % t->batch; image++) {
+        uint8_t *to = tiles + image / t->batch * tiles_c * tile + image % t->batch * t->block;
+        uint32_t channels_left = image < t->n ? t->c : 0, row = 0 - t->pads[0], tap_y = 0;
+        uint32_t column = 0 - t->pads[1], tap_x = 0;
+        uint32_t place = image * t->distances[0] + row * t->distances[2] + column * t->distances[3];
+        for (uint32_t c = 0; c < channels; c += t->block, to += tile)
+            for (uint32_t k = 0; k < t->block; k += 4) {
+                element elements[4];
+                for (int i = 0; i < 4; i++) {
+                    element *const e = elements + i;
+                    e->exists = channels_left != 0;
+                    e->place = place;
+                    e->y = inside(row, t->strides[0], row + height, h, t->h);
+                    e->x = inside(column, t->strides[1], column + width, w, t->w);
+                    place += tap;
+                    column += t->dilations[1];
+                    if (++tap_x < taps_x)
+                        continue;
+                    tap_x = 0;
+                    place += next_row;
+                    column -= span_x;
+                    row += t->dilations[0];
+                    if (++tap_y < taps_y)
+                        continue;
+                    tap_y = 0;
+                    place += next_channel;
+                    row -= span_y;
+                    channels_left -= channels_left != 0;
+                }
+                pack_quads(t, values, elements, h, w, to + k);
+            }
+    }
+}
+
+/* Reads quads: the machine's memory may be slow to read. */
 void vta_unpack(const vta_tensor *t, const uint8_t *tiles, uint8_t *values)
 {
-    const uint32_t tiles_c = (t->c + t->block - 1) / t->block, pixels = t->h * t->w;
-    for (uint32_t n = 0; n < t->n; n++)
-        for (uint32_t c = 0; c < t->c; c++) {
-            const uint32_t tile = (n / t->batch * tiles_c + c / t->block) * pixels;
-            const uint8_t *from = tiles + (tile * t->batch + n % t->batch) * t->block + c % t->block;
-            for (uint32_t i = 0; i < pixels; i++, from += t->batch * t->block)
-                *values++ = *from ^ t->flip;
+    const uint32_t pixels = t->h * t->w, next = t->batch * t->block, tile = pixels * next;
+    const uint32_t channels = t->c, block = t->block, tiles_c = (channels + block - 1) / block;
+    /* A copy: a write to the values may change `t` as far as the compiler knows. */
+    const uint8_t flip = t->flip;
+    for (uint32_t n = 0; n < t->n; n++) {
+        const uint8_t *of_tile = tiles + n / t->batch * tiles_c * tile + n % t->batch * t->block;
+        for (uint32_t c = 0, k = 0; c < channels; c += 4) {
+            const uint32_t count = channels - c < 4 ? channels - c : 4;
+            const uint8_t *from = of_tile + k;
+            for (uint32_t i = 0; i < pixels; i++, from += next) {
+                quad q;
+                for (uint32_t j = 0; j < 4 / sizeof(unit); j++)
+                    q.units[j] = ((const unit *)(const void *)from)[j];
+                /* Constant subscripts keep the quad in registers. */
+                values[i] = q.bytes[0] ^ flip;
+                if (count > 1)
+                    values[i + pixels] = q.bytes[1] ^ flip;
+                if (count > 2)
+                    values[i + 2 * pixels] = q.bytes[2] ^ flip;
+                if (count > 3)
+                    values[i + 3 * pixels] = q.bytes[3] ^ flip;
+            }
+            values += count * pixels;
+            k += 4;
+            if (k == block) {
+                k = 0;
+                of_tile += tile;
+            }
         }
+    }
 }
 
 /* An element of a factor less the zero point. */

@@ -131,7 +131,8 @@ def firmware(network: NetworkProgram, board: Target, task: TinyNetwork | None = 
         return Firmware(image, network.inputs, network.outputs)
     except _Overflow:
         pass
-    outside = range(-(-needed // _PAGE_BYTES) * _PAGE_BYTES, board.memory_bytes)
+    shared = range(parameters.SHARED_BASE, parameters.SHARED_BASE + board.memory_bytes)
+    outside = shared[-(-needed // _PAGE_BYTES) * _PAGE_BYTES :]
     memories = {"firmware": own, "data": outside}
     try:
         _, data = _linked(sources, board, memories)
@@ -147,7 +148,7 @@ def firmware(network: NetworkProgram, board: Target, task: TinyNetwork | None = 
             f"the {what} of this network {takes} {error.count:,} bytes more than the {size:,} "
             f"bytes that {board.title} has {purpose}"
         ) from None
-    return Firmware(image, network.inputs, network.outputs, data, outside.start)
+    return Firmware(image, network.inputs, network.outputs, data, outside.start - shared.start)
 
 
 def standalone_firmware(
@@ -238,9 +239,9 @@ def _addresses(board: Target, has_data: bool, checksum: int) -> str:
             for register in Peripheral
         },
         "RECEIVED": parameters.RECEIVED,
-        "MACHINE_BASE": protocol.MACHINE_BASE,
+        "MACHINE_BASE": parameters.MACHINE_BASE,
         "MACHINE_INTERRUPT": 1 << Interrupt.MACHINE,
-        "BOARD_MEMORY_LIMIT": BoardRegister.MEMORY_LIMIT.address,
+        "BOARD_MEMORY_LIMIT": parameters.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT,
         "BOARD_MEMORY_BYTES": board.memory_bytes,
         "CLOCK_HZ": board.clock_hz,
         "FLASH": parameters.FLASH_BASE,
@@ -260,7 +261,8 @@ def _linker_script(memories: Mapping[str, range]) -> str:
     fixed = (_SOURCE / _LINKER_SCRIPT).read_text(encoding="utf-8")
     return (
         f"MEMORY\n{{\n{regions}}}\n"
-        f'REGION_ALIAS("network", {[*memories][-1]})\nstack_bytes = {_STACK_BYTES};\n{fixed}'
+        f'REGION_ALIAS("network", {[*memories][-1]})\nstack_bytes = {_STACK_BYTES};\n'
+        f"board_memory = {parameters.SHARED_BASE:#x};\n{fixed}"
     )
 
 

@@ -41,6 +41,8 @@ BAUD = 1_000_000
 
 IDENTITY = int.from_bytes(b"VTAB", "little")
 VERSION = 1
+# Version of the processor's address map, for which the host builds firmware: at most 255.
+PROCESSOR_VERSION = 1
 
 
 class Command(IntEnum):
@@ -81,8 +83,9 @@ class BoardRegister(IntEnum):
     DROPPED = 5  # requests dropped since power-up: wrong checksum, incomplete, or too long
     # Accesses of the machine from this byte address on are bus errors; a multiple of 64.
     MEMORY_LIMIT = 6
-    # Bytes of memory for the firmware, 0 without a processor. A write starts the processor at the
-    # beginning of its firmware; every access of the host stops it.
+    # Bytes of memory for the firmware, a multiple of 256, plus `PROCESSOR_VERSION`; 0 without a
+    # processor. A write starts the processor at the beginning of its firmware; every access of the
+    # host stops it.
     PROCESSOR = 7
 
     @property

@@ -114,7 +114,9 @@ class BoardRegisters(wiring.Component):
             BoardRegister.CONFIGURATION: protocol.configuration_hash(config),
             BoardRegister.MEMORY_BYTES: around.memory_bytes,
             BoardRegister.CLOCK_HZ: around.clock_hz,
-            BoardRegister.PROCESSOR: 0 if processor is None else processor.memory_bytes,
+            BoardRegister.PROCESSOR: 0
+            if processor is None
+            else processor.memory_bytes + protocol.PROCESSOR_VERSION,
         }
         ports = {
             "host": In(HostAccessSignature()),

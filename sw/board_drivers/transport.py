@@ -112,8 +112,18 @@ class SerialTransport:
 
     @property
     def firmware_bytes(self) -> int:
-        """Size of the memory for the firmware of the board's processor; 0 if it has none."""
-        return self._link.read_words(BoardRegister.PROCESSOR.address, 1)[0]
+        """Size of the memory for the firmware of the board's processor; 0 if it has none. Raises
+        `MismatchError` if the processor needs firmware of another version.
+        """
+        (value,) = self._link.read_words(BoardRegister.PROCESSOR.address, 1)
+        version = value % 256
+        if value and version != protocol.PROCESSOR_VERSION:
+            raise MismatchError(
+                f"the board's processor has version {version} of its address map and not "
+                f"{protocol.PROCESSOR_VERSION}: build its bitstream with this version of "
+                f"amaranth-vta"
+            )
+        return value - version
 
     def start_processor(self, firmware: bytes = b"") -> None:
         """Start the board's processor, which any access of the host stops, after writing

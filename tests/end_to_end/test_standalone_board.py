@@ -15,12 +15,14 @@ import pytest
 from amaranth_vta.firmware.build import firmware
 from amaranth_vta.firmware.client import Classifier
 from amaranth_vta.hw import isa
+from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.boards.boards import BOARDS
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.board_model.simulated import SimulatedBoard
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.board_drivers.device import BoardDevice
 from amaranth_vta.sw.board_drivers.transport import SerialTransport, open_line
+from amaranth_vta.sw.runtime.driver import MismatchError
 from amaranth_vta.sw.runtime.network.network_file import load_network
 from tests.end_to_end.conftest import DIGITS, powered_up
 
@@ -101,17 +103,35 @@ def test_a_host_takes_over_the_board_and_leaves_it_again(standalone: Standalone)
     assert standalone.classifier.run({"image": image}).label == labels()[7]
 
 
+def test_a_processor_for_other_firmware_is_refused(
+    standalone: Standalone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = SerialTransport(open_line(standalone.board.port))
+    assert transport.firmware_bytes == BOARDS[BOARD].firmware_bytes
+    with monkeypatch.context() as patch:
+        patch.setattr(protocol, "PROCESSOR_VERSION", protocol.PROCESSOR_VERSION + 1)
+        with pytest.raises(MismatchError, match="has version 1 of its address map and not"):
+            _ = transport.firmware_bytes
+    transport.start_processor()
+    transport.close()
+    standalone.classifier.wait_until_ready()
+
+
 def test_other_firmware_is_loaded_over_the_line(standalone: Standalone) -> None:
-    """This one sends a byte again and again; it is assembled by hand."""
+    """This one sends the byte behind it again and again; it is assembled by hand. The data cache
+    must not keep the byte of the firmware before.
+    """
     code = (
-        0x600002B7,  # lui t0, PERIPHERAL_BASE
-        0x05600313,  # li t1, 'V'
+        0xC00002B7,  # lui t0, PERIPHERAL_BASE
+        0x400003B7,  # lui t2, FIRMWARE_BASE
+        0x0143C303,  # lbu t1, 20(t2)
         0x0062A223,  # sw t1, 4(t0)
         0xFFDFF06F,  # j to the store
     )
     line = open_line(standalone.board.port)
     transport = SerialTransport(line)
-    transport.start_processor(struct.pack("<4I", *code))
-    line.timeout = TIMEOUT
-    assert line.read(1) == b"V"
+    for byte in b"VTA":
+        transport.start_processor(struct.pack("<6I", *code, byte))
+        line.timeout = TIMEOUT
+        assert line.read(1) == bytes([byte])
     transport.close()

@@ -9,11 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-# Registers that only the processor can access: its peripherals, and the reader of the flash memory.
-PERIPHERAL_BASE = 0x6000_0000
-FLASH_BASE = 0x7000_0000
-# The address bits that distinguish them, and the memory of the firmware, from each other.
-OWN_BITS = slice(28, 30)
+# The processor's address map: `FIRMWARE_BASE` for the memory of its firmware, which it caches, and
+# the following, which it does not: the core caches nothing in the upper half of its addresses.
+# Memory and registers that it shares with the host are at other addresses than the host's.
+SHARED_BASE = 0x8000_0000
+PERIPHERAL_BASE = 0xC000_0000
+FLASH_BASE = 0xD000_0000
+MACHINE_BASE = 0xE000_0000
+BOARD_BASE = 0xF000_0000
+# The address bits that distinguish all of these.
+MAP_BITS = slice(28, 32)
 # Bytes from the host that wait for the processor.
 RECEIVED_BYTES = 64
 

@@ -13,9 +13,21 @@ from amaranth_vta.hw.boards.registers import route
 from .arbiter import AccessArbiter
 from .flash import FlashReader, FlashSignature
 from .memory import FirmwareMemory
-from .parameters import FLASH_BASE, OWN_BITS, PERIPHERAL_BASE, Interrupt, SoftProcessor
+from .parameters import (
+    BOARD_BASE,
+    FLASH_BASE,
+    MACHINE_BASE,
+    MAP_BITS,
+    PERIPHERAL_BASE,
+    SHARED_BASE,
+    Interrupt,
+    SoftProcessor,
+)
 from .peripherals import Peripherals
 from .riscv_core import RiscvCore
+
+# Addresses of what the processor shares with the host, and the host's addresses of the same.
+_OF_HOST = {SHARED_BASE: 0, MACHINE_BASE: protocol.MACHINE_BASE, BOARD_BASE: protocol.BOARD_BASE}
 
 
 class ProcessorSystem(wiring.Component):
@@ -73,20 +85,25 @@ class ProcessorSystem(wiring.Component):
         connect(m, memory_arbiter.o, memory.access)
         connect(m, flipped(self.i), peripherals.i)
         connect(m, peripherals.o, flipped(self.o))
-        own = HostAccessSignature().create()
-        own_number = protocol.FIRMWARE_BASE >> 30
-        others = {number: self.access for number in range(4) if number != own_number}
-        route(m, core.data, {own_number: own, **others})
-        targets = {0: data_arbiter.second, _own(PERIPHERAL_BASE): peripherals.access}
+        targets = {
+            protocol.FIRMWARE_BASE: data_arbiter.second,
+            PERIPHERAL_BASE: peripherals.access,
+            **dict.fromkeys(_OF_HOST, self.access),
+        }
         if self._has_flash:
             m.submodules.flash = flash = FlashReader()
             m.d.comb += flash.rst.eq(self.rst)
             connect(m, flash.pins, flipped(self.flash))
-            targets[_own(FLASH_BASE)] = flash.access
-        route(m, own, targets, OWN_BITS)
+            targets[FLASH_BASE] = flash.access
+        route(m, core.data, {_number(base): item for base, item in targets.items()}, MAP_BITS)
+        with m.Switch(core.data.request.payload.address[MAP_BITS]):
+            for base, of_host in _OF_HOST.items():
+                with m.Case(_number(base)):
+                    number = self.access.request.payload.address[MAP_BITS]
+                    m.d.comb += number.eq(_number(of_host))
         return m
 
 
-def _own(base: int) -> int:
-    """The value of `OWN_BITS` from the address ``base`` on."""
-    return base >> OWN_BITS.start & (1 << OWN_BITS.stop - OWN_BITS.start) - 1
+def _number(base: int) -> int:
+    """The value of `MAP_BITS` from the address ``base`` on."""
+    return base >> MAP_BITS.start

@@ -1,7 +1,8 @@
 """The RISC-V core, VexRiscv, with word accesses as on the rest of the board: `RiscvCore`.
 
-Its Verilog comes from the package pythondata-cpu-vexriscv: the variant Lite, RV32IM with 2 KiB of
-instruction cache and without data cache.
+Its Verilog comes from the package pythondata-cpu-vexriscv: the default variant, RV32IM with caches
+of 4 KiB each for instructions and data. The data cache writes through, and holds nothing of the
+upper half of the address space.
 """
 
 from pathlib import Path
@@ -15,7 +16,7 @@ from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.boards.link import HostAccessSignature
 from amaranth_vta.hw.boards.protocol import FIRMWARE_BASE
 
-_FILE = "VexRiscv_Lite.v"
+_FILE = "VexRiscv.v"
 
 
 def core_verilog() -> str:
@@ -28,8 +29,8 @@ def core_verilog() -> str:
 class RiscvCore(wiring.Component):
     """The processor, which starts at `FIRMWARE_BASE`.
 
-    Timing: an access takes one cycle more than its target. ``rst`` is synchronous; the cache is
-    cleared in the 64 cycles after it falls. An access in flight at a reset is abandoned: the
+    Timing: an access takes one cycle more than its target. ``rst`` is synchronous; the caches are
+    cleared in the 128 cycles after it falls. An access in flight at a reset is abandoned: the
     response is ignored.
 
     Ports
@@ -37,7 +38,8 @@ class RiscvCore(wiring.Component):
     rst : holds the processor in reset
     interrupts : level-sensitive; masked by the CSR 0xBC0, and readable, masked, in 0xFC0
     instructions : reads of instructions, eight in a row when the cache misses
-    data : loads and stores, also of single bytes
+    data : stores, also of single bytes, loads of what is not cached, and eight loads in a row when
+        the cache misses
     """
 
     rst: In(1)
