@@ -371,14 +371,25 @@ void vta_pack_factor_bias(const vta_factor *f, const uint8_t *values, uint8_t *t
 }
 
 /* The nearest integer; of two, the even one or the one further from zero. Saturates beyond +-1024,
- * where any 8-bit result does. */
+ * where any 8-bit result does; NaN is -1024. */
 static int nearest(float value, int ties_to_even)
 {
-    const float near = value > 1024 ? 1024 : value > -1024 ? value : -1024;
-    const int whole = (int)near;
-    const float rest = near < 0 ? (float)whole - near : near - (float)whole;
-    const int away = near < 0 ? whole - 1 : whole + 1;
-    return rest > 0.5f || (rest == 0.5f && (!ties_to_even || whole % 2)) ? away : whole;
+    /* From the bits: without a floating-point unit each operation takes some hundred cycles. */
+    const union {
+        float number;
+        uint32_t bits;
+    } given = {value};
+    const uint32_t exponent = given.bits >> 23 & 0xFF, significand = (given.bits & 0x7FFFFF) | 0x800000;
+    const int is_nan = exponent == 0xFF && significand != 0x800000;
+    int whole = 1024;
+    if (exponent < 126)
+        return 0;
+    if (exponent < 137) {
+        const uint32_t rest = significand << (exponent - 118), half = UINT32_C(1) << 31;
+        whole = (int)(significand >> (150 - exponent));
+        whole += rest > half || (rest == half && (!ties_to_even || whole % 2));
+    }
+    return given.bits >> 31 || is_nan ? -whole : whole;
 }
 
 static uint8_t saturated(int value, int low)

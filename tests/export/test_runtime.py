@@ -137,6 +137,27 @@ def run_onnx(kind: str, x: np.ndarray, **attributes: Any) -> np.ndarray:
     return np.asarray(session.run(None, {"x": x})[0])
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("scale", [1.0, 0.25, 0.1, 3e-39])
+def test_floats_are_quantized_to_the_nearest_integer(
+    dtype: Any, scale: float, c: ctypes.CDLL
+) -> None:
+    """Ties, their neighbours, and any bits; NaN has no nearest integer."""
+    rng = np.random.default_rng(0)
+    ties = np.arange(-2100, 2100, dtype=np.float32) * np.float32(scale / 2)
+    random = rng.integers(0, 1 << 32, 20_000, np.uint32).view(np.float32)
+    around = [np.nextafter(ties, np.float32(way * np.inf)) for way in (-1, 1)]
+    x = np.concatenate([ties, *around, random[~np.isnan(random)]])
+    low, zero = np.iinfo(dtype).min, 3
+    with np.errstate(over="ignore"):
+        quotient = (x / np.float32(scale)).astype(np.float64)
+    away = np.copysign(np.floor(np.abs(quotient) + 0.5), quotient)
+    for function, nearest in ((c.vta_quantize, np.rint(quotient)), (c.vta_quantize_away, away)):
+        found = np.zeros(x.shape, dtype)
+        function(pointer(x), pointer(found), x.size, ctypes.c_float(scale), zero, int(low))
+        np.testing.assert_array_equal(found, np.clip(nearest + zero, low, low + 255))
+
+
 def test_softmax_is_within_its_bound(c: ctypes.CDLL) -> None:
     """The error is below 2^-22, and of small results below 2^-17 of the result. Large differences
     are rounded before the exponential, by ONNX Runtime, too."""
