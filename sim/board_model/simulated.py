@@ -9,6 +9,7 @@ import ctypes
 import os
 import threading
 import tty
+import weakref
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -63,14 +64,13 @@ class SimulatedBoard:
         waves: str | Path | None = None,
         library: Path | None = None,
     ) -> None:
-        self._board = None
         processor = firmware is not None
         traced = None if waves is None else wave_format(waves)
         library = library or board_library(config, progress, board, processor, traced)
         self._library = _load(library)
         if waves is not None:
             Path(waves).open("wb").close()  # the library would not report an error
-        self._stop = ctypes.c_int(0)
+        stop = ctypes.c_int(0)
         with TemporaryDirectory() as folder:
             contents = {"firmware": np.frombuffer(firmware or b"", "<u4")}
             if flash:
@@ -86,17 +86,19 @@ class SimulatedBoard:
                 arguments,
                 None if waves is None else str(waves).encode(),
             )
-        self._line, self._host_end = os.openpty()
-        tty.setraw(self._host_end)
-        os.set_blocking(self._line, False)
-        self.port = os.ttyname(self._host_end)
+        ends = line, host_end = os.openpty()
+        tty.setraw(host_end)
+        os.set_blocking(line, False)
+        self.port = os.ttyname(host_end)
         # The clock runs in C++, without holding Python's lock.
-        self._clock = threading.Thread(
+        clock = threading.Thread(
             target=self._library.board_serve,
-            args=(self._board, self._line, ctypes.byref(self._stop)),
+            args=(self._board, line, ctypes.byref(stop)),
             daemon=True,
         )
-        self._clock.start()
+        clock.start()
+        # Runs at the latest before the interpreter exits, in which the clock could not go on.
+        self._end = weakref.finalize(self, _end, self._library, self._board, stop, clock, ends)
 
     @property
     def cycle(self) -> int:
@@ -104,16 +106,22 @@ class SimulatedBoard:
 
     def close(self) -> None:
         """End the simulation, complete its wave file and close the port."""
-        if self._board is not None:
-            self._stop.value = 1
-            self._clock.join()
-            os.close(self._line)
-            os.close(self._host_end)
-            self._library.board_close(self._board)
-            self._board = None
+        self._end()
 
-    def __del__(self) -> None:
-        self.close()
+
+def _end(
+    library: ctypes.CDLL,
+    board: int,
+    stop: ctypes.c_int,
+    clock: threading.Thread,
+    ends: tuple[int, int],
+) -> None:
+    """Stop the ``clock`` of a simulated ``board``, and free it and both ``ends`` of its line."""
+    stop.value = 1
+    clock.join()
+    for end in ends:
+        os.close(end)
+    library.board_close(board)
 
 
 def board_library(

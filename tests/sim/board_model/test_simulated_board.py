@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -207,6 +209,15 @@ def test_a_board_that_is_gone_is_said_to_be() -> None:
     board.close()
     with pytest.raises(LinkError, match=r"the (serial port|board at) /dev/pts/\d+ "):
         device.read(0, 16)
+
+
+def test_a_board_that_stays_open_ends_with_the_interpreter() -> None:
+    code = f"""
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.board_model.simulated import SimulatedBoard
+board = SimulatedBoard(PRESETS["tiny"], board={BOARD!r})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_command_runs_an_image_on_a_simulated_board(
