@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from amaranth_vta.hw.boards.boards import BOARDS
-from amaranth_vta.sim.board_model.device import SIMULATED, board_port
+from amaranth_vta.sim.board_model.device import SIMULATED, board_port, require_simulated
 from amaranth_vta.sim.board_model.simulated import DEFAULT_BOARD, SimulatedBoard, check_board
 from amaranth_vta.sim.machine.rtl.build import Progress
 from amaranth_vta.sw.board_drivers.transport import SerialTransport, open_line
@@ -32,22 +33,25 @@ class ConnectedBoard:
 
 
 @contextmanager
-def open_classifier(network: NetworkProgram, progress: Progress) -> Iterator[Classifier]:
+def open_classifier(
+    network: NetworkProgram, progress: Progress, waves: Path | None = None
+) -> Iterator[Classifier]:
     """A board at $VTA_PORT that runs ``network`` after a reset: for ``simulated:BOARD`` one that
     contains the firmware, and otherwise a board with a processor, into which the firmware is
-    loaded.
+    loaded. ``waves`` is a file with the signals of a simulated board, complete when it is closed.
 
-    Raises `BoardError` if there is no board, `ClassifierError` if its machine is another one, and
-    what `firmware` raises, for instance if it has no processor.
+    Raises `BoardError` if there is no board, or for waves of a real one, `ClassifierError` if its
+    machine is another one, and what `firmware` raises, for instance if it has no processor.
     """
     port = board_port()
+    require_simulated(port, waves)
     kind, _, name = port.partition(":")
     with ExitStack() as stack:
         if kind == SIMULATED:
             name = name or DEFAULT_BOARD
             check_board(name)
             made = standalone_firmware(network, BOARDS[name])
-            board = SimulatedBoard(network.config, progress, name, made.image, made.data)
+            board = SimulatedBoard(network.config, progress, name, made.image, made.data, waves)
             stack.callback(board.close)
             line = open_line(board.port)
             stack.callback(line.close)

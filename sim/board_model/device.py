@@ -43,8 +43,7 @@ def open_board(
     for waves of a real board.
     """
     port = board_port()
-    if waves is not None and port.partition(":")[0] != SIMULATED:
-        raise BoardError(f"a real board has no waves; {PORT}={SIMULATED} simulates one")
+    require_simulated(port, waves)
     if port.startswith(KINDS):
         return _opened(config, memory_bytes, open_mapped(port, memory_bytes))
     with explain_missing_extras():
@@ -60,6 +59,12 @@ def board_port() -> str:
     than one.
     """
     return os.environ.get(PORT) or _only_port()
+
+
+def require_simulated(port: str, waves: object) -> None:
+    """Raises `BoardError` if there are to be ``waves`` of a real board at ``port``."""
+    if waves is not None and port.partition(":")[0] != SIMULATED:
+        raise BoardError(f"a real board has no waves; {PORT}={SIMULATED} simulates one")
 
 
 class SimulatedBoardDevice(BoardDevice):

@@ -89,6 +89,7 @@ READ = {
 # Options with separate tests below.
 APART = {
     **{"bench": {"--save"}, "fuzz": {"--keep"}, "serve": {"--keys"}},
+    "classify": {"--outputs", "--waves"},
     "replay": {"--outputs"},
 }
 # `vta tune` writes no file if the compiler's own schedules are the best.

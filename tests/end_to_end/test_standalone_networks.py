@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,6 +62,20 @@ def test_the_command_prints_a_label_per_image(
     assert [line.split(",")[0] for line in lines] == [
         f"{number}: label {label}" for number, label in enumerate(labels)
     ]
+
+
+def test_waves_of_a_real_board_are_refused(
+    digits_file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("VTA_PORT", "/dev/ttyUSB0")
+    images, waves = DIGITS / "images.npz", tmp_path / "waves.fst"
+    command = ["classify", digits_file, "--inputs", str(images), "--waves", str(waves)]
+    assert invoke(command) != 0
+    assert "a real board has no waves" in capsys.readouterr().err
+    assert not waves.exists()
 
 
 @pytest.mark.nightly  # builds a simulator for this test alone

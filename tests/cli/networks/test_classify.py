@@ -23,7 +23,8 @@ class CountingClassifier:
 
     def run(self, inputs: Mapping[str, Any]) -> Classification:
         assert inputs["image"].shape == (BATCH, 1, 8, 8)
-        return Classification(int(inputs["image"][0].sum()), {}, 900, 100)
+        scores = inputs["image"].reshape(BATCH, -1)[:, :10]
+        return Classification(int(scores[0].sum()), {"logits": scores}, 900, 100)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,15 @@ def test_images_are_counted_in_whole_batches(
         f"{BATCH * run}: label {BATCH * run}, 900 cycles, 100 of them on the machine"
         for run in range(runs)
     ]
+
+
+def test_outputs_of_all_runs_are_saved(network: str, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random((2 * BATCH, 1, 8, 8)).astype(np.float32)
+    target = tmp_path / "new" / "scores.npz"
+    inputs = saved(tmp_path, image=values)
+    assert invoke(["classify", network, "--inputs", inputs, "--outputs", str(target)]) == 0
+    found = np.load(target)
+    np.testing.assert_array_equal(found["logits"], values.reshape(2 * BATCH, -1)[:, :10])
 
 
 @pytest.mark.parametrize(
