@@ -1,5 +1,6 @@
 """A board's clock: its oscillator, or a PLL driven by it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,20 +36,30 @@ class Dividers:
 
 def ecp5_dividers(source_hz: int, target_hz: int) -> Dividers:
     """Dividers that generate exactly ``target_hz``; raises `ClockError` if there are none."""
-    for reference in _ECP5_DIVIDERS:
-        compared = source_hz / reference / 1e6
-        if not _ECP5_COMPARED[0] <= compared <= _ECP5_COMPARED[1]:
-            continue
-        feedback, rest = divmod(target_hz * reference, source_hz)
-        if rest or feedback not in _ECP5_DIVIDERS:
-            continue
-        for output in _ECP5_DIVIDERS:
-            if _ECP5_VCO[0] <= target_hz / 1e6 * output <= _ECP5_VCO[1]:
-                return Dividers(reference, feedback, output)
+    possible = dict(_ecp5_clocks(source_hz))
+    if target_hz in possible:
+        return possible[target_hz]
+    lower = [clock for clock in possible if clock < target_hz]
+    higher = [clock for clock in possible if clock > target_hz]
+    near = [f"{clock / 1e6:g}" for clock in (*sorted(lower)[-1:], *sorted(higher)[:1])]
     raise ClockError(
         f"a clock of {target_hz / 1e6:g} MHz cannot be made from the board's {source_hz / 1e6:g} "
-        "MHz: choose a fraction or a multiple of it, such as 2/5 or 3 times"
+        f"MHz; nearest: {' and '.join(near)} MHz"
     )
+
+
+def _ecp5_clocks(source_hz: int) -> Iterator[tuple[int, Dividers]]:
+    """The clocks in whole Hz that a PLL generates from ``source_hz``, the preferred dividers of
+    each last.
+    """
+    for reference in reversed(_ECP5_DIVIDERS):
+        if not _ECP5_COMPARED[0] <= source_hz / reference / 1e6 <= _ECP5_COMPARED[1]:
+            continue
+        for feedback in _ECP5_DIVIDERS:
+            clock, rest = divmod(source_hz * feedback, reference)
+            for output in () if rest else reversed(_ECP5_DIVIDERS):
+                if _ECP5_VCO[0] <= clock / 1e6 * output <= _ECP5_VCO[1]:
+                    yield clock, Dividers(reference, feedback, output)
 
 
 class Ecp5Pll(wiring.Component):

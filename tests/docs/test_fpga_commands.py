@@ -11,13 +11,28 @@ import pytest
 
 from amaranth_vta.cli import invoke
 from amaranth_vta.fpga import build as flow
+from amaranth_vta.hw.boards.boards import BOARDS
+from amaranth_vta.hw.boards.clock import ecp5_dividers
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.board_model import device
 from amaranth_vta.sim.model.device import FunctionalDevice
-from tests.docs.test_commands import ROOT, printed, words_of
+from tests.docs.test_commands import PAGES, ROOT, printed, words_of
 from tests.fpga.test_build import Wire, refine, tools
 
 PAGE = ROOT / "docs" / "fpga.md"
+
+
+def test_boards_can_make_the_clocks_of_all_pages() -> None:
+    found = 0
+    for page in PAGES:
+        for _, line in printed(page):
+            words = words_of(line)
+            if words[:2] == ["vta", "build"] and "--clock" in words:
+                clock_hz = round(float(words[words.index("--clock") + 1]) * 1e6)
+                source_hz = BOARDS[words[2]].platform().default_clk_frequency
+                ecp5_dividers(round(source_hz), clock_hz)
+                found += 1
+    assert found
 
 
 def test_the_commands_run_one_after_the_other_in_a_fresh_clone(

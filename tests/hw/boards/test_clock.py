@@ -18,9 +18,16 @@ def test_dividers_make_the_frequency_within_the_limits_of_the_pll(
     assert source / chosen.reference >= 10
 
 
-def test_a_frequency_that_cannot_be_made_is_refused() -> None:
-    with pytest.raises(ClockError, match="33.3333 MHz cannot be made from the board's 25 MHz"):
-        ecp5_dividers(25_000_000, 33_333_300)
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (40, "40 MHz cannot be made from the board's 25 MHz; nearest: 37.5 and 50 MHz"),
+        (1, "1 MHz cannot be made from the board's 25 MHz; nearest: 12.5 MHz"),
+    ],
+)
+def test_a_frequency_that_cannot_be_made_is_refused(target: int, message: str) -> None:
+    with pytest.raises(ClockError, match=message):
+        ecp5_dividers(25_000_000, target * 1_000_000)
 
 
 def test_each_board_has_a_preset_that_exists() -> None:
