@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from amaranth_vta.extras import explain_missing_extras
@@ -13,6 +13,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 from amaranth_vta.sw.runtime.runtime import Runtime
 
 from .batches import Batches
+from .padding import InputPadding
 
 if TYPE_CHECKING:
     import onnx
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PlacedNetwork:
     """A network in the memory of a device; ``model`` and ``compiled`` are None if it was loaded
-    compiled.
+    compiled. ``padding`` is that of the latest inputs.
 
     Has the interface of `ShapedNetworks` (`current`, `require_current`, `select`, `close`), for a
     single shape.
@@ -36,6 +37,7 @@ class PlacedNetwork:
     runner: Runner
     model: onnx.ModelProto | None = None
     compiled: CompiledNetwork | None = None
+    padding: InputPadding = field(default_factory=InputPadding)
 
     @classmethod
     def open(

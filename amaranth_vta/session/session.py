@@ -38,6 +38,7 @@ from .comparison import CheckReport, compare
 from .decoder_networks import DecoderNetworks
 from .generation import Sampling, TokenDecoder, generate
 from .layers import launch_reports, layer_reports
+from .padding import require_buckets
 from .placed_network import PlacedNetwork
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Session:
     If dimensions other than the first are open, such as the length of a sequence, the network is
     compiled and cached for each new shape of inputs; ``dimensions`` has sizes by name, and if it
     has all, the network is compiled at once. Layers, numbers and reports refer to the latest shape.
+    ``buckets``, by name, round sizes up to multiples, so that fewer shapes are compiled: inputs are
+    padded with zeros and outputs cropped, if padding cannot change results.
 
     ``device`` is the name of a device, an open device, or a `RunOptions`. With a name, ``dram`` and
     the keywords ``waves``, ``timeline``, ``skip``, ``timing_only`` and ``progress`` are those of
@@ -101,6 +104,7 @@ class Session:
         tuned: Records | str | Path | None = None,
         allow_rounding: bool = False,
         dimensions: Mapping[str, int] | None = None,
+        buckets: Mapping[str, int] | None = None,
         context: int | None = None,
         states: Mapping[str, str] | None = None,
         prefill: int = 1,
@@ -115,6 +119,7 @@ class Session:
 
             from .compilation import compile, prepared, require_context
             from .shaped_networks import ShapedNetworks
+        rounded = buckets or {}
         require_context(prefill, context)
         self._name = _name(model)
         self._images = images
@@ -134,6 +139,7 @@ class Session:
                 prepared(model, machine, dimensions, context, states, tokens)
                 for tokens in (1, prefill)
             ]
+            require_buckets(models[0], rounded)
             single, block = networks = [compiled(item) for item in models]
             program = single.program.with_block(block.program)
             self._networks = DecoderNetworks(program, options, launch, models, networks)
@@ -142,7 +148,8 @@ class Session:
             read, sizes = prepared(model, machine, dimensions, context, states), {}
         else:
             read, sizes = read_model(model), dict(dimensions or {})
-        self._networks = ShapedNetworks(read, sizes, compiled, options, launch)
+        number = images or machine.batch
+        self._networks = ShapedNetworks(read, sizes, compiled, options, launch, number, rounded)
 
     @classmethod
     def load(
@@ -284,8 +291,9 @@ class Session:
             placed = self._networks.select(inputs)
             start = perf_counter()
             try:
-                runner = placed.runner
-                return placed.batches.run_in_groups(inputs, runner.run_all, runner.runs_at_once)
+                runner, padded = placed.runner, placed.padding.padded(inputs)
+                outputs = placed.batches.run_in_groups(padded, runner.run_all, runner.runs_at_once)
+                return placed.padding.cropped(outputs)
             except RuntimeFault as error:
                 self._fault = error.fault
                 raise
@@ -337,13 +345,15 @@ class Session:
             network, model = self._compiled(placed).network, placed.model
             assert model is not None
             self.reset()
+            # All positions of the compiled network are compared, those of padding too.
+            inputs = placed.padding.padded(inputs)
             outputs = self.run(inputs)
             images = self._images or self.config.batch
             report = compare(
                 outputs, network, model, images, lambda run: placed.batches.run(inputs, run)
             )
             self._checked = report
-            return report
+            return replace(report, outputs=placed.padding.cropped(outputs))
 
     def accuracy(
         self,
@@ -367,7 +377,12 @@ class Session:
                 )
             reference = default_session(read_model(float_model).SerializeToString())
             names = [item.name for item in reference.get_outputs()]
-            wanted = self._batches.run(inputs, lambda feeds: run_session(reference, names, feeds))
+            wanted = self._placed.padding.cropped(
+                self._batches.run(
+                    self._placed.padding.padded(inputs),
+                    lambda feeds: run_session(reference, names, feeds),
+                )
+            )
         self.label_accuracy = label_accuracy(outputs, labels, wanted)
         return self.label_accuracy
 

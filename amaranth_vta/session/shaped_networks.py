@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .batches import InputError
+from .padding import InputPadding, padding, require_buckets, rounded_up
 from .placed_network import PlacedNetwork
 
 _LOGGER = logging.getLogger(__name__)
@@ -30,7 +32,9 @@ class ShapedNetworks:
     """The networks of ``model``, one for each shape of its inputs, compiled on demand.
 
     ``sizes`` are the known sizes of its open dimensions; ``compile`` compiles a model without open
-    dimensions. ``current`` is the network of the latest inputs; None until all sizes are known.
+    dimensions, for runs of ``images``. Sizes of dimensions in ``buckets`` are rounded up to the
+    next multiple, and inputs padded, which `ModelError` refuses for a network whose results padding
+    could change. ``current`` is the network of the latest inputs; None until all sizes are known.
     """
 
     def __init__(
@@ -40,8 +44,13 @@ class ShapedNetworks:
         compile: Callable[[onnx.ModelProto], CompiledNetwork],
         options: RunOptions,
         launch: str,
+        images: int,
+        buckets: Mapping[str, int],
     ) -> None:
         self._model, self._compile, self._options, self._launch = model, compile, options, launch
+        self._images, self._buckets = images, dict(buckets)
+        require_buckets(model, buckets)
+        self._paddings: dict[frozenset[tuple[str, int]], InputPadding] = {}
         self._sizes = dict(sizes)
         self._placed: dict[frozenset[tuple[str, int]], PlacedNetwork] = {}
         self._is_open = bool(open_dimensions(model))
@@ -74,10 +83,13 @@ class ShapedNetworks:
             placed.close()
 
     def _choose(self, sizes: dict[str, int]) -> None:
-        key = frozenset(sizes.items())
+        rounded = rounded_up(sizes, self._buckets)
+        key, given = frozenset(rounded.items()), frozenset(sizes.items())
+        if rounded != sizes and given not in self._paddings:
+            self._paddings[given] = padding(self._model, sizes, rounded, self._images)
         if key not in self._placed:
-            self._placed[key] = self._place(sizes)
-        self.current = self._placed[key]
+            self._placed[key] = self._place(rounded)
+        self.current = replace(self._placed[key], padding=self._paddings.get(given, InputPadding()))
 
     def _place(self, sizes: dict[str, int]) -> PlacedNetwork:
         if self._placed and self._options.waves is not None:

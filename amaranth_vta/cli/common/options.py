@@ -210,6 +210,15 @@ dim_option = click.option(
     multiple=True,
     help="The size of an open dimension, such as sequence=64; may be given several times.",
 )
+bucket_option = click.option(
+    "--bucket",
+    type=DimensionType(),
+    metavar="NAME=SIZE",
+    multiple=True,
+    help="Round an open dimension of --inputs up to a multiple of SIZE, such as sequence=32: pad "
+    "inputs and crop outputs, so that fewer shapes are compiled; for networks with a mask that "
+    "hides padding, or that keep positions apart.",
+)
 context_option = click.option(
     "--context",
     type=click.IntRange(min=1),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from amaranth_vta.cli.common.options import (
+    bucket_option,
     command_line,
     config_option,
     device_options,
@@ -65,6 +66,7 @@ _ENOUGH = 0.9
 @tuned_option
 @rounding_option
 @dim_option
+@bucket_option
 @launch_option
 @click.option(
     "--inputs",
@@ -140,6 +142,7 @@ def run(
     tuned: str | None,
     allow_rounding: bool,
     dim: tuple[tuple[str, int], ...],
+    bucket: tuple[tuple[str, int], ...],
     launch: str | None,
     inputs_path: str | None,
     outputs_path: str | None,
@@ -165,12 +168,14 @@ def run(
 
     options = replace(options, machines=machines, memory_bus=memory_bus)
     _refuse_contradictions(
-        model, images, tuned, allow_rounding, dim, split, check, explain, options
+        model, images, tuned, allow_rounding, dim, bucket, split, check, explain, options
     )
     if labels_path is not None or float_path is not None:
         _refuse_accuracy(labels_path, inputs_path, options)
     if options.timing_only and outputs_path is not None:
         raise click.UsageError("--outputs writes results, and --timing-only computes none")
+    if bucket and inputs_path is None:
+        raise click.UsageError("--bucket pads the arrays of --inputs: give both")
     with Outputs() as outputs:
         outputs.reserve("--outputs", outputs_path)
         outputs.reserve("--json", json_path)
@@ -180,8 +185,8 @@ def run(
         given = read_inputs(inputs_path) if inputs_path is not None else None
         labels = read_labels(labels_path) if labels_path is not None else None
         launch = launch or ("network" if report_path is None else "layer")
-        compiling = {"images": images, "tuned": tuned, "allow_rounding": allow_rounding}
-        compiling["split"] = split
+        compiling: dict[str, Any] = {"images": images, "tuned": tuned, "split": split}
+        compiling |= {"allow_rounding": allow_rounding, "buckets": dict(bucket)}
         with _open(model, config, compiling, options, launch, dict(dim), given) as session:
             if not allow_host:
                 refuse_host_alone(session, model)
@@ -221,6 +226,7 @@ def _refuse_contradictions(
     tuned: str | None,
     allow_rounding: bool,
     dim: tuple[tuple[str, int], ...],
+    bucket: tuple[tuple[str, int], ...],
     split: bool | None,
     check: bool,
     explain: bool,
@@ -244,6 +250,7 @@ def _refuse_contradictions(
         ("--tuned", tuned),
         ("--allow-rounding", rounding),
         ("--dim", dim or None),
+        ("--bucket", bucket or None),
         ("--split", split or None),
     ):
         if value is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx
 
@@ -119,6 +119,15 @@ def sizes_of(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> d
                 f"the dimension {name} is {other} in the input {of} and {size} in {item.name}"
             )
     return {name: size for name, (size, _) in found.items()}
+
+
+def axes_of(model: onnx.ModelProto, names: Collection[str]) -> dict[str, dict[int, str]]:
+    """The open dimensions with these ``names``, by input and axis."""
+    found: dict[str, dict[int, str]] = {}
+    for item, position, _, name in _open(model):
+        if name in names:
+            found.setdefault(item.name, {})[position] = name
+    return found
 
 
 def require_sizes(model: onnx.ModelProto) -> None:

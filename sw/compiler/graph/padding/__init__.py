@@ -1,0 +1,1 @@
+"""Proves which networks compute the same results from inputs padded along open dimensions."""
