@@ -16,6 +16,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .batches import Run
 from .file_comparison import FileComparison, compare_with_file
+from .sequences import flattened
 
 if TYPE_CHECKING:
     import onnx
@@ -89,7 +90,7 @@ def compare(
         run_session,
     )
 
-    names = list(outputs)
+    names, results = list(outputs), flattened(outputs)
     tflite = tflite_source(model)
     if tflite is not None:
         kernels = ReferenceModel(written_anew(tflite))
@@ -102,7 +103,7 @@ def compare(
                 )
             )
         )
-        return _report(outputs, expected, network, of_tflite=True)
+        return _report(results, expected, network, of_tflite=True)
     reference = exact_session(network.to_onnx().SerializeToString())
     start = {item.source: item.initial for item in network.states}
     expected = in_batches(lambda feeds: run_session(reference, names, feeds | start))
@@ -114,11 +115,13 @@ def compare(
     file: FileComparison | None = None
     with suppress(ModelError):  # of an operator set that ONNX Runtime does not know
         file = compare_with_file(outputs, network, model, images, in_batches, untouched)
-    report = _report(outputs, expected, network)
+    report = _report(results, flattened(expected), network)
     differs = None
     if untouched is not None:
-        differs = sum(_differences(outputs[name], untouched[name], 1).size for name in names)
-    return replace(report, differs_from_default=differs, file=file)
+        default_results = flattened(untouched)
+        pairs = ((results.get(name), item) for name, item in default_results.items())
+        differs = sum(_differences(got, item, 1).size for got, item in pairs)
+    return replace(report, differs_from_default=differs, file=file, outputs=outputs)
 
 
 def _report(
@@ -127,10 +130,10 @@ def _report(
     network: Network,
     of_tflite: bool = False,
 ) -> CheckReport:
-    """Compares ``outputs`` with the ``expected`` ones, element by element."""
+    """Compares ``outputs`` with the ``expected`` ones, element by element; both are flattened."""
     histogram: dict[float, int] = {}
-    for name, output in outputs.items():
-        different = _differences(output, expected[name], _step(network, name))
+    for name in {**outputs, **expected}:
+        different = _differences(outputs.get(name), expected.get(name), _step(network, name))
         for value, count in zip(*np.unique(different, return_counts=True), strict=True):
             histogram[value.item()] = histogram.get(value.item(), 0) + int(count)
     return CheckReport(
@@ -154,8 +157,12 @@ def _step(network: Network, output: str) -> float:
     return 1
 
 
-def _differences(got: Array, expected: Array, step: float) -> npt.NDArray[np.float64]:
-    """The non-zero differences, in multiples of ``step``; NaN equals NaN."""
+def _differences(got: Array | None, expected: Array | None, step: float) -> npt.NDArray[np.float64]:
+    """The non-zero differences, in multiples of ``step``; NaN equals NaN. If one array is missing,
+    or they have different shapes, 1 for each element of the larger.
+    """
+    if got is None or expected is None or got.shape != expected.shape:
+        return np.ones(max(0 if item is None else item.size for item in (got, expected)))
     if got.dtype.kind not in "biuf":
         return np.ones(np.count_nonzero(got != expected), np.float64)
     differs = ~((got == expected) | (got != got) & (expected != expected))

@@ -17,6 +17,7 @@ import numpy as np
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .batches import Run
+from .sequences import flattened
 
 if TYPE_CHECKING:
     import onnx
@@ -134,11 +135,12 @@ def compare_with_file(
     session. Raises `ModelError` if ONNX Runtime cannot run the model as it stands.
     """
     layers = _Layers(network, _without_saturation(model, images), list(outputs))
-    wanted = in_batches(layers.run)
+    results, wanted = flattened(outputs), flattened(in_batches(layers.run))
     found = {
-        name: _difference(outputs[name], wanted[name], _step(network, name)) for name in outputs
+        name: _difference(value, wanted[name], _step(network, name))
+        for name, value in results.items()
     }
-    for name, values in (optimized or {}).items():
+    for name, values in flattened(optimized or {}).items():
         limit = _OF_DEFAULT * _difference(values, wanted[name], None).of_range
         found[name] = replace(found[name], limit=max(MOST_OF_RANGE, limit))
     return FileComparison(found, layers.found)
@@ -318,9 +320,11 @@ def _without_saturation(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
 
 
 def _step(network: Network, name: str) -> float | None:
-    """The quantization step of an output; None if it is not quantized."""
+    """The quantization step of an output; None if it is not quantized, or part of a sequence."""
     from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
 
+    if name not in network.types:
+        return None
     node = network.maker(name)
     while node is not None and node.operator in _MOVES:
         name = node.inputs[0]

@@ -282,7 +282,8 @@ class Session:
         return {name: self._batches.info(name) for name in self.program.outputs}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Runs the network on ``inputs``, by name, and returns its outputs, by name.
+        """Runs the network on ``inputs``, by name, and returns its outputs, by name; an output that
+        is a sequence is a list of arrays.
 
         With an open first dimension, inputs may have any number of images, which are split into
         runs. Raises `InputError`, or `RuntimeFault` if the machine stops with a fault.

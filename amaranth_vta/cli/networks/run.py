@@ -80,7 +80,8 @@ _ENOUGH = 0.9
     "outputs_path",
     type=click.Path(),
     metavar="FILE",
-    help="Write an .npz with an array for each output of the graph.",
+    help="Write an .npz with an array for each output of the graph, or, if it is a sequence, for "
+    "each of its elements, NAME[0] and so on.",
 )
 @click.option(
     "--check",
@@ -361,6 +362,7 @@ def _run(
     """Runs or checks the network, judges the results and saves the output files; after a fault only
     the waves, the timeline and the JSON.
     """
+    from amaranth_vta.session.sequences import flattened
     from amaranth_vta.sw.runtime.array_file import write_arrays
     from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
@@ -379,7 +381,7 @@ def _run(
         session.close()  # completes the waves
         save_waves(outputs, waves)
         save_trace(outputs, trace, timeline)
-    outputs.save("--outputs", lambda file: write_arrays(file, results))
+    outputs.save("--outputs", lambda file: write_arrays(file, flattened(results)))
     outputs.save_json("--json", session.report(energy))
     return checked
 

@@ -94,7 +94,7 @@ class Network:
         types = {
             item.name: tensor_type(item)
             for item in (*graph.value_info, *graph.output, *graph.input)
-            if item.type.HasField("tensor_type")
+            if item.type.HasField("tensor_type") or item.type.HasField("sequence_type")
         }
         types |= {name: _type_of(value) for name, value in constants.items()}
         for node in graph.node:
@@ -185,6 +185,9 @@ class Network:
         info = self.types.get(name)
         if info is None or info == UNKNOWN:
             return helper.make_empty_tensor_value_info(name)
+        if info.member is not None:
+            member = helper.np_dtype_to_tensor_dtype(info.member)
+            return helper.make_tensor_sequence_value_info(name, member, None)
         return helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(info.dtype), info.shape
         )
@@ -302,6 +305,9 @@ def _in_order(nodes: Nodes) -> list[Node]:
 
 
 def tensor_type(info: onnx.ValueInfoProto) -> TensorType:
+    if info.type.HasField("sequence_type"):
+        member = info.type.sequence_type.elem_type.tensor_type.elem_type
+        return TensorType.sequence(np.dtype(helper.tensor_dtype_to_np_dtype(member)))
     tensor = info.type.tensor_type
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):

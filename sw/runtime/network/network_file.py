@@ -229,9 +229,13 @@ def _packing(item: Mapping[str, Any]) -> HostPacking:
 
 
 def _type_to_json(info: TensorType) -> dict[str, Any]:
+    if info.member is not None:
+        return {"sequence": info.member.name}
     return {"dtype": info.dtype.name, "shape": info.shape}
 
 
 def _type(item: Mapping[str, Any]) -> TensorType:
+    if "sequence" in item:
+        return TensorType.sequence(np.dtype(item["sequence"]))
     shape = item["shape"]
     return TensorType(np.dtype(item["dtype"]), None if shape is None else tuple(shape))

@@ -237,7 +237,8 @@ def _check_kept(name: str, result: TensorType, initial: np.ndarray) -> None:
 
 def _check_type(name: str, info: TensorType) -> None:
     _text(name)
-    require(info.dtype.kind in "biuf", f"{name} is of {info.dtype}")
+    element = info.dtype if info.member is None else info.member
+    require(element.kind in "biuf", f"{name} is of {info}")
     if info.shape is not None:
         _check_numbers(name, info.shape)
         require_within_limit(f"tensor {name}", prod(info.shape) * info.dtype.itemsize)

@@ -164,7 +164,14 @@ def fix_shapes(model: onnx.ModelProto, batch: int) -> None:
     # The file's shapes of other tensors assume an open batch; they are inferred again.
     del model.graph.value_info[:]
     for item in model.graph.output:
-        item.type.tensor_type.ClearField("shape")
+        if not is_sequence(item):
+            item.type.tensor_type.ClearField("shape")
+
+
+def is_sequence(item: onnx.ValueInfoProto) -> bool:
+    """Whether ``item`` is a sequence of tensors."""
+    kind = item.type
+    return kind.HasField("sequence_type") and kind.sequence_type.elem_type.HasField("tensor_type")
 
 
 def open_dimension(name: str, position: int, dim: onnx.TensorShapeProto.Dimension) -> str:

@@ -24,7 +24,7 @@ from .expansion import expand
 from .external_data import external_tensors, load_external_data
 from .foreign_files import kind_of
 from .foreign_types import with_foreign_types
-from .input_shapes import fix_shapes
+from .input_shapes import fix_shapes, is_sequence
 from .opsets import opset_of, with_known_opset
 from .pooling_sizes import use_explicit_paddings
 from .small_integers import widen_small_integers
@@ -83,8 +83,8 @@ def read_model(source: Source) -> onnx.ModelProto:
         raise ModelError(f"{what} is damaged: a name in it is not text")
     version = opset_of(what, model)
     for item in model.graph.output:
-        if item.type.WhichOneof("value") not in (None, "tensor_type"):
-            raise ModelError(f"output {item.name} is not a tensor")
+        if not (_is_tensor(item) or is_sequence(item)):
+            raise ModelError(f"output {item.name} is neither a tensor nor a sequence of tensors")
     given = with_microsoft_domain(model)
     model, needed = hide_undefined(what, given, version)
     hidden = model is not given
@@ -203,7 +203,7 @@ def infer(network: Network) -> Network:
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return ``model``, or a copy with inferred output shapes if some are missing: the checker
     needs them, ONNX Runtime does not."""
-    if all(item.type.tensor_type.HasField("shape") for item in model.graph.output):
+    if _have_shapes(model):
         return model
     return with_foreign_types(onnx.shape_inference.infer_shapes(model, data_prop=True))
 
@@ -211,13 +211,25 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 def _with_any_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return ``model``, or for the checker a copy with placeholder output shapes if some are known
     only after constant folding."""
-    if all(item.type.tensor_type.HasField("shape") for item in model.graph.output):
+    if _have_shapes(model):
         return model
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     for item in copied.graph.output:
-        item.type.tensor_type.shape.SetInParent()
+        if _is_tensor(item):
+            item.type.tensor_type.shape.SetInParent()
     return copied
+
+
+def _have_shapes(model: onnx.ModelProto) -> bool:
+    """Whether all outputs that are tensors have shapes."""
+    return all(
+        is_sequence(item) or item.type.tensor_type.HasField("shape") for item in model.graph.output
+    )
+
+
+def _is_tensor(item: onnx.ValueInfoProto) -> bool:
+    return item.type.WhichOneof("value") in (None, "tensor_type")
 
 
 def _with_own_constants(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -261,7 +273,7 @@ def _fold_constants(network: Network) -> bool:
     known = set(network.constants)
     ready: list[Node] = []
     for node in network.nodes:
-        if _is_constant(node, known):
+        if _is_constant(network, node, known):
             known.update(node.outputs)
             ready.append(node)
     if ready:
@@ -281,7 +293,9 @@ def _is_known(network: Network, node: Node) -> bool:
     return of_shape and network.types[node.inputs[0]].shape is not None
 
 
-def _is_constant(node: Node, known: set[str]) -> bool:
+def _is_constant(network: Network, node: Node, known: set[str]) -> bool:
+    if any(name and network.types[name].member is not None for name in node.outputs):
+        return False  # constants are tensors, not sequences
     return node.operator not in _KEPT | _RANDOM and not node.domain and known.issuperset(node.reads)
 
 

@@ -141,14 +141,13 @@ def test_an_operator_that_nothing_can_run_is_named(qdq: Make, domain: str) -> No
         Session(model, "tiny-extended")
 
 
-def test_outputs_that_are_no_tensors_of_numbers_are_refused(qdq: Make) -> None:
-    graph = qdq((1, 16, 4, 4)).qdq(2**-5).node("SequenceConstruct")
-    model = graph.model()
-    name = model.graph.output[0].name
-    model.graph.output[0].CopyFrom(
-        helper.make_tensor_sequence_value_info(name, TensorProto.FLOAT, None)
-    )
-    with pytest.raises(ModelError, match=f"^output {name} is not a tensor$"):
+def test_outputs_that_are_neither_numbers_nor_sequences_are_refused(qdq: Make) -> None:
+    model = qdq((1, 16, 4, 4)).qdq(2**-5).node("Optional").model()
+    (output,) = model.graph.output
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    output.type.CopyFrom(helper.make_optional_type_proto(tensor))
+    message = f"^output {output.name} is neither a tensor nor a sequence of tensors$"
+    with pytest.raises(ModelError, match=message):
         read_model(model)
     text = qdq((1, 16, 4, 4)).qdq(2**-5).model()
     text.graph.initializer.append(numpy_helper.from_array(np.array(["a"], object), "name"))
