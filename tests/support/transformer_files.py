@@ -379,6 +379,20 @@ def single(linear: Linear, rows: int = WIDE, opset: int = 17) -> tuple[onnx.Mode
     return g.made(opset)
 
 
+def in_float16(model: onnx.ModelProto, feeds: Feeds) -> tuple[onnx.ModelProto, Feeds]:
+    """``model`` with float16 in place of float32, in inputs, constants and outputs."""
+    for item in model.graph.initializer:
+        if item.data_type == TensorProto.FLOAT:
+            half = numpy_helper.to_array(item).astype(np.float16)
+            item.CopyFrom(numpy_helper.from_array(half, item.name))
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    real = np.dtype(np.float32)
+    halves = {name: item.astype("f2") for name, item in feeds.items() if item.dtype == real}
+    return model, feeds | halves
+
+
 def _files() -> dict[str, File]:
     made: dict[str, File] = {}
     networks: dict[str, Callable[[], Graph]] = {

@@ -4,11 +4,14 @@ A product by weights whose scale changes every ``size`` rows is a sum over block
 Σ_{k in b} x (w − z_b). The inner sums are products of integers, one matrix per block, if the first
 factor is dequantized with one scale, or if the file allows its quantization: MatMulNBits of
 ``accuracy_level`` 4 quantizes each block of a row to int8 by its own scale, max |x| / 127.
+
+MatMulNBits of float16 computes in float32, as in ONNX Runtime on processors without float16, and
+rounds its result to float16.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -31,6 +34,7 @@ _BIASES = {(MICROSOFT, "MatMulNBits"): 5, ("", "Gemm"): 2, ("", "MatMul"): 2}
 # Attributes of Gemm, with their defaults.
 _PLAIN = {"transA": 0, "alpha": 1.0, "beta": 1.0}
 _FLOAT, _INT8, _INT32 = (np.dtype(item) for item in (np.float32, np.int8, np.int32))
+_HALF = np.dtype(np.float16)
 # The accuracy level of MatMulNBits that allows an int8 first factor.
 _INT8_LEVEL = 4
 _GREATEST = 127
@@ -67,9 +71,9 @@ def split_blocks(network: Network, node: Node) -> bool:
     rows = prod(shape[:-1])
     made = Replacement(network, node)
     if data is None:
-        source, zero, scale = _quantized(made, node.inputs[0], weights, rows)
+        source, zero, scale = _quantized(made, _real(made, node.inputs[0]), weights, rows)
     else:
-        maker = network.maker(node.inputs[0])
+        maker = _maker(network, node.inputs[0])
         assert maker is not None
         zero, scale = data.zero, ""
         source = _in_blocks(made, maker.inputs[0], weights, rows, zero)
@@ -85,11 +89,31 @@ def split_blocks(network: Network, node: Node) -> bool:
     total = [TensorType(_FLOAT, (rows, outputs))]
     (result,) = made.add_all("ReduceSum", "total", (result, axes), total, keepdims=0)
     wanted = made.constant("shape", np.array((*shape[:-1], outputs), np.int64))
-    (result,) = made.add_all("Reshape", "rows", (result, wanted), [made.type])
+    whole = [replace(made.type, dtype=_FLOAT)]
+    (result,) = made.add_all("Reshape", "rows", (result, wanted), whole)
     if bias := node.input(_BIASES[node.domain, node.operator]):
-        made.add_all("Add", "biased", (result, bias), [made.type])
+        (result,) = made.add_all("Add", "biased", (result, _real(made, bias)), whole)
+    if made.type.dtype == _HALF:
+        made.add_all("Cast", "half", (result,), [made.type], to=TensorProto.FLOAT16)
     made.put("MatMulInteger")
     return True
+
+
+def _real(made: Replacement, name: str) -> str:
+    """A tensor in float32."""
+    info = made.network.types[name]
+    if info.dtype == _FLOAT:
+        return name
+    wide = [replace(info, dtype=_FLOAT)]
+    return made.add_all("Cast", "float", (name,), wide, to=TensorProto.FLOAT)[0]
+
+
+def _maker(network: Network, name: str) -> Node | None:
+    """The node that produces a tensor, before its cast to float16."""
+    maker = network.maker(name)
+    if maker is None or maker.operator != "Cast" or network.types[name].dtype != _HALF:
+        return maker
+    return network.maker(maker.inputs[0])
 
 
 def _sums(made: Replacement, source: str, weights: _Weights, zero: Array, rows: int) -> str:
@@ -144,11 +168,11 @@ def _factors(network: Network, node: Node) -> tuple[_Weights, QuantizationParame
     is_packed = bool(node.domain)
     weights = _packed(network, node) if is_packed else _dequantized(network, node)
     given, result = network.types[node.inputs[0]], network.types[node.outputs[0]]
-    if result.dtype != _FLOAT:
+    if result.dtype not in ((_FLOAT, _HALF) if is_packed else (_FLOAT,)):
         raise NoBlocks(f"its result is of {result.dtype}")
     if not given.shape or given.shape[-1] != weights.length:
         raise NoBlocks("its first factor has another shape than its weights")
-    data = parameters_of(network, network.maker(node.inputs[0]), "DequantizeLinear")
+    data = parameters_of(network, _maker(network, node.inputs[0]), "DequantizeLinear")
     if data is not None and data.per_tensor and data.zero.dtype in BYTE_TYPES:
         return weights, data
     level = node.attributes.get("accuracy_level", 0)
