@@ -119,6 +119,24 @@ def test_sizes_are_needed_before_the_first_run() -> None:
         random_inputs(session)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"sequence": 0, "total": 3, "past": 3}, "sequence cannot be 0: the input input_ids would"),
+        ({"sequence": 1, "total": 0, "past": 3}, "total cannot be 0: the input attention_mask"),
+    ],
+)
+def test_only_a_cache_may_be_empty(sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        Session(decoder()[0], "pynq-extended", dimensions=sizes)
+    with pytest.raises(ModelError, match="rows cannot be 0: the input x would have no elements"):
+        Session(product(1, "rows", WIDE)[0], "pynq-extended", dimensions={"rows": 0})
+    with Session(
+        decoder(0, 5)[0], "pynq-extended", dimensions={"sequence": 5, "total": 5, "past": 0}
+    ) as session:
+        assert session.check(decoder(0, 5)[1]).ok
+
+
 def test_waves_are_of_one_shape(tmp_path: Path) -> None:
     model, _ = product(1, "rows", WIDE)
     sizes = {"rows": 1}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx
 
 from amaranth_vta.sw.compiler.graph.integer_operators import DOMAIN
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
+# Types of tokens, positions and masks.
+_TOKENS = frozenset({onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL})
 # An open dimension of an input: the input, the position, the dimension, and its name.
 _Open = tuple[onnx.ValueInfoProto, int, onnx.TensorShapeProto.Dimension, str]
 
@@ -55,7 +57,7 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
 def with_dimensions(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
     """A copy of ``model`` whose open dimensions have these ``sizes``, by name (see
     `open_dimensions`); the model itself if there are none. Raises `ModelError` for a name that no
-    input has, or a negative size."""
+    input has, a negative size, or a size of 0 that empties more than caches."""
     if not sizes:
         return model
     copied = onnx.ModelProto()
@@ -71,8 +73,22 @@ def with_dimensions(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.Mo
     for _, _, dim, name in found:
         if name in sizes:
             dim.dim_value = sizes[name]
+    _require_elements(copied, [dimension for dimension in found if sizes.get(dimension[3]) == 0])
     _fix_results(copied, sizes)
     return copied
+
+
+def _require_elements(model: onnx.ModelProto, empty: Sequence[_Open]) -> None:
+    """Raise `ModelError` if the dimensions of size 0, ``empty``, are not only those of caches: they
+    leave no tokens, no mask, or no elements in any input."""
+    names = {item.name for item, *_ in empty}
+    for item, *_, name in empty:
+        is_token = item.type.tensor_type.elem_type in _TOKENS
+        if is_token or len(names) == len(inputs_of(model)):
+            raise ModelError(
+                f"the dimension {name} cannot be 0: the input {item.name} would have no elements, "
+                "and only a cache may have none"
+            )
 
 
 def _fix_results(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
