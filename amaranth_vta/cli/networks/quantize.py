@@ -107,6 +107,7 @@ def quantize(
     """
     with explain_missing_extras():
         from amaranth_vta.quantize.accuracy import accuracy
+        from amaranth_vta.quantize.open_branches import open_branches
         from amaranth_vta.quantize.quantizer import Options
         from amaranth_vta.quantize.quantizer import quantize as quantized
         from amaranth_vta.quantize.samples import samples_from
@@ -151,7 +152,11 @@ def quantize(
                 "typical ones."
             )
         outputs.say(_table(found, outputs.text_width))
-        for warning in _warnings(found, made.zero, calibrate is None, options):
+        in_branches = open_branches(made.model)
+        for warning in (
+            *([in_branches] if in_branches else []),
+            *_warnings(found, made.zero, calibrate is None, options),
+        ):
             click.echo(f"vta: warning: {warning}", err=True)
         if noise and not force:
             click.echo(

@@ -26,7 +26,7 @@ def is_open(dim: onnx.TensorShapeProto.Dimension) -> bool:
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
-def _name(dim: onnx.TensorShapeProto.Dimension) -> str:
+def dimension_name(dim: onnx.TensorShapeProto.Dimension) -> str:
     """The name of a dimension; "" if it has none, or "?" as in files of PaddlePaddle, where several
     dimensions of different sizes have it."""
     return "" if dim.dim_param == "?" else dim.dim_param
@@ -48,7 +48,7 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
         dims = item.type.tensor_type.shape.dim
         for position, (dim, size) in enumerate(zip(dims, shapes[item.name], strict=True)):
             if position and is_open(dim):
-                known[_name(dim)] = dim.dim_value = size
+                known[dimension_name(dim)] = dim.dim_value = size
     if known:
         _fix_results(copied, known)
     return copied
@@ -95,7 +95,7 @@ def _fix_results(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
     """Give named dimensions of outputs these ``sizes``, and remove the shapes of other tensors."""
     for item in model.graph.output:
         for dim in item.type.tensor_type.shape.dim:
-            if (name := _name(dim)) and name in sizes:
+            if (name := dimension_name(dim)) and name in sizes:
                 dim.dim_value = sizes[name]
     # The file's shapes of other tensors assume open dimensions.
     del model.graph.value_info[:]
@@ -115,7 +115,7 @@ def _open(model: onnx.ModelProto) -> Iterator[_Open]:
     for item in inputs_of(model):
         for position, dim in enumerate(item.type.tensor_type.shape.dim):
             if is_open(dim):
-                name = _name(dim) or (f"{item.name}.{position}" if position else "")
+                name = dimension_name(dim) or (f"{item.name}.{position}" if position else "")
                 yield item, position, dim, name
 
 
@@ -192,5 +192,5 @@ def is_sequence(item: onnx.ValueInfoProto) -> bool:
 
 def open_dimension(name: str, position: int, dim: onnx.TensorShapeProto.Dimension) -> str:
     """Message about an open dimension of an input."""
-    called = f" ({_name(dim)})" if _name(dim) else ""
+    called = f" ({dimension_name(dim)})" if dimension_name(dim) else ""
     return f"input {name}: dimension {position}{called} is open"
