@@ -64,7 +64,7 @@ def compile(
     number of tokens, its caches have room for ``context`` tokens in total, and they are variables.
     ``states`` are variables, zeros at first: the names of outputs with their next values, by input;
     by default the caches of a decoder, found by their names. With ``prefill``, it is compiled for
-    blocks of that many tokens of a prompt too: ``program.block``, with the same caches.
+    blocks of that many tokens of a prompt too: ``block``, with the same caches.
 
     If several ``machines`` share each image, the program divides a layer between them, or between
     some of them, if the parts are estimated to take fewer cycles on a bus of ``memory_bus`` bits,
@@ -82,11 +82,13 @@ def compile(
     # A block that is refused is refused before the first compilation.
     models = [prepared(model, config, dimensions, context, states, tokens) for tokens in runs]
     single, *blocks = (
-        _compiled(read, system, images, passes, records, allow_rounding) for read in models
+        replace(_compiled(read, system, images, passes, records, allow_rounding), model=read)
+        for read in models
     )
     if not blocks:
         return single
-    return replace(single, program=single.program.with_block(blocks[0].program))
+    (block,) = blocks
+    return replace(single, program=single.program.with_block(block.program), block=block)
 
 
 def _compiled(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +15,6 @@ from amaranth_vta.sw.runtime.runtime import Runtime
 from .placed_network import PlacedNetwork
 
 if TYPE_CHECKING:
-    import onnx
-
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
 
 
@@ -24,8 +22,8 @@ class DecoderNetworks:
     """A ``program`` with its block in the memory of one device, with the same caches and weights:
     ``single`` takes a token per run, ``block`` several.
 
-    ``models`` and ``compiled`` contain both, in this order, unless they were loaded compiled.
-    ``options`` and ``launch`` are as in `ShapedNetworks`, and so is the interface.
+    ``compiled`` contains both, unless they were loaded compiled. ``options`` and ``launch`` are as
+    in `ShapedNetworks`, and so is the interface.
     """
 
     def __init__(
@@ -33,22 +31,22 @@ class DecoderNetworks:
         program: NetworkProgram,
         options: RunOptions,
         launch: str,
-        models: Sequence[onnx.ModelProto | None] = (None, None),
-        compiled: Sequence[CompiledNetwork | None] = (None, None),
+        compiled: CompiledNetwork | None = None,
     ) -> None:
         several = program.block
         assert several is not None
         size = sum(
             item.program.placed_bytes(item.launched(launch), shared=without)
-            for item, without in ((program, ()), (several, several.shared_with(program)))
+            for item, without in ((program, ()), (several, program.shared_with_block))
         )
         runtime = Runtime(options.open(program.config, size))
-        self.single = PlacedNetwork.open(program, options, launch, models[0], compiled[0], runtime)
+        block = None if compiled is None else compiled.block
+        self.single = PlacedNetwork.open(program, options, launch, compiled, runtime)
         self.block = PlacedNetwork.open(
-            several, options, launch, models[1], compiled[1], runtime, self.single.runner
+            several, options, launch, block, runtime, self.single.runner
         )
         self.current = self.single
-        self.model = models[0]
+        self.model = self.single.model
 
     def require_current(self) -> PlacedNetwork:
         return self.single

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlacedNetwork:
-    """A network in the memory of a device; ``model`` and ``compiled`` are None if it was loaded
-    compiled. ``padding`` is that of the latest inputs.
+    """A network in the memory of a device; ``compiled`` is None if it was loaded compiled.
+    ``padding`` is that of the latest inputs.
 
     Has the interface of `ShapedNetworks` (`current`, `require_current`, `select`, `close`), for a
     single shape.
@@ -35,7 +35,6 @@ class PlacedNetwork:
     runtime: Runtime
     batches: Batches
     runner: Runner
-    model: onnx.ModelProto | None = None
     compiled: CompiledNetwork | None = None
     padding: InputPadding = field(default_factory=InputPadding)
 
@@ -45,7 +44,6 @@ class PlacedNetwork:
         program: NetworkProgram,
         options: RunOptions,
         launch: str,
-        model: onnx.ModelProto | None = None,
         compiled: CompiledNetwork | None = None,
         runtime: Runtime | None = None,
         beside: Runner | None = None,
@@ -64,7 +62,12 @@ class PlacedNetwork:
         # garbage collection.
         begins = (lambda _: None) if options.timeline is None else options.timeline.begin
         runner = Runner(program, runtime, begins, launch, machines, beside)
-        return cls(program, runtime, Batches(program), runner, model, compiled)
+        return cls(program, runtime, Batches(program), runner, compiled)
+
+    @property
+    def model(self) -> onnx.ModelProto | None:
+        """The model that was compiled; None if the network was loaded compiled."""
+        return None if self.compiled is None else self.compiled.model
 
     @property
     def current(self) -> Self:

@@ -38,7 +38,6 @@ from .comparison import CheckReport, compare
 from .decoder_networks import DecoderNetworks
 from .generation import Sampling, TokenDecoder, generate
 from .layers import launch_reports, layer_reports
-from .padding import require_buckets
 from .placed_network import PlacedNetwork
 
 if TYPE_CHECKING:
@@ -126,23 +125,24 @@ class Session:
         machine = Config.load(config) if isinstance(config, str) else config
         self._begin(machine, options, launch)
 
-        def compiled(model: onnx.ModelProto) -> CompiledNetwork:
+        def compiled(model: Source, **keywords: Any) -> CompiledNetwork:
             machines, bus = (options.machines, options.memory_bus) if split else (1, 0)
             return compile(
                 *(model, machine, images, passes, tuned, allow_rounding),
                 machines=machines,
                 memory_bus=bus,
+                **keywords,
             )
 
         if prefill > 1:
-            models = [
-                prepared(model, machine, dimensions, context, states, tokens)
-                for tokens in (1, prefill)
-            ]
-            require_buckets(models[0], rounded)
-            single, block = networks = [compiled(item) for item in models]
-            program = single.program.with_block(block.program)
-            self._networks = DecoderNetworks(program, options, launch, models, networks)
+            if rounded:
+                raise ValueError(
+                    "buckets are not for a decoder with a context, whose sizes are fixed"
+                )
+            decoder = compiled(
+                model, dimensions=dimensions, context=context, states=states, prefill=prefill
+            )
+            self._networks = DecoderNetworks(decoder.program, options, launch, decoder)
             return
         if context is not None or states:
             read, sizes = prepared(model, machine, dimensions, context, states), {}

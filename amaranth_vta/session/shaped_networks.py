@@ -109,6 +109,4 @@ class ShapedNetworks:
         elif len(self._placed) >= _KEPT:
             oldest = next(iter(self._placed))
             self._placed.pop(oldest).close()
-        return PlacedNetwork.open(
-            compiled.program, self._options, self._launch, model, compiled, runtime
-        )
+        return PlacedNetwork.open(compiled.program, self._options, self._launch, compiled, runtime)

@@ -202,15 +202,22 @@ class NetworkProgram:
         """This network, a decoder for single tokens, with a ``block`` that continues its runs.
         Raises `ModelError` if that is not the same decoder, for more tokens, with the same caches.
         """
+        result = replace(self, block=block)
         try:
-            block.shared_with(self)
+            _ = result.shared_with_block
         except ModelError:
             raise ModelError(
                 "runs of several tokens and of one cannot have the same caches: these are no ring "
                 "buffers, because of zero points or operators that read them"
             ) from None
         _tokens_of(block, self)
-        return replace(self, block=block)
+        return result
+
+    @cached_property
+    def shared_with_block(self) -> frozenset[str]:
+        """The buffers that the network and its block share, as in `shared_with`."""
+        assert self.block is not None
+        return self.block.shared_with(self)
 
     @property
     def tokens_per_block(self) -> int:

@@ -103,8 +103,8 @@ class Runner:
     that is compiled for several machines, which share each run, is placed once. Raises `ModelError`
     for another number of ``machines``.
 
-    A runner ``beside`` another one, of the same runtime, has the same variables, so that their runs
-    continue each other, and shares constants; raises `ModelError` as `NetworkProgram.shared_with`.
+    A runner ``beside`` another one, whose network's block it runs on the same runtime, has the same
+    variables, so that their runs continue each other, and shares constants.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Runner:
         program, streams = network.program, network.launched(launch)
         shared: dict[str, Buffer] = {}
         if beside is not None:
-            names = network.shared_with(beside._network)
+            names = beside._network.shared_with_block
             shared = {name: beside._placed[0].buffer(name) for name in names}
         first = program.place(runtime, streams, shared)
         constants = {

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
+import onnx
+
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.system.parameters import SystemConfig
@@ -50,12 +52,16 @@ class CompiledNetwork:
     """A network compiled for one machine: ``program``.
 
     The network and its placement are not saved with a program. ``find_network`` and
-    ``find_placement`` compute them on first use.
+    ``find_placement`` compute them on first use. ``model`` is the model that was compiled, with all
+    sizes except the number of images, if it was no `Network` already; ``block`` is the block of
+    ``program``.
     """
 
     program: NetworkProgram
     find_network: Callable[[], Network]
     find_placement: Callable[[Network], Placement]
+    model: onnx.ModelProto | None = None
+    block: CompiledNetwork | None = None
 
     @cached_property
     def network(self) -> Network:

@@ -86,7 +86,7 @@ def test_a_file_holds_weights_and_tables_once(decoder: NetworkProgram, saved: Pa
     assert loaded.block is not None
     assert decoder.block is not None
     common = loaded.block.shared_with(loaded)
-    assert common == decoder.block.shared_with(decoder)
+    assert common == decoder.shared_with_block
     assert {item.buffer for item in loaded.kept} < common
     contents = decoder.block.program.contents
     other = sum(data.nbytes for name, data in contents.items() if name not in common)
