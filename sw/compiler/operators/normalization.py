@@ -34,7 +34,13 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .building_blocks.row_stages import RowKnobs, RowStages, constant_tiles, missing_for_rows
+from .building_blocks.row_stages import (
+    RowKnobs,
+    RowStages,
+    constant_tiles,
+    cycles_beyond_banks,
+    missing_for_rows,
+)
 
 Integers = npt.NDArray[np.int64]
 
@@ -293,6 +299,7 @@ def candidates(workload: Normalization, config: Config) -> Iterator[tuple[float,
     vectors = workload.vectors
     for rows in even_tiles(workload.rows):
         work = rows * (12 * vectors + 60)
+        work += cycles_beyond_banks(rows, vectors, 5 * vectors, config)
         if rows * (2 * vectors + 5) + 5 * vectors <= config.acc.depth:
             tiles = parts(workload.rows, rows)
             yield tiles * (work + 40 * ROW_CYCLES), RowKnobs(rows)

@@ -35,7 +35,12 @@ from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .building_blocks.row_stages import RowStages, constant_tiles, missing_for_rows
+from .building_blocks.row_stages import (
+    RowStages,
+    constant_tiles,
+    cycles_beyond_banks,
+    missing_for_rows,
+)
 
 Integers = npt.NDArray[np.int64]
 
@@ -201,12 +206,14 @@ def candidates(workload: Softmax, config: Config) -> Iterator[tuple[float, Softm
     if missing_for_rows(config):
         return
     w, vectors = workload, workload.vectors
-    axes = (w.groups, w.positions, w.heads)
+    axes, tables = (w.groups, w.positions, w.heads), 4 * config.table_elements
     for sizes in product(*map(even_tiles, axes)):
         knobs = SoftmaxKnobs(*sizes)
         rows = knobs.rows
         if rows * (2 * vectors) > config.acc.depth or rows * vectors > config.inp.depth:
             continue
-        work = rows * (16 * vectors + 40) + 3 * vectors * knobs.positions * w.masked
+        of_mask = 3 * vectors * knobs.positions * w.masked
+        work = rows * (16 * vectors + 40) + of_mask
+        work += cycles_beyond_banks(rows, vectors, of_mask + tables, config)
         count = prod(map(parts, axes, sizes))
         yield count * (work + 40 * ROW_CYCLES), knobs

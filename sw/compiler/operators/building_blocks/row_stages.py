@@ -20,6 +20,7 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.te.traverse import accesses
 
 from .identity import reads_what_it_stores
 from .steps import shared_constants
@@ -27,6 +28,9 @@ from .steps import shared_constants
 Array = npt.NDArray[Any]
 # Positions in `lane_matrices`: identity, ones, and the first of the rotations.
 _IDENTITY, _ONES, _ROTATIONS = 0, 1, 2
+# Vectors of each row, besides its elements, that are live at once in the upper bank; and operations
+# per vector that read their second operand a cycle later if operands share a bank.
+_VECTORS_OF_ROW, _READ_LATER = 15, 3
 _OPERATIONS: dict[str, Callable[..., Expr]] = {
     "+": operator.add,
     "*": operator.mul,
@@ -68,6 +72,14 @@ def missing_for_rows(config: Config) -> str | None:
     return missing[0] if missing else None
 
 
+def cycles_beyond_banks(rows: int, vectors: int, others: int, config: Config) -> int:
+    """Rough estimate of the cycles that a tile of ``rows`` of ``vectors`` takes in addition if its
+    accumulators, with ``others`` for masks and constants, do not fit into banks.
+    """
+    needed = rows * (_VECTORS_OF_ROW + vectors) + others
+    return 0 if needed <= config.acc.depth // 2 else _READ_LATER * rows * vectors
+
+
 class RowStages:
     """Builds the stages of an operator on rows of ``vectors`` tiles, and schedules them. Rows have
     one or more axes, with the extents ``rows``.
@@ -97,6 +109,7 @@ class RowStages:
         self._loaded: list[Tensor] = []
         self._products: list[Tensor] = []
         self._arithmetic: list[Tensor] = []
+        self._accumulators: list[Tensor] = []
         self._forwarded: list[Tensor] = []
         # The axis over vectors of tensors whose outermost loop it is.
         self._vectors_first: dict[Tensor, IterVar] = {}
@@ -120,6 +133,7 @@ class RowStages:
         """A stage of ``shape``, computed by the ALU."""
         made = te.compute(tuple(shape), value, name)
         self._arithmetic.append(made)
+        self._accumulators.append(made)
         return made
 
     def row(
@@ -212,6 +226,7 @@ class RowStages:
             name,
         )
         self._products.append(made)
+        self._accumulators.append(made)
         self._vectors_first[made] = v
         return made
 
@@ -278,7 +293,29 @@ class RowStages:
             name,
         )
         self._products.append(made)
+        self._accumulators.append(made)
         return made
+
+    def _banks(self) -> dict[Tensor, int]:
+        """The banks of accumulators with the shape of the result. The ALU reads both operands of an
+        element in one cycle if they are in different banks; tensors without a bank are placed where
+        sources have a copy.
+        """
+        banks: dict[Tensor, int] = {}
+        # Readers before what they read, which computes in place in the bank of its first reader.
+        for tensor in reversed(self._accumulators):
+            if tensor.shape != self.shape:
+                continue
+            assert tensor.op.body is not None
+            read = dict.fromkeys(access.source for access in accesses(tensor.op.body))
+            operands = [item for item in read if item in self._accumulators]
+            first, *others = [item for item in operands if item.shape == self.shape] or [tensor]
+            taken = [banks[item] for item in others if item in banks]
+            bank = banks.setdefault(tensor, 1 - taken[0] if taken else 0)
+            banks.setdefault(first, bank)
+            for item in others:
+                banks.setdefault(item, 1 - bank)
+        return banks
 
     def scheduled(self, result: Tensor, sizes: Sequence[int]) -> tuple[te.Schedule, list[Tensor]]:
         """The schedule that computes a tile of the ``result`` at a time, of these ``sizes`` along
@@ -298,9 +335,11 @@ class RowStages:
             s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
         for tensor in self._loaded:
             s[tensor].double_buffer()
-        for tensor in (*self._products, *self._arithmetic):
+        for tensor in self._accumulators:
             s[tensor].set_scope(env.acc_scope)
             s[tensor].compute_at(s[y], outer)
+        for tensor, bank in self._banks().items():
+            s[tensor].double_buffer(1, bank)
         for tensor in self._products:
             *rows, b, k = tensor.op.axis
             if tensor in self._vectors_first:
