@@ -11,6 +11,8 @@ import numpy as np
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
+from .batches import InputError
+
 if TYPE_CHECKING:
     import onnx
 
@@ -20,13 +22,23 @@ Sizes = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True)
 class InputPadding:
-    """The sizes to which ``inputs`` are padded with zeros, and to which ``outputs`` are cropped."""
+    """The sizes to which ``inputs`` are padded with zeros, the sizes to which ``outputs`` are
+    cropped, and the inputs that are ``masks``.
+    """
 
     inputs: Sizes = field(default_factory=dict)
     outputs: Sizes = field(default_factory=dict)
+    masks: frozenset[str] = frozenset()
 
     def padded(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Raises `InputError` for a mask with other values than 0 and 1."""
         result = dict(inputs)
+        for name in self.masks & inputs.keys():
+            if np.any((np.asarray(inputs[name]) != 0) & (np.asarray(inputs[name]) != 1)):
+                raise InputError(
+                    f"input {name} has other values than 0 and 1, so it does not mask padding: its "
+                    "dimensions cannot be rounded up"
+                )
         for name, sizes in self.inputs.items():
             if name in inputs:
                 array = np.asarray(inputs[name])
@@ -74,14 +86,14 @@ def padding(
     """
     from amaranth_vta.sw.compiler.graph.load.input_shapes import axes_of, with_dimensions
     from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
-    from amaranth_vta.sw.compiler.graph.padding.positions import sizes_without_padding
+    from amaranth_vta.sw.compiler.graph.padding.positions import equal_positions
 
     changed = [name for name, size in sizes.items() if rounded[name] != size]
     try:
         short, long = (
-            load_network(with_dimensions(model, found), images) for found in (sizes, rounded)
+            load_network(with_dimensions(model, given), images) for given in (sizes, rounded)
         )
-        outputs = sizes_without_padding(short, long)
+        found = equal_positions(short, long)
     except ModelError as error:
         shapes = ", ".join(f"{name}={sizes[name]}" for name in changed)
         to = ", ".join(str(rounded[name]) for name in changed)
@@ -90,4 +102,4 @@ def padding(
         name: {axis: rounded[dimension] for axis, dimension in axes.items()}
         for name, axes in axes_of(model, changed).items()
     }
-    return InputPadding(inputs, outputs)
+    return InputPadding(inputs, found.sizes, found.masks)

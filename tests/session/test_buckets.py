@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from amaranth_vta import cli
-from amaranth_vta.session import Session
+from amaranth_vta.session import InputError, Session
 from amaranth_vta.sw.runtime.array_file import write_arrays
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
@@ -89,6 +89,16 @@ def test_padding_that_would_be_seen_is_refused(how: dict[str, Any], message: str
     with (
         Session(model, "pynq-extended", buckets={"sequence": 16}) as session,
         pytest.raises(ModelError, match=message),
+    ):
+        session.run(inputs)
+
+
+def test_a_mask_has_zeros_and_ones() -> None:
+    model, inputs = encoder()
+    inputs["mask"][0, 1] = 2
+    with (
+        Session(model, "pynq-extended", buckets={"sequence": 16}) as session,
+        pytest.raises(InputError, match="input mask has other values than 0 and 1"),
     ):
         session.run(inputs)
 

@@ -1,8 +1,9 @@
-"""Compare a network with the same network for longer, padded inputs: `sizes_without_padding`."""
+"""Compare a network with the same network for longer, padded inputs: `equal_positions`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from math import prod
 from operator import add, mul, sub, truediv
 
@@ -45,23 +46,34 @@ class _Mixed(Exception):
     """A node uses padded elements for others; the message is a clause."""
 
 
-def sizes_without_padding(short: Network, long: Network) -> dict[str, dict[int, int]]:
-    """The sizes without padding of the padded axes of each output, if ``long``, with inputs padded
-    with zeros, computes the results of ``short`` at all positions that are no padding; raises
-    `ModelError` if that is not certain.
+@dataclass(frozen=True)
+class EqualPositions:
+    """The sizes without padding of the padded axes of each output, and the inputs that are
+    ``masks``, which have the values 0 and 1.
+    """
+
+    sizes: Mapping[str, Mapping[int, int]]
+    masks: frozenset[str]
+
+
+def equal_positions(short: Network, long: Network) -> EqualPositions:
+    """Prove that ``long``, with inputs padded with zeros, computes the results of ``short`` at all
+    positions that are no padding; raises `ModelError` if that is not certain.
 
     Both are loaded from one model, with other sizes of open dimensions. An axis whose sizes differ
     has padding at its end. Each operator must keep positions apart, or give padding a factor of
     exactly 0: Softmax does so where a mask lowers the scores by more than their bounds. Masks are
-    inputs of integers, 0 or 1, that hide padding with 0 and show at least one position to each row.
+    inputs of integers that are no indices; they have 0 for padding, and show at least one position
+    to each row by 1.
     """
     comparison = _Comparison(short, long)
     try:
         comparison.compare()
-        return {
+        sizes = {
             name: {axis: comparison.sizes(name)[axis] for axis in comparison.axes(name)}
             for name in long.outputs
         }
+        return EqualPositions(sizes, comparison.masks)
     except _Mixed as error:
         raise ModelError(str(error)) from None
 
@@ -73,6 +85,7 @@ class _Comparison:
         # for masks of ones and zeros.
         self._elements: dict[str, Elements] = {}
         self._values: dict[str, list[Array]] = {}
+        self.masks = frozenset[str]()
 
     def compare(self) -> None:
         short = [(node.operator, node.inputs, node.outputs) for node in self._short.nodes]
@@ -105,22 +118,16 @@ class _Comparison:
     def _evaluate_masks(self, nodes: list[Node]) -> None:
         """Find the values of all tensors that element-wise operators compute from masks."""
         types = self._long.types
-        # Integers of 8 bits are data.
-        masks = [
-            name
-            for name in self._long.inputs
-            if (kind := types[name].dtype).kind == "b" or (kind.kind in "iu" and kind.itemsize > 1)
-        ]
-        masks = [name for name in masks if self.axes(name)]
+        masks = [name for name in self._long.inputs if self.axes(name) and self._is_mask(name)]
         known, made = {*masks, *self._long.constants}, []
         for node in nodes:
-            moves = node.operator in _VIEWS and not node.domain
-            if (moves or _is_elementwise(node)) and known.issuperset(node.reads):
+            if _keeps_elements(node) and known.issuperset(node.reads):
                 known.update(node.outputs)
                 made.append(node)
         names = [name for node in made for name in node.outputs]
         if not names:
             return
+        self.masks = frozenset(masks)
         session = exact_session(self._long.part(made, masks, names).SerializeToString())
         for one in (1, 0):
             feeds = {}
@@ -129,6 +136,21 @@ class _Comparison:
                 feeds[name][tuple(slice(size) for size in self.sizes(name))] = one
             for name, value in (feeds | run_session(session, names, feeds)).items():
                 self._values.setdefault(name, []).append(value)
+
+    def _is_mask(self, name: str) -> bool:
+        """Whether an input has integers that are no indices; those of 8 bits are data."""
+        dtype = self._long.types[name].dtype
+        if dtype.kind != "b" and not (dtype.kind in "iu" and dtype.itemsize > 1):
+            return False
+        waiting, seen = [name], {name}
+        while waiting:
+            for node in self._long.nodes.readers(waiting.pop()):
+                if node.domain or node.operator.startswith(("Gather", "OneHot", "Scatter")):
+                    return False
+                if _keeps_elements(node):
+                    waiting += [item for item in node.outputs if item not in seen]
+                    seen.update(node.outputs)
+        return True
 
     def _of(self, name: str) -> Elements:
         """Bounds on the elements of an operand."""
@@ -381,6 +403,11 @@ class _Comparison:
             chosen, size = self._long.constants.get(indices), self.sizes(given)[axis]
             if chosen is None or np.any((chosen < 0) | (chosen >= size)):
                 raise _Mixed(f"{node.name} (Gather) takes positions that may be padding")
+
+
+def _keeps_elements(node: Node) -> bool:
+    """Whether a node is element-wise or only moves elements."""
+    return (node.operator in _VIEWS and not node.domain) or _is_elementwise(node)
 
 
 def _is_elementwise(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
-from amaranth_vta.sw.compiler.graph.padding.positions import sizes_without_padding
+from amaranth_vta.sw.compiler.graph.padding.positions import equal_positions
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 from tests.support.transformer_files import Feeds, Graph
@@ -118,12 +118,12 @@ def test_padding_leaves_results(build: Build) -> None:
     np.testing.assert_allclose(result[crop], expected, rtol=1e-6, atol=1e-6)
 
 
-def checked(model: onnx.ModelProto) -> dict[str, dict[int, int]]:
+def checked(model: onnx.ModelProto) -> Mapping[str, Mapping[int, int]]:
     read = read_model(model)
     short, long = (
         load_network(with_dimensions(read, {"sequence": size}), 1) for size in (SHORT, LONG)
     )
-    return sizes_without_padding(short, long)
+    return equal_positions(short, long).sizes
 
 
 def mean(g: Graph, x: str, mask: str) -> str:
@@ -176,6 +176,12 @@ def unmasked_product(g: Graph, x: str, mask: str) -> str:
     return str(g.add("MatMul", g.add("Transpose", x, perm=[0, 2, 1]), g.add("Exp", x)))
 
 
+def mask_of_indices(g: Graph, x: str, mask: str) -> str:
+    """Indices may have any value, so that nothing is known of the scores that they lower."""
+    rows = g.add("Gather", g.constant(g.normal(9, WIDE)), mask)
+    return hidden_scores(g, str(g.add("Add", x, rows)), mask)
+
+
 REFUSED = {
     mean: r"\(ReduceMean\) combines padding",
     last_row: r"\(Slice\) counts positions from the end",
@@ -187,6 +193,7 @@ REFUSED = {
     one_scale: r"\(DynamicQuantizeLinear\) combines padding",
     weak_mask: "no mask hides padding",
     unmasked: "no mask hides padding",
+    mask_of_indices: "no mask hides padding",
 }
 
 
