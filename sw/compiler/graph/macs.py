@@ -46,7 +46,7 @@ def macs(network: Network, node: Node) -> int:
     if node.operator == "ConvTranspose":
         return prod(first) * prod(shape(node.input(1))[1:])
     if node.operator in _PRODUCTS:
-        return prod(result) * _summed(node, first)
+        return network.macs.get(node.name, prod(result) * _summed(node, first))
     if node.operator in _RECURRENT:
         return prod(first[:2]) * sum(prod(shape(node.input(at))) for at in (1, 2))
     if node.domain == MICROSOFT and node.operator in _PROJECTED_ATTENTION:

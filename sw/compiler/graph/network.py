@@ -59,7 +59,8 @@ class Network:
 
     ``types`` has all tensors, including constants, as far as their types are known. ``opsets`` has
     the version of each domain. ``inputs`` and ``outputs`` include the variables, ``states``.
-    ``macs`` has, by name, the MACs without padding of convolutions that compute padding channels.
+    ``macs`` has, by name, the MACs without padding of convolutions that compute padding channels,
+    and of products whose last block of weights is padded.
     """
 
     name: str

@@ -155,7 +155,7 @@ def _inferred(network: Network) -> Network:
     """``network`` without dead nodes, sorted, and with the types of its tensors."""
     network.drop_unused()
     network.sort()
-    return replace(infer(network), rounding=network.rounding)
+    return replace(infer(network), rounding=network.rounding, macs=network.macs)
 
 
 def _cancel_pair(network: Network, node: Node) -> bool:

@@ -100,7 +100,7 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
         row_weights = {"row_weights": pack_weights(row, config)}
     made = tensors.function(dense, workload, node)
     out = (image[0], outputs, 1, 1)
-    macs = prod(image) * outputs
+    macs = tensors.network.macs.get(node.name, prod(image) * outputs)
     layer = tensors.layer((node, *clip), sources, out, made, {}, limits, macs)
     if isinstance(how, WholeSums):
         layer = in_parts(layer, how, tensors)

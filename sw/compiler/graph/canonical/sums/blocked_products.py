@@ -23,6 +23,7 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
     QuantizationParameters,
     parameters_of,
 )
+from amaranth_vta.sw.compiler.graph.macs import macs
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
@@ -69,6 +70,7 @@ def split_blocks(network: Network, node: Node) -> bool:
     assert shape is not None
     blocks, _, outputs = weights.values.shape
     rows = prod(shape[:-1])
+    network.macs[node.name] = macs(network, node)
     made = Replacement(network, node)
     if data is None:
         source, zero, scale = _quantized(made, _real(made, node.inputs[0]), weights, rows)

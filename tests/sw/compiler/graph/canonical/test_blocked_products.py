@@ -113,6 +113,14 @@ def test_transposed_weights_in_blocks(operator: str, dtype: np.dtype) -> None:
     assert_exact_on_the_machine(*g.made(21))
 
 
+@pytest.mark.parametrize("block", [16, 32])
+def test_padding_of_the_last_block_is_not_counted(block: int) -> None:
+    model, feeds = single(partial(packed_dense, block=block), INPUTS)
+    with Session(model, "pynq-extended") as session:
+        session.run(feeds)
+        assert session.macs == feeds["x"].size * OUTPUTS
+
+
 def test_products_of_one_tensor_share_its_blocks() -> None:
     """Queries, keys and values are products of the same rows, and so are both halves of SwiGLU."""
     model, feeds = generative(packed_dense)
