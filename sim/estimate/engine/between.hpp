@@ -13,7 +13,8 @@ using Words = std::array<std::int64_t, STREAMS>;
 // The least and the most that each stream may have moved before each event.
 class Windows {
   public:
-    Windows(const Program& program, const Clocks& clocks, std::int64_t per_burst) : clocks(clocks) {
+    Windows(const Parameters& parameters, const Program& program, const Clocks& clocks, std::int64_t per_burst)
+        : clocks(clocks) {
         for (int stream = 0; stream < STREAMS; stream++) {
             std::vector<std::int64_t>& sums = moved[stream];
             sums.push_back(0);
@@ -46,6 +47,7 @@ class Windows {
         }
         for (int stream = 0; stream < STREAMS; stream++)
             for (int other = 0; other < STREAMS; other++) follow(stream, other);
+        release(parameters, program);
     }
 
     // Before the issue of an instruction, or the request of a burst.
@@ -84,10 +86,43 @@ class Windows {
     }
     const Clock& clock(int stream, std::size_t number) const { return clocks.of_issue[stream][number]; }
 
+    // How many LOADs wait at an event for nothing but memory: they have tokens, and the queues of modules have
+    // room for all instructions before them.
+    std::size_t released(const Clock& clock) const {
+        const auto waits = [](const Release& release, const Clock& clock) {
+            return release.computed <= clock.ended[COMPUTE_MODULE] && release.stored <= clock.ended[STORE_MODULE];
+        };
+        return std::size_t(std::lower_bound(releases.begin(), releases.end(), clock, waits) - releases.begin());
+    }
+    // The burst of fetch with a LOAD.
+    std::size_t fetch_burst(std::size_t load) const { return releases[load].burst; }
+
     // Before each instruction, or burst.
     std::vector<std::int64_t> moved[STREAMS], bursts[STREAMS], blocked[MODULES];
 
   private:
+    // Instructions of compute and of store that retire before a LOAD, or those before it, can go on.
+    struct Release {
+        std::size_t computed, stored, burst;
+    };
+
+    void release(const Parameters& parameters, const Program& program) {
+        std::vector<std::size_t> givers;
+        for (const std::size_t index : program.of_module[COMPUTE_MODULE])
+            if (const Operation& giver = program.operations[index]; giver.tokens & PUSH_PREV)
+                givers.push_back(giver.number + 1);
+        const auto before = [&](Module module, std::size_t index) {
+            const std::size_t number = program.before(module, index);
+            return number - std::min(number, std::size_t(parameters.queue_depth));
+        };
+        std::size_t taken = 0, given = 0;
+        for (const std::size_t index : program.of_module[LOAD_MODULE]) {
+            if (program.operations[index].tokens & POP_NEXT) given = givers[taken++];
+            releases.push_back({std::max(given, before(COMPUTE_MODULE, index)), before(STORE_MODULE, index),
+                                program.fetch_burst(parameters, index)});
+        }
+    }
+
     std::size_t until(int stream, std::size_t number, int other) const { return ends[stream][other][number]; }
 
     // The first of `other` that waits for the end of each one of `stream`.
@@ -101,6 +136,7 @@ class Windows {
     }
 
     const Clocks& clocks;
+    std::vector<Release> releases;
     std::vector<std::int64_t> words, padding;  // that LOADs write to the inputs
     std::vector<std::size_t> ends[STREAMS][STREAMS];
 };

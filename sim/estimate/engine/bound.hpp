@@ -70,9 +70,15 @@ class Bound {
         return value;
     }
 
-    Value issued(const Operation& operation, Value value) const {
+    Value issued(const Operation& operation, Value value) {
         Words all;
         all.fill(UNKNOWN);
+        if (operation.module == LOAD_MODULE) {
+            const std::int64_t ended = parameters.issue_to_request - lanes[LOAD_MODULE].sum;
+            peak(LOAD_MODULE, value.less[ALL & ~(1 << LOAD_MODULE)] + contract.scale * ended);
+        } else {
+            work(value, windows.clock(operation.module, operation.number));
+        }
         tighten(value, windows.least(operation.module, operation.number), all);
         return value;
     }
@@ -87,9 +93,12 @@ class Bound {
         Words all;
         all.fill(UNKNOWN);
         const Words least = windows.least(FETCH_STREAM, burst);
+        peak(FETCH_STREAM, from.less[ALL & ~(1 << FETCH_STREAM)] - contract.scale * lanes[FETCH_STREAM].sum);
+        work(from, windows.clock(FETCH_STREAM, burst));
         tighten(from, least, all);
         begin(FETCH_STREAM, from);
         fetch_chain = read(FETCH_STREAM, words, 1) + contract.scale * delays(FETCH_STREAM, burst, 1);
+        raise(FETCH_STREAM, fetch_chain);
         fetch_least = least;
         fetch_most = windows.most(FETCH_STREAM, burst);
         fetch_most[FETCH_STREAM] -= words + per_burst;
@@ -97,10 +106,13 @@ class Bound {
         lanes[FETCH_STREAM].end = fetch_chain - contract.scale * per_burst;
     }
 
-    // When so many words of the burst have come.
-    Value fetched(std::int64_t words) const {
+    // When so many words of the burst have come, the last of which holds the instruction `index`.
+    Value fetched(std::size_t index, std::int64_t words) const {
         Words most = fetch_most;
         most[FETCH_STREAM] += words;
+        // Neither this instruction nor those behind it have begun.
+        for (int module = 0; module < MODULES; module++)
+            most[module] = std::min(most[module], windows.moved[module][program.before(Module(module), index)]);
         Value value = expand(fetch_chain, most);
         value.less[WRITTEN] = std::min(value.less[WRITTEN], lanes[FETCH_STREAM].fair);
         Words least = fetch_least;
@@ -117,6 +129,7 @@ class Bound {
     std::pair<Value, Value> loops(const Operation& operation, const Value& command) {
         auto found = operation.unit == GEMM_UNIT ? gemm(operation, command) : alu(operation, command);
         Words least = windows.least(COMPUTE_MODULE, operation.number);
+        work(found.second, windows.clock(COMPUTE_MODULE, operation.number));
         tighten(found.second, least, windows.most(COMPUTE_MODULE, operation.number));
         return found;
     }
@@ -142,6 +155,24 @@ class Bound {
         std::int64_t announced = -FAR, end = -FAR;
         std::vector<std::int64_t> ends;
     };
+
+    // While a LOAD has all tokens that it needs, memory works: for this LOAD or those before it, or for fetch, which
+    // has not got so far. Or the words of all of them have come.
+    void work(Value& value, const Clock& clock) const {
+        const std::size_t count = std::min(windows.released(clock), peaks[LOAD_MODULE].size());
+        if (!count) return;
+        const std::int64_t words = windows.moved[LOAD_MODULE][count];
+        value.less[ALL] = std::min(value.less[ALL], latest(value.less[ALL & ~(1 << LOAD_MODULE)] - contract.scale * words,
+                                                           peaks[LOAD_MODULE][count - 1],
+                                                           peaks[FETCH_STREAM][windows.fetch_burst(count - 1)]));
+    }
+
+    // Bounds the time less all words while the next transfer is the first that has not ended.
+    void peak(int stream, std::int64_t asked) {
+        auto& all = peaks[stream];
+        all.push_back(all.empty() ? asked : std::max(all.back(), asked));
+    }
+    void raise(int stream, std::int64_t less) { peaks[stream].back() = std::max(peaks[stream].back(), less); }
 
     // Uses what may have moved before an event.
     void tighten(Value& value, const Words& least, const Words& most) const {
@@ -242,11 +273,16 @@ class Bound {
             // Padding alone.
             end = issued.after(parameters.issue_to_request + operation.padded - 2);
             end.join(expand(lane.end, most));
+            if (module == LOAD_MODULE) raise(module, peaks[module].back() + scale * operation.padded);
         } else {
             begin(module, issued.after(parameters.issue_to_request));
+            std::int64_t come = -FAR;
             for (std::size_t burst = 0; burst < operation.bursts; burst++)
-                read(module, program.burst_words[operation.first_burst + burst], operation.cycles_per_word());
-            lane.end += scale * delays(module, number, std::int64_t(operation.bursts));
+                come = std::max(come, read(module, program.burst_words[operation.first_burst + burst],
+                                           operation.cycles_per_word()));
+            const std::int64_t late = scale * delays(module, number, std::int64_t(operation.bursts));
+            if (module == LOAD_MODULE) raise(module, come + late + scale * operation.padded);
+            lane.end += late;
             most[module] -= operation.padded;
             end = expand(lane.end, most);
             fair(module, number, issued.after(parameters.issue_to_request), std::int64_t(operation.bursts), operation.words);
@@ -511,6 +547,7 @@ class Bound {
     const std::int64_t per_burst;
     Time* const done;
     Lane lanes[STREAMS];
+    std::vector<std::int64_t> peaks[STREAMS];
     Turns turns;
     bool is_first = false;
     std::int64_t fetch_chain = 0;
@@ -535,7 +572,7 @@ inline Time bound(const Parameters& parameters, const Contract& contract, Stream
     if (!program.is_legal) return -1;
     Clocks clocks;
     if (!Flow<Clocks>(parameters, program, clocks).run()) return -1;
-    const Windows windows(program, clocks, Bound::per_burst_of(parameters, contract));
+    const Windows windows(parameters, program, clocks, Bound::per_burst_of(parameters, contract));
     Bound policy(parameters, contract, program, windows, done);
     Flow<Bound> flow(parameters, program, policy);
     if (!flow.run()) return -1;

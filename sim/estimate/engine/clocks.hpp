@@ -37,7 +37,7 @@ class Clocks {
         latest.ended[FETCH_STREAM] = burst;
         // Words of a burst arrive one by one: all of it has arrived only with the next one.
     }
-    Value fetched(std::int64_t words) const {
+    Value fetched(std::size_t, std::int64_t words) const {
         Clock clock = latest;
         if (words >= fetch_words.back()) clock.ended[FETCH_STREAM]++;
         return clock;

@@ -49,6 +49,18 @@ class Program {
 
     const Operation& of(Module module, std::size_t number) const { return operations[of_module[module][number]]; }
 
+    // How many instructions of a module precede the one of this index.
+    std::size_t before(Module module, std::size_t index) const {
+        const std::vector<std::size_t>& all = of_module[module];
+        return std::size_t(std::lower_bound(all.begin(), all.end(), index) - all.begin());
+    }
+
+    // The burst of fetch with an instruction.
+    std::size_t fetch_burst(const Parameters& parameters, std::size_t index) const {
+        const std::int64_t first = std::int64_t(address / 16), per_burst = parameters.fetch_burst_bytes / 16;
+        return std::size_t((first + std::int64_t(index)) / per_burst - first / per_burst);
+    }
+
     const std::uint64_t address;
     const std::int64_t count;
     bool is_legal = false;
@@ -110,7 +122,8 @@ class Flow {
         for (bool goes_on = true; goes_on;) {
             goes_on = hand_over();
             goes_on |= issue<LOAD_MODULE>();
-            goes_on |= issue<COMPUTE_MODULE>();
+            // One at a time: LOADs that may already be in progress are evaluated first.
+            goes_on |= issue<COMPUTE_MODULE>(1);
             goes_on |= issue<STORE_MODULE>();
         }
         return ends;
@@ -166,14 +179,15 @@ class Flow {
             burst_begin = asked;
             asked += size;
         }
-        return policy.fetched((entry - burst_begin + 1) * words_per_entry).after(parameters.word_to_fetch);
+        const std::int64_t words = (entry - burst_begin + 1) * words_per_entry;
+        return policy.fetched(std::size_t(index), words).after(parameters.word_to_fetch);
     }
 
     template <Module module>
-    bool issue() {
+    bool issue(std::size_t most = SIZE_MAX) {
         State& state = modules[module];
         bool goes_on = false;
-        while (retired(module) < state.handed.size() && issue_next<module>(state)) goes_on = true;
+        for (; most && retired(module) < state.handed.size() && issue_next<module>(state); most--) goes_on = true;
         return goes_on;
     }
 
