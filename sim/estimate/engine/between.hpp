@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <tuple>
 
 #include "clocks.hpp"
 
@@ -51,9 +52,10 @@ class Windows {
     }
 
     // Before the issue of an instruction, or the request of a burst.
-    Words least(int stream, std::size_t number) const {
+    Words least(int stream, std::size_t number) const { return least(clock(stream, number)); }
+    Words least(const Clock& clock) const {
         Words found;
-        for (int other = 0; other < STREAMS; other++) found[other] = moved[other][clock(stream, number).ended[other]];
+        for (int other = 0; other < STREAMS; other++) found[other] = moved[other][clock.ended[other]];
         return found;
     }
     // Before its end. Of its own stream: all up to it.
@@ -63,13 +65,10 @@ class Windows {
             found[other] = moved[other][other == stream ? number + 1 : until(stream, number, other)];
         return found;
     }
-    // How many bursts of other readers may be among those between its issue and its end.
-    std::int64_t bursts_meanwhile(int stream, std::size_t number) const {
-        std::int64_t found = 0;
-        for (const int other : {int(LOAD_MODULE), int(COMPUTE_MODULE), FETCH_STREAM})
-            if (other != stream)
-                found += bursts[other][until(stream, number, other)] - bursts[other][clock(stream, number).ended[other]];
-        return found;
+    // The bursts of another reader that may be among those between its issue and its end: from the first on, up to
+    // the second.
+    std::pair<std::int64_t, std::int64_t> bursts_meanwhile(int stream, std::size_t number, int other) const {
+        return {bursts[other][clock(stream, number).ended[other]], bursts[other][until(stream, number, other)]};
     }
     // Cycles in which words read may wait meanwhile for loaders that are busy with earlier ones.
     std::int64_t blocked_meanwhile(int stream, std::size_t number) const {
@@ -86,40 +85,57 @@ class Windows {
     }
     const Clock& clock(int stream, std::size_t number) const { return clocks.of_issue[stream][number]; }
 
-    // How many LOADs wait at an event for nothing but memory: they have tokens, and the queues of modules have
-    // room for all instructions before them.
-    std::size_t released(const Clock& clock) const {
+    // How many transfers of load, of store, or of fetch wait at an event for nothing but memory: they have tokens,
+    // and the queues of modules have room for all instructions before them.
+    std::size_t released(int stream, const Clock& clock) const {
         const auto waits = [](const Release& release, const Clock& clock) {
-            return release.computed <= clock.ended[COMPUTE_MODULE] && release.stored <= clock.ended[STORE_MODULE];
+            for (int module = 0; module < MODULES; module++)
+                if (release.ended[module] > clock.ended[module]) return false;
+            return true;
         };
-        return std::size_t(std::lower_bound(releases.begin(), releases.end(), clock, waits) - releases.begin());
+        const std::vector<Release>& all = releases[stream];
+        return std::size_t(std::lower_bound(all.begin(), all.end(), clock, waits) - all.begin());
     }
-    // The burst of fetch with a LOAD.
-    std::size_t fetch_burst(std::size_t load) const { return releases[load].burst; }
+    // The burst of fetch with the instruction of a transfer.
+    std::size_t fetch_burst(int stream, std::size_t number) const { return releases[stream][number].burst; }
 
     // Before each instruction, or burst.
     std::vector<std::int64_t> moved[STREAMS], bursts[STREAMS], blocked[MODULES];
 
   private:
-    // Instructions of compute and of store that retire before a LOAD, or those before it, can go on.
+    // How many instructions of each module retire before a transfer can go on; and its burst of fetch.
     struct Release {
-        std::size_t computed, stored, burst;
+        std::array<std::size_t, MODULES> ended;
+        std::size_t burst;
     };
 
     void release(const Parameters& parameters, const Program& program) {
-        std::vector<std::size_t> givers;
-        for (const std::size_t index : program.of_module[COMPUTE_MODULE])
-            if (const Operation& giver = program.operations[index]; giver.tokens & PUSH_PREV)
-                givers.push_back(giver.number + 1);
-        const auto before = [&](Module module, std::size_t index) {
-            const std::size_t number = program.before(module, index);
-            return number - std::min(number, std::size_t(parameters.queue_depth));
+        // Before the instruction of this index can be handed over. A full queue of `own` is work of its stream.
+        const auto handed = [&](std::size_t index, int own) {
+            Release found = {{}, program.fetch_burst(parameters, index)};
+            for (int module = 0; module < MODULES; module++)
+                if (const std::size_t before = program.before(Module(module), index); module != own)
+                    found.ended[module] = before - std::min(before, std::size_t(parameters.queue_depth));
+            return found;
         };
-        std::size_t taken = 0, given = 0;
-        for (const std::size_t index : program.of_module[LOAD_MODULE]) {
-            if (program.operations[index].tokens & POP_NEXT) given = givers[taken++];
-            releases.push_back({std::max(given, before(COMPUTE_MODULE, index)), before(STORE_MODULE, index),
-                                program.fetch_burst(parameters, index)});
+        for (const auto& [module, push, pop] : {std::tuple(LOAD_MODULE, PUSH_PREV, POP_NEXT), {STORE_MODULE, PUSH_NEXT, POP_PREV}}) {
+            std::vector<std::size_t> givers = {0};
+            for (const std::size_t index : program.of_module[COMPUTE_MODULE])
+                if (program.operations[index].tokens & push) givers.push_back(program.operations[index].number + 1);
+            std::size_t taken = 0;
+            for (const std::size_t index : program.of_module[module]) {
+                if (program.operations[index].tokens & pop) taken++;
+                Release found = handed(index, module);
+                found.ended[COMPUTE_MODULE] = std::max(found.ended[COMPUTE_MODULE], givers[taken]);
+                releases[module].push_back(found);
+            }
+        }
+        // A burst has room when the one two before it has been handed over.
+        const std::size_t count = clocks.fetch_words.size();
+        for (std::size_t index = 0, burst = 0; burst < count; burst++) {
+            while (index < program.operations.size() && program.fetch_burst(parameters, index) + 1 < burst) index++;
+            releases[FETCH_STREAM].push_back(handed(index, FETCH_STREAM));
+            releases[FETCH_STREAM].back().burst = burst;
         }
     }
 
@@ -136,7 +152,7 @@ class Windows {
     }
 
     const Clocks& clocks;
-    std::vector<Release> releases;
+    std::vector<Release> releases[STREAMS];
     std::vector<std::int64_t> words, padding;  // that LOADs write to the inputs
     std::vector<std::size_t> ends[STREAMS][STREAMS];
 };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 
 #include "between.hpp"
 
@@ -48,7 +49,7 @@ class Bound {
           Time* done)
         : parameters(parameters), contract(contract), program(program), windows(windows),
           per_burst(per_burst_of(parameters, contract)), done(done) {
-        for (int stream = 0; stream < STREAMS; stream++) lanes[stream].end = launch().less[ALL];
+        for (Lane& lane : lanes) lane.end = launch().less[ALL];
         for (const std::size_t index : program.of_module[COMPUTE_MODULE]) {
             const Operation& operation = program.operations[index];
             if (operation.unit >= GEMM_UNIT) of_unit[operation.unit == ALU_UNIT].push_back(&operation);
@@ -73,12 +74,12 @@ class Bound {
     Value issued(const Operation& operation, Value value) {
         Words all;
         all.fill(UNKNOWN);
-        if (operation.module == LOAD_MODULE) {
-            const std::int64_t ended = parameters.issue_to_request - lanes[LOAD_MODULE].sum;
-            peak(LOAD_MODULE, value.less[ALL & ~(1 << LOAD_MODULE)] + contract.scale * ended);
-        } else {
-            work(value, windows.clock(operation.module, operation.number));
-        }
+        const int module = operation.module;
+        const std::int64_t asked = value.less[ALL & ~(1 << module)] + contract.scale * (parameters.issue_to_request - lanes[module].sum);
+        work(value, windows.clock(module, operation.number));
+        if (module != COMPUTE_MODULE) peak(module, asked);
+        // Of its own stream at most all before it.
+        all[module] = windows.moved[module][operation.number];
         tighten(value, windows.least(operation.module, operation.number), all);
         return value;
     }
@@ -93,11 +94,14 @@ class Bound {
         Words all;
         all.fill(UNKNOWN);
         const Words least = windows.least(FETCH_STREAM, burst);
-        peak(FETCH_STREAM, from.less[ALL & ~(1 << FETCH_STREAM)] - contract.scale * lanes[FETCH_STREAM].sum);
+        const std::int64_t first = from.less[ALL & ~(1 << FETCH_STREAM)] - contract.scale * lanes[FETCH_STREAM].sum;
         work(from, windows.clock(FETCH_STREAM, burst));
+        peak(FETCH_STREAM, first);
+        all[FETCH_STREAM] = windows.moved[FETCH_STREAM][burst];
         tighten(from, least, all);
+        delay(FETCH_STREAM, burst, std::span(&words, 1), 1);
         begin(FETCH_STREAM, from);
-        fetch_chain = read(FETCH_STREAM, words, 1) + contract.scale * delays(FETCH_STREAM, burst, 1);
+        fetch_chain = read(FETCH_STREAM, words, 1) + delayed(FETCH_STREAM, 1);
         raise(FETCH_STREAM, fetch_chain);
         fetch_least = least;
         fetch_most = windows.most(FETCH_STREAM, burst);
@@ -138,9 +142,15 @@ class Bound {
     static constexpr std::int64_t UNKNOWN = -1, FAR = std::int64_t(1) << 60;
     static constexpr int WRITTEN = 1 << STORE_MODULE;
 
+    // Cycles by which bursts of others may delay a transfer, besides their words and what they cost as such: if it
+    // follows an earlier one of its stream, which they have delayed already, and if it does not.
+    struct Delays {
+        std::int64_t each = 0, next = 0, first = 0;
+    };
     // The bursts of a stream, one after the other.
     struct Lane {
-        std::int64_t end;                         // of the latest one, less all words
+        std::int64_t end;                         // of the latest one, less all words, with the delays of others
+        std::int64_t ended = FAR;                 // at most so, but delays of others may still come
         std::int64_t grant = -FAR;                // of the latest one, less all words with those of its own before
         std::int64_t sum = 0;                     // of its own words so far
         std::vector<std::int64_t> sums, ends, words, turns, turn_sums;
@@ -148,7 +158,9 @@ class Bound {
         std::int64_t raw = 0;                     // words, without what bursts cost
         std::vector<std::int64_t> raws;
         std::int64_t fair = -FAR;                 // of the latest one, less the words written
-        std::int64_t late = 0;                    // cycles, by bursts of others, of the latest transfer
+        Delays delays;                            // of the latest transfer
+        std::int64_t charged[STREAMS] = {};       // bursts of others whose delays are in `end`
+        bool has_limit = false;                   // these delays are less than those of all such bursts
     };
     // Bursts written, in time: each of their words waits for at most one word read.
     struct Turns {
@@ -156,15 +168,31 @@ class Bound {
         std::vector<std::int64_t> ends;
     };
 
-    // While a LOAD has all tokens that it needs, memory works: for this LOAD or those before it, or for fetch, which
-    // has not got so far. Or the words of all of them have come.
+    // While a transfer waits for nothing but memory, memory works: for it, for those before it, or for fetch, which
+    // has not got so far. Or the words of all of them have come. That holds for each set of such streams.
     void work(Value& value, const Clock& clock) const {
-        const std::size_t count = std::min(windows.released(clock), peaks[LOAD_MODULE].size());
-        if (!count) return;
-        const std::int64_t words = windows.moved[LOAD_MODULE][count];
-        value.less[ALL] = std::min(value.less[ALL], latest(value.less[ALL & ~(1 << LOAD_MODULE)] - contract.scale * words,
-                                                           peaks[LOAD_MODULE][count - 1],
-                                                           peaks[FETCH_STREAM][windows.fetch_burst(count - 1)]));
+        std::size_t counts[STREAMS];
+        for (const int stream : {int(LOAD_MODULE), int(STORE_MODULE), FETCH_STREAM})
+            counts[stream] = std::min(windows.released(stream, clock), peaks[stream].size());
+        for (int set = 1; set <= ALL; set++) {
+            if (set >> COMPUTE_MODULE & 1) continue;
+            std::int64_t working = -FAR;
+            Words words = windows.least(clock);
+            for (int stream = 0; stream < STREAMS; stream++) {
+                if (!(set >> stream & 1) || !counts[stream]) continue;
+                const std::size_t last = counts[stream] - 1;
+                working = latest(working, peaks[stream][last], peaks[FETCH_STREAM][windows.fetch_burst(stream, last)]);
+                words[stream] = std::max(words[stream], windows.moved[stream][last + 1]);
+            }
+            std::int64_t come = FAR;
+            for (int moved = 0; moved < SETS; moved++) {
+                std::int64_t less = value.less[moved];
+                for (int stream = 0; stream < STREAMS; stream++)
+                    if (!(moved >> stream & 1)) less -= contract.scale * words[stream];
+                come = std::min(come, less);
+            }
+            value.less[ALL] = std::min(value.less[ALL], std::max(working, come));
+        }
     }
 
     // Bounds the time less all words while the next transfer is the first that has not ended.
@@ -207,11 +235,11 @@ class Bound {
         Lane& lane = lanes[stream];
         const std::int64_t scale = contract.scale;
         const std::int64_t asked = from.less[ALL & ~(1 << stream)] - scale * lane.sum;
-        lane.grant = std::max(asked, lane.grant + scale * ROOM_TO_GRANT);
+        const std::int64_t others = scale * (lane.delays.first - lane.delays.next);
+        lane.grant = std::max(asked + others, lane.grant + scale * ROOM_TO_GRANT);
         if (lane.turns.size() >= TURNS)
-            lane.grant = std::max(lane.grant, lane.turns[lane.turns.size() - TURNS] + scale * ROOM_TO_GRANT -
+            lane.grant = std::max(lane.grant, lane.turns[lane.turns.size() - TURNS] + others + scale * ROOM_TO_GRANT -
                                                   scale * (lane.sum - lane.turn_sums[lane.turns.size() - TURNS]));
-        lane.late = 0;
         is_first = true;
     }
 
@@ -235,7 +263,6 @@ class Bound {
         }
         const Time eligible = parameters.grant_to_memory + contract.latency - 1;
         const std::int64_t come = std::max(lane.end, lane.grant + scale * eligible);
-        lane.late = std::max(lane.late, lateness(lane, eligible + wait) - per_burst);
         lane.end = come - scale * per_burst;
         lane.sum += words * each + per_burst;
         lane.raw += words;
@@ -243,7 +270,6 @@ class Bound {
         lane.ends.push_back(lane.end);
         lane.sums.push_back(lane.sum);
         lane.raws.push_back(lane.raw);
-        lane.words.push_back(words * each);
         return come;
     }
 
@@ -272,17 +298,18 @@ class Bound {
         if (!operation.words) {
             // Padding alone.
             end = issued.after(parameters.issue_to_request + operation.padded - 2);
-            end.join(expand(lane.end, most));
+            end.join(expand(std::min(lane.end, lane.ended), most));
+            lane.end = std::max(lane.end, end.less[ALL]);
+            lane.has_limit = true;
             if (module == LOAD_MODULE) raise(module, peaks[module].back() + scale * operation.padded);
         } else {
+            const auto bursts = std::span(program.burst_words).subspan(operation.first_burst, operation.bursts);
+            delay(module, number, bursts, operation.cycles_per_word());
             begin(module, issued.after(parameters.issue_to_request));
             std::int64_t come = -FAR;
-            for (std::size_t burst = 0; burst < operation.bursts; burst++)
-                come = std::max(come, read(module, program.burst_words[operation.first_burst + burst],
-                                           operation.cycles_per_word()));
-            const std::int64_t late = scale * delays(module, number, std::int64_t(operation.bursts));
+            for (const std::int64_t words : bursts) come = std::max(come, read(module, words, operation.cycles_per_word()));
+            const std::int64_t late = delayed(module, operation.bursts);
             if (module == LOAD_MODULE) raise(module, come + late + scale * operation.padded);
-            lane.end += late;
             most[module] -= operation.padded;
             end = expand(lane.end, most);
             fair(module, number, issued.after(parameters.issue_to_request), std::int64_t(operation.bursts), operation.words);
@@ -297,9 +324,9 @@ class Bound {
         Words known = least;
         known[module] = most[module];
         tighten(end, known, most);
-        lane.end = end.less[ALL];
+        lane.ended = end.less[ALL];
         lane.fair = end.less[WRITTEN];
-        lane.turns.push_back(lane.end);
+        lane.turns.push_back(lane.ended);
         lane.turn_sums.push_back(lane.sum);
         return end.after(parameters.word_to_done);
     }
@@ -318,16 +345,44 @@ class Bound {
         lane.fair = std::max(from.less[WRITTEN], lane.fair) + contract.scale * (reads + waits);
     }
 
-    // Cycles by which bursts of others may delay a transfer, besides their words and what they cost as such.
-    std::int64_t delays(int stream, std::size_t number, std::int64_t bursts) const {
-        const std::int64_t others = windows.bursts_meanwhile(stream, number);
+    // Finds the delays of the next transfer, of these bursts. Each burst of others delays a stream once.
+    void delay(int stream, std::size_t number, std::span<const std::int64_t> bursts, std::int64_t each) {
+        Lane& lane = lanes[stream];
+        std::int64_t late = 0, all = 0, more = 0;
+        for (const std::int64_t words : bursts) {
+            const Time wait = FREED_TO_GRANT + (&words == bursts.data() ? ROOM_TO_GRANT : 0);
+            late = std::max(late, lateness(lane, parameters.grant_to_memory + contract.latency - 1 + wait) - per_burst);
+            lane.words.push_back(words * each);
+        }
+        for (const int other : {int(LOAD_MODULE), int(COMPUTE_MODULE), FETCH_STREAM}) {
+            if (other == stream) continue;
+            const auto [begin, end] = windows.bursts_meanwhile(stream, number, other);
+            all += end - begin;
+            more += std::max<std::int64_t>(0, end - std::max(begin, lane.charged[other]));
+            lane.charged[other] = std::max(lane.charged[other], end);
+        }
         const Time latency = parameters.grant_to_memory + contract.latency + FREED_TO_GRANT + ROOM_TO_GRANT;
         // Of four grants one goes to this reader, so only so many can be between its own.
-        const std::int64_t most = latency * ((4 * bursts + 8) / parameters.bursts_in_flight + 1);
-        const std::int64_t found = std::min(std::max<std::int64_t>(0, lanes[stream].late) * others, most);
+        const std::int64_t most = latency * ((4 * std::int64_t(bursts.size()) + 8) / parameters.bursts_in_flight + 1);
         // Words of others may be among those that limit how far is read ahead.
         const std::int64_t parts = (parameters.burst_words + parameters.words_ahead - 1) / (parameters.words_ahead - 1) + 1;
-        return found + std::max<Time>(0, latency - parameters.words_ahead + 1) * parts * others;
+        const std::int64_t ahead = std::max<Time>(0, latency - parameters.words_ahead + 1) * parts;
+        const std::int64_t fresh = late * more + std::max<std::int64_t>(0, late - lane.delays.each) * (all - more);
+        const std::int64_t first = std::min(late * all, most);
+        const std::int64_t next = lane.has_limit ? first : std::min(fresh, most);
+        lane.has_limit = late * all > most;
+        lane.delays = {late, next + ahead * more, first + ahead * all};
+        lane.end = std::min(lane.end, lane.ended + contract.scale * (lane.delays.first - lane.delays.next));
+    }
+
+    // Delays the latest transfer, of so many bursts.
+    std::int64_t delayed(int stream, std::size_t bursts) {
+        Lane& lane = lanes[stream];
+        const std::int64_t cycles = contract.scale * lane.delays.next;
+        lane.end += cycles;
+        lane.grant += cycles;
+        for (std::size_t place = lane.ends.size() - bursts; place < lane.ends.size(); place++) lane.ends[place] += cycles;
+        return cycles;
     }
 
     Value store(const Operation& operation, const Value& at) {
@@ -346,6 +401,8 @@ class Bound {
             turns.announced = std::max(from.less[0], turns.announced + scale * ROOM_TO_GRANT);
             for (std::size_t burst = 0; burst < operation.bursts; burst++)
                 write(program.burst_words[operation.first_burst + burst], !burst);
+            raise(STORE_MODULE, from.less[ALL & ~(1 << STORE_MODULE)] - scale * (lane.sum - operation.words));
+            raise(STORE_MODULE, lane.end + scale * (response() + parameters.response_to_done));
             end = expand(lane.end, most);
             end.less[0] = std::min(end.less[0], turns.end);
             Words known = windows.least(STORE_MODULE, number);
@@ -397,6 +454,10 @@ class Bound {
         end.time += words;
         for (int set = 0; set < SETS; set++)
             if (!(set >> LOAD_MODULE & 1)) end.less[set] += contract.scale * words;
+        // What waits for a token has waited no longer.
+        const Time waits = FORWARD_LATENCY + operation.shape->forwarded + padding + words;
+        raise(STORE_MODULE, peaks[STORE_MODULE].back() + contract.scale * waits);
+        raise(STORE_MODULE, end.less[ALL & ~(1 << STORE_MODULE)] - contract.scale * lanes[STORE_MODULE].sum);
         tighten(end, least, most);
         forwarded = end;
         has_forwarded = true;
