@@ -78,9 +78,11 @@ class Windows {
                      blocked[other][clock(stream, number).ended[other]];
         return found;
     }
-    // In how many cycles LOADs may write words, and padding, to the inputs during a STORE to them.
-    std::pair<std::int64_t, std::int64_t> input_writes_meanwhile(std::size_t number) const {
-        const std::size_t begin = clock(STORE_MODULE, number).ended[LOAD_MODULE], end = until(STORE_MODULE, number, LOAD_MODULE);
+    // In how many cycles LOADs may write words, and padding, to the inputs during a STORE to them, if the first
+    // `ended` of them have ended.
+    std::pair<std::int64_t, std::int64_t> input_writes_meanwhile(std::size_t number, std::size_t ended) const {
+        const std::size_t end = until(STORE_MODULE, number, LOAD_MODULE);
+        const std::size_t begin = std::min(std::max(clock(STORE_MODULE, number).ended[LOAD_MODULE], ended), end);
         return {words[end] - words[begin], padding[end] - padding[begin]};
     }
     const Clock& clock(int stream, std::size_t number) const { return clocks.of_issue[stream][number]; }

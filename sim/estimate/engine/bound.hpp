@@ -448,19 +448,32 @@ class Bound {
         if (has_forwarded) issued.join(forwarded.after(1));
         const std::size_t number = operation.number;
         const Words least = windows.least(STORE_MODULE, number), most = windows.most(STORE_MODULE, number);
-        // LOADs write to the inputs first: padding, and words that are counted as theirs.
-        const auto [words, padding] = windows.input_writes_meanwhile(number);
-        Value end = issued.after(FORWARD_LATENCY + operation.shape->forwarded + padding);
-        end.time += words;
-        for (int set = 0; set < SETS; set++)
-            if (!(set >> LOAD_MODULE & 1)) end.less[set] += contract.scale * words;
-        // What waits for a token has waited no longer.
-        const Time waits = FORWARD_LATENCY + operation.shape->forwarded + padding + words;
-        raise(STORE_MODULE, peaks[STORE_MODULE].back() + contract.scale * waits);
+        // LOADs write to the inputs first. Either those that wait for nothing but memory have ended, or memory works.
+        const std::size_t count = std::min(windows.released(LOAD_MODULE, windows.clock(STORE_MODULE, number)), peaks[LOAD_MODULE].size());
+        Value end = written(operation, issued, count);
+        if (count) {
+            Value works = issued;
+            works.less[ALL] = std::min(works.less[ALL], latest(peaks[LOAD_MODULE][count - 1], peaks[FETCH_STREAM][windows.fetch_burst(LOAD_MODULE, count - 1)]));
+            tighten(works, least, most);
+            end.join(written(operation, works, 0));
+        }
         raise(STORE_MODULE, end.less[ALL & ~(1 << STORE_MODULE)] - contract.scale * lanes[STORE_MODULE].sum);
         tighten(end, least, most);
         forwarded = end;
         has_forwarded = true;
+        return end;
+    }
+
+    // The end of a STORE to the inputs that begins at `begun`, when the first `ended` LOADs have ended.
+    Value written(const Operation& operation, const Value& begun, std::size_t ended) const {
+        // Padding, and words that are counted as those of LOADs. They come at one per cycle, but several make a write.
+        auto [words, padding] = windows.input_writes_meanwhile(operation.number, ended);
+        const Time cycles = FORWARD_LATENCY + operation.shape->forwarded + padding;
+        if (const Time each = parameters.kinds[INP].words_per_write; each > 1) words = std::min(words, (cycles + 2 * each) / (each - 1));
+        Value end = begun.after(cycles);
+        end.time += words;
+        for (int set = 0; set < SETS; set++)
+            if (!(set >> LOAD_MODULE & 1)) end.less[set] += contract.scale * words;
         return end;
     }
 
