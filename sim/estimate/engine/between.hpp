@@ -11,33 +11,40 @@ namespace estimate {
 
 using Words = std::array<std::int64_t, STREAMS>;
 
+// Words as which a burst read counts, so that memory always has a word to transfer: while bursts take all places in
+// flight, and while as many words are outstanding as the machine asks for ahead.
+struct Costs {
+    std::int64_t least;           // of each burst
+    std::int64_t latency, ahead;  // cycles from one word to another one with `ahead` - 1 words between them
+
+    std::int64_t of(std::int64_t words) const {
+        const std::int64_t more = std::min(latency - ahead, words * (latency - ahead) / ahead + 1);
+        return std::max(words + std::max<std::int64_t>(0, more), least);
+    }
+};
+
 // The least and the most that each stream may have moved before each event.
 class Windows {
   public:
-    Windows(const Parameters& parameters, const Program& program, const Clocks& clocks, std::int64_t per_burst)
+    Windows(const Parameters& parameters, const Program& program, const Clocks& clocks, const Costs& costs)
         : clocks(clocks) {
-        for (int stream = 0; stream < STREAMS; stream++) {
-            std::vector<std::int64_t>& sums = moved[stream];
-            sums.push_back(0);
-            if (stream == FETCH_STREAM) {
-                for (const std::int64_t words : clocks.fetch_words) sums.push_back(sums.back() + words + per_burst);
-                for (std::size_t i = 0; i < clocks.fetch_words.size(); i++) bursts[stream].push_back(std::int64_t(i));
-                bursts[stream].push_back(std::int64_t(clocks.fetch_words.size()));
-                continue;
-            }
-            bursts[stream].push_back(0);
+        for (int stream = 0; stream < MODULES; stream++) {
+            moved[stream].push_back(0);
             blocked[stream].push_back(0);
             for (const std::size_t index : program.of_module[stream]) {
                 const Operation& operation = program.operations[index];
-                const bool reads = stream != STORE_MODULE;
-                std::int64_t weight = operation.padded;
-                if (operation.words) weight += operation.words * operation.cycles_per_word();
-                if (reads) weight += std::int64_t(operation.bursts) * per_burst;
-                sums.push_back(sums.back() + weight);
-                blocked[stream].push_back(blocked[stream].back() + (reads ? operation.padded + operation.words * (operation.words ? operation.cycles_per_word() - 1 : 0) : 0));
-                bursts[stream].push_back(bursts[stream].back() + (reads ? std::int64_t(operation.bursts) : 0));
+                const std::int64_t each = operation.words ? operation.cycles_per_word() : 1;
+                std::int64_t cost = operation.padded;
+                if (stream == STORE_MODULE) cost += operation.words;
+                else for (std::size_t burst = 0; burst < operation.bursts; burst++)
+                    cost += costs.of(program.burst_words[operation.first_burst + burst] * each);
+                moved[stream].push_back(moved[stream].back() + cost);
+                blocked[stream].push_back(blocked[stream].back() + operation.padded + operation.words * (each - 1));
             }
         }
+        moved[FETCH_STREAM].push_back(0);
+        for (const std::int64_t words : clocks.fetch_words)
+            moved[FETCH_STREAM].push_back(moved[FETCH_STREAM].back() + costs.of(words));
         words.push_back(0);
         padding.push_back(0);
         for (const std::size_t index : program.of_module[LOAD_MODULE]) {
@@ -64,11 +71,6 @@ class Windows {
         for (int other = 0; other < STREAMS; other++)
             found[other] = moved[other][other == stream ? number + 1 : until(stream, number, other)];
         return found;
-    }
-    // The bursts of another reader that may be among those between its issue and its end: from the first on, up to
-    // the second.
-    std::pair<std::int64_t, std::int64_t> bursts_meanwhile(int stream, std::size_t number, int other) const {
-        return {bursts[other][clock(stream, number).ended[other]], bursts[other][until(stream, number, other)]};
     }
     // Cycles in which words read may wait meanwhile for loaders that are busy with earlier ones.
     std::int64_t blocked_meanwhile(int stream, std::size_t number) const {
@@ -102,7 +104,7 @@ class Windows {
     std::size_t fetch_burst(int stream, std::size_t number) const { return releases[stream][number].burst; }
 
     // Before each instruction, or burst.
-    std::vector<std::int64_t> moved[STREAMS], bursts[STREAMS], blocked[MODULES];
+    std::vector<std::int64_t> moved[STREAMS], blocked[MODULES];
 
   private:
     // How many instructions of each module retire before a transfer can go on; and its burst of fetch.

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <span>
 
 #include "between.hpp"
 
@@ -48,7 +47,7 @@ class Bound {
     Bound(const Parameters& parameters, const Contract& contract, const Program& program, const Windows& windows,
           Time* done)
         : parameters(parameters), contract(contract), program(program), windows(windows),
-          per_burst(per_burst_of(parameters, contract)), done(done) {
+          costs(costs_of(parameters, contract)), done(done) {
         for (Lane& lane : lanes) lane.end = launch().less[ALL];
         for (const std::size_t index : program.of_module[COMPUTE_MODULE]) {
             const Operation& operation = program.operations[index];
@@ -56,11 +55,15 @@ class Bound {
         }
     }
 
-    // Cycles that a burst costs others, besides its words: it takes one of the places in flight while its
-    // latency passes.
-    static std::int64_t per_burst_of(const Parameters& parameters, const Contract& contract) {
+    // Cycles from the end of a burst to the first word of the one that takes its place in flight.
+    static Time latency(const Parameters& parameters, const Contract& contract) {
+        return parameters.grant_to_memory + contract.latency + FREED_TO_GRANT + ROOM_TO_GRANT;
+    }
+    // Also transfers of one burst each leave no cycle without a word if their bursts count as `least` words.
+    static Costs costs_of(const Parameters& parameters, const Contract& contract) {
         const std::int64_t places = parameters.bursts_in_flight - 1;
-        return (parameters.grant_to_memory + contract.latency + FREED_TO_GRANT + ROOM_TO_GRANT + places - 1) / places;
+        const Time waits = latency(parameters, contract);
+        return {std::max<Time>((waits + places - 1) / places, ROOM_TO_GRANT + 1), waits, parameters.words_ahead - 1};
     }
 
     Value launch() const {
@@ -99,15 +102,13 @@ class Bound {
         peak(FETCH_STREAM, first);
         all[FETCH_STREAM] = windows.moved[FETCH_STREAM][burst];
         tighten(from, least, all);
-        delay(FETCH_STREAM, burst, std::span(&words, 1), 1);
         begin(FETCH_STREAM, from);
-        fetch_chain = read(FETCH_STREAM, words, 1) + delayed(FETCH_STREAM, 1);
-        raise(FETCH_STREAM, fetch_chain);
+        read(FETCH_STREAM, words, 1);
+        raise(FETCH_STREAM, lanes[FETCH_STREAM].end);
         fetch_least = least;
         fetch_most = windows.most(FETCH_STREAM, burst);
-        fetch_most[FETCH_STREAM] -= words + per_burst;
+        fetch_most[FETCH_STREAM] = windows.moved[FETCH_STREAM][burst];
         fair(FETCH_STREAM, burst, from, 1, words);
-        lanes[FETCH_STREAM].end = fetch_chain - contract.scale * per_burst;
     }
 
     // When so many words of the burst have come, the last of which holds the instruction `index`.
@@ -117,7 +118,7 @@ class Bound {
         // Neither this instruction nor those behind it have begun.
         for (int module = 0; module < MODULES; module++)
             most[module] = std::min(most[module], windows.moved[module][program.before(Module(module), index)]);
-        Value value = expand(fetch_chain, most);
+        Value value = expand(lanes[FETCH_STREAM].end, most);
         value.less[WRITTEN] = std::min(value.less[WRITTEN], lanes[FETCH_STREAM].fair);
         Words least = fetch_least;
         least[FETCH_STREAM] = std::max(least[FETCH_STREAM], most[FETCH_STREAM]);
@@ -142,25 +143,14 @@ class Bound {
     static constexpr std::int64_t UNKNOWN = -1, FAR = std::int64_t(1) << 60;
     static constexpr int WRITTEN = 1 << STORE_MODULE;
 
-    // Cycles by which bursts of others may delay a transfer, besides their words and what they cost as such: if it
-    // follows an earlier one of its stream, which they have delayed already, and if it does not.
-    struct Delays {
-        std::int64_t each = 0, next = 0, first = 0;
-    };
     // The bursts of a stream, one after the other.
     struct Lane {
-        std::int64_t end;                         // of the latest one, less all words, with the delays of others
-        std::int64_t ended = FAR;                 // at most so, but delays of others may still come
-        std::int64_t grant = -FAR;                // of the latest one, less all words with those of its own before
-        std::int64_t sum = 0;                     // of its own words so far
-        std::vector<std::int64_t> sums, ends, words, turns, turn_sums;
-        std::size_t ahead = 0;
-        std::int64_t raw = 0;                     // words, without what bursts cost
-        std::vector<std::int64_t> raws;
-        std::int64_t fair = -FAR;                 // of the latest one, less the words written
-        Delays delays;                            // of the latest transfer
-        std::int64_t charged[STREAMS] = {};       // bursts of others whose delays are in `end`
-        bool has_limit = false;                   // these delays are less than those of all such bursts
+        std::int64_t end;           // of the latest one, less all words
+        std::int64_t grant = -FAR;  // of the latest one, less all words with those of its own before
+        std::int64_t sum = 0;       // of its own words so far
+        std::int64_t fair = -FAR;   // of the latest one, less the words written
+        // By transfer of reads, and by burst written: `end`, and `sum`.
+        std::vector<std::int64_t> ends, sums;
     };
     // Bursts written, in time: each of their words waits for at most one word read.
     struct Turns {
@@ -235,55 +225,23 @@ class Bound {
         Lane& lane = lanes[stream];
         const std::int64_t scale = contract.scale;
         const std::int64_t asked = from.less[ALL & ~(1 << stream)] - scale * lane.sum;
-        const std::int64_t others = scale * (lane.delays.first - lane.delays.next);
-        lane.grant = std::max(asked + others, lane.grant + scale * ROOM_TO_GRANT);
-        if (lane.turns.size() >= TURNS)
-            lane.grant = std::max(lane.grant, lane.turns[lane.turns.size() - TURNS] + others + scale * ROOM_TO_GRANT -
-                                                  scale * (lane.sum - lane.turn_sums[lane.turns.size() - TURNS]));
+        lane.grant = std::max(asked, lane.grant + scale * ROOM_TO_GRANT);
+        if (lane.ends.size() >= TURNS) {
+            const std::size_t before = lane.ends.size() - TURNS;
+            lane.grant = std::max(lane.grant, lane.ends[before] + scale * ROOM_TO_GRANT - scale * (lane.sum - lane.sums[before]));
+        }
         is_first = true;
     }
 
-    // The next burst read: its last word's time less all words, without what the burst costs.
-    std::int64_t read(int stream, std::int64_t words, std::int64_t each) {
+    // The next burst read.
+    void read(int stream, std::int64_t words, std::int64_t each) {
         Lane& lane = lanes[stream];
-        const std::int64_t scale = contract.scale, flight = parameters.bursts_in_flight;
-        const std::size_t number = lane.ends.size();
+        const std::int64_t scale = contract.scale;
         if (!is_first) lane.grant += scale;
-        const Time wait = FREED_TO_GRANT + (is_first ? ROOM_TO_GRANT : 0);
         is_first = false;
-        if (number >= std::size_t(flight)) {
-            const std::size_t before = number - std::size_t(flight);
-            lane.grant = std::max(lane.grant, lane.ends[before] + scale * wait - scale * (lane.sum - lane.sums[before]));
-        }
-        // The word that must have come, so that at most `words_ahead` - 1 are outstanding.
-        const std::int64_t awaited = lane.raw - parameters.words_ahead + 1;
-        if (awaited > 0) {
-            while (lane.raws[lane.ahead] < awaited) lane.ahead++;
-            lane.grant = std::max(lane.grant, lane.ends[lane.ahead] + scale * (per_burst + wait - parameters.words_ahead + 1));
-        }
-        const Time eligible = parameters.grant_to_memory + contract.latency - 1;
-        const std::int64_t come = std::max(lane.end, lane.grant + scale * eligible);
-        lane.end = come - scale * per_burst;
-        lane.sum += words * each + per_burst;
-        lane.raw += words;
-        lane.grant -= scale * (words * each + per_burst);
-        lane.ends.push_back(lane.end);
-        lane.sums.push_back(lane.sum);
-        lane.raws.push_back(lane.raw);
-        return come;
-    }
-
-    // Cycles by which each burst of others may delay the next one, since it takes one of the places in flight.
-    std::int64_t lateness(const Lane& lane, Time latency) const {
-        std::int64_t most = 0, sum = 0;
-        const std::int64_t flight = parameters.bursts_in_flight;
-        for (std::int64_t own = 0; own < flight - 1; own++) {
-            const std::int64_t others = flight - 1 - own;
-            if (latency > sum) most = std::max(most, (latency - sum + others - 1) / others);
-            if (std::size_t(own) >= lane.words.size()) break;
-            sum += lane.words[lane.words.size() - 1 - std::size_t(own)];
-        }
-        return most;
+        lane.end = std::max(lane.end, lane.grant + scale * (parameters.grant_to_memory + contract.latency - 1));
+        lane.sum += costs.of(words * each);
+        lane.grant -= scale * costs.of(words * each);
     }
 
     Value load(const Operation& operation, const Value& issued) {
@@ -298,18 +256,14 @@ class Bound {
         if (!operation.words) {
             // Padding alone.
             end = issued.after(parameters.issue_to_request + operation.padded - 2);
-            end.join(expand(std::min(lane.end, lane.ended), most));
+            end.join(expand(lane.end, most));
             lane.end = std::max(lane.end, end.less[ALL]);
-            lane.has_limit = true;
             if (module == LOAD_MODULE) raise(module, peaks[module].back() + scale * operation.padded);
         } else {
-            const auto bursts = std::span(program.burst_words).subspan(operation.first_burst, operation.bursts);
-            delay(module, number, bursts, operation.cycles_per_word());
             begin(module, issued.after(parameters.issue_to_request));
-            std::int64_t come = -FAR;
-            for (const std::int64_t words : bursts) come = std::max(come, read(module, words, operation.cycles_per_word()));
-            const std::int64_t late = delayed(module, operation.bursts);
-            if (module == LOAD_MODULE) raise(module, come + late + scale * operation.padded);
+            for (std::size_t burst = 0; burst < operation.bursts; burst++)
+                read(module, program.burst_words[operation.first_burst + burst], operation.cycles_per_word());
+            if (module == LOAD_MODULE) raise(module, lane.end + scale * operation.padded);
             most[module] -= operation.padded;
             end = expand(lane.end, most);
             fair(module, number, issued.after(parameters.issue_to_request), std::int64_t(operation.bursts), operation.words);
@@ -324,10 +278,11 @@ class Bound {
         Words known = least;
         known[module] = most[module];
         tighten(end, known, most);
-        lane.ended = end.less[ALL];
+        // Bursts in flight may have left no word: they count as more than they have.
+        lane.end = std::min(lane.end, end.less[ALL] + scale * latency(parameters, contract));
         lane.fair = end.less[WRITTEN];
-        lane.turns.push_back(lane.ended);
-        lane.turn_sums.push_back(lane.sum);
+        lane.ends.push_back(end.less[ALL]);
+        lane.sums.push_back(lane.sum);
         return end.after(parameters.word_to_done);
     }
 
@@ -336,53 +291,12 @@ class Bound {
     void fair(int stream, std::size_t number, const Value& from, std::int64_t bursts, std::int64_t words) {
         Lane& lane = lanes[stream];
         const std::int64_t fetched = parameters.fetch_burst_bytes / parameters.bus_bytes;
-        const Time latency = parameters.grant_to_memory + contract.latency + FREED_TO_GRANT + ROOM_TO_GRANT;
         const std::int64_t outstanding = parameters.words_ahead + parameters.burst_words;
         const std::int64_t others = 2 * fetched + parameters.burst_words;
         const std::int64_t reads = outstanding + parameters.burst_words + bursts * others + words +
                                    windows.blocked_meanwhile(stream, number);
-        const Time waits = latency * (bursts / 2 + 5);
+        const Time waits = latency(parameters, contract) * (bursts / 2 + 5);
         lane.fair = std::max(from.less[WRITTEN], lane.fair) + contract.scale * (reads + waits);
-    }
-
-    // Finds the delays of the next transfer, of these bursts. Each burst of others delays a stream once.
-    void delay(int stream, std::size_t number, std::span<const std::int64_t> bursts, std::int64_t each) {
-        Lane& lane = lanes[stream];
-        std::int64_t late = 0, all = 0, more = 0;
-        for (const std::int64_t words : bursts) {
-            const Time wait = FREED_TO_GRANT + (&words == bursts.data() ? ROOM_TO_GRANT : 0);
-            late = std::max(late, lateness(lane, parameters.grant_to_memory + contract.latency - 1 + wait) - per_burst);
-            lane.words.push_back(words * each);
-        }
-        for (const int other : {int(LOAD_MODULE), int(COMPUTE_MODULE), FETCH_STREAM}) {
-            if (other == stream) continue;
-            const auto [begin, end] = windows.bursts_meanwhile(stream, number, other);
-            all += end - begin;
-            more += std::max<std::int64_t>(0, end - std::max(begin, lane.charged[other]));
-            lane.charged[other] = std::max(lane.charged[other], end);
-        }
-        const Time latency = parameters.grant_to_memory + contract.latency + FREED_TO_GRANT + ROOM_TO_GRANT;
-        // Of four grants one goes to this reader, so only so many can be between its own.
-        const std::int64_t most = latency * ((4 * std::int64_t(bursts.size()) + 8) / parameters.bursts_in_flight + 1);
-        // Words of others may be among those that limit how far is read ahead.
-        const std::int64_t parts = (parameters.burst_words + parameters.words_ahead - 1) / (parameters.words_ahead - 1) + 1;
-        const std::int64_t ahead = std::max<Time>(0, latency - parameters.words_ahead + 1) * parts;
-        const std::int64_t fresh = late * more + std::max<std::int64_t>(0, late - lane.delays.each) * (all - more);
-        const std::int64_t first = std::min(late * all, most);
-        const std::int64_t next = lane.has_limit ? first : std::min(fresh, most);
-        lane.has_limit = late * all > most;
-        lane.delays = {late, next + ahead * more, first + ahead * all};
-        lane.end = std::min(lane.end, lane.ended + contract.scale * (lane.delays.first - lane.delays.next));
-    }
-
-    // Delays the latest transfer, of so many bursts.
-    std::int64_t delayed(int stream, std::size_t bursts) {
-        Lane& lane = lanes[stream];
-        const std::int64_t cycles = contract.scale * lane.delays.next;
-        lane.end += cycles;
-        lane.grant += cycles;
-        for (std::size_t place = lane.ends.size() - bursts; place < lane.ends.size(); place++) lane.ends[place] += cycles;
-        return cycles;
     }
 
     Value store(const Operation& operation, const Value& at) {
@@ -618,13 +532,12 @@ class Bound {
     const Contract& contract;
     const Program& program;
     const Windows& windows;
-    const std::int64_t per_burst;
+    const Costs costs;
     Time* const done;
     Lane lanes[STREAMS];
     std::vector<std::int64_t> peaks[STREAMS];
     Turns turns;
     bool is_first = false;
-    std::int64_t fetch_chain = 0;
     Words fetch_least = {}, fetch_most = {};
     Value stored = {}, forwarded = {};
     bool has_stored = false, has_forwarded = false;
@@ -646,7 +559,7 @@ inline Time bound(const Parameters& parameters, const Contract& contract, Stream
     if (!program.is_legal) return -1;
     Clocks clocks;
     if (!Flow<Clocks>(parameters, program, clocks).run()) return -1;
-    const Windows windows(parameters, program, clocks, Bound::per_burst_of(parameters, contract));
+    const Windows windows(parameters, program, clocks, Bound::costs_of(parameters, contract));
     Bound policy(parameters, contract, program, windows, done);
     Flow<Bound> flow(parameters, program, policy);
     if (!flow.run()) return -1;
