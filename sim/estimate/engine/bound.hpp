@@ -436,11 +436,14 @@ class Bound {
         valid = valid.after(drains + all);
         if (has_gemm) {
             begun.join(gemm_last.after(1 - parameters.issue_to_item));
-            valid.join(gemm_last.after(1 + drains + more));
+            // The ALU does not enter a half between two instructions of GEMM that follow one another there.
+            const bool stays = banks(operation) == gemm_banks && gemm_banks != 3;
+            valid.join(gemm_last.after(1 + (stays ? 0 : drains) + more));
         }
         stolen = std::max(stolen, others.end);
         gemm_last = valid.after(loops.items - 1);
         has_gemm = true;
+        gemm_banks = banks(operation);
         for (int bank = 0; bank < 2; bank++)
             if (banks(operation) >> bank & 1) in_bank[bank] = gemm_last, has_been[bank] = true;
         forget(loops.first_dst, loops.dsts);
@@ -544,6 +547,7 @@ class Bound {
     std::vector<const Operation*> of_unit[2];
     std::size_t gemm_place = 0, alu_place = 0, stolen = 0;
     Value gemm_last = {}, alu_last = {}, in_bank[2] = {};
+    unsigned gemm_banks = 0;  // of the latest instruction
     bool has_gemm = false, has_alu = false, has_been[2] = {};
     const Edges* alu_tail = nullptr;
     std::int64_t table = -1;
