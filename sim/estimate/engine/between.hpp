@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <tuple>
 
 #include "clocks.hpp"
 
@@ -36,7 +35,7 @@ class Windows {
                 const std::int64_t each = operation.words ? operation.cycles_per_word() : 1;
                 std::int64_t cost = operation.padded;
                 if (stream == STORE_MODULE) cost += operation.words;
-                else for (std::size_t burst = 0; burst < operation.bursts; burst++)
+                for (std::size_t burst = 0; burst < operation.bursts && stream != STORE_MODULE; burst++)
                     cost += costs.of(program.burst_words[operation.first_burst + burst] * each);
                 moved[stream].push_back(moved[stream].back() + cost);
                 blocked[stream].push_back(blocked[stream].back() + operation.padded + operation.words * (each - 1));
@@ -122,7 +121,12 @@ class Windows {
                     found.ended[module] = before - std::min(before, std::size_t(parameters.queue_depth));
             return found;
         };
-        for (const auto& [module, push, pop] : {std::tuple(LOAD_MODULE, PUSH_PREV, POP_NEXT), {STORE_MODULE, PUSH_NEXT, POP_PREV}}) {
+        struct Taker {
+            Module module;
+            TokenBit push, pop;
+        };
+        constexpr Taker TAKERS[] = {{LOAD_MODULE, PUSH_PREV, POP_NEXT}, {STORE_MODULE, PUSH_NEXT, POP_PREV}};
+        for (const auto& [module, push, pop] : TAKERS) {
             std::vector<std::size_t> givers = {0};
             for (const std::size_t index : program.of_module[COMPUTE_MODULE])
                 if (program.operations[index].tokens & push) givers.push_back(program.operations[index].number + 1);

@@ -78,7 +78,7 @@ class Bound {
         Words all;
         all.fill(UNKNOWN);
         const int module = operation.module;
-        const std::int64_t asked = value.less[ALL & ~(1 << module)] + contract.scale * (parameters.issue_to_request - lanes[module].sum);
+        const std::int64_t asked = asked_of(module, value) + contract.scale * parameters.issue_to_request;
         work(value, windows.clock(module, operation.number));
         if (module != COMPUTE_MODULE) peak(module, asked);
         // Of its own stream at most all before it.
@@ -97,7 +97,7 @@ class Bound {
         Words all;
         all.fill(UNKNOWN);
         const Words least = windows.least(FETCH_STREAM, burst);
-        const std::int64_t first = from.less[ALL & ~(1 << FETCH_STREAM)] - contract.scale * lanes[FETCH_STREAM].sum;
+        const std::int64_t first = asked_of(FETCH_STREAM, from);
         work(from, windows.clock(FETCH_STREAM, burst));
         peak(FETCH_STREAM, first);
         all[FETCH_STREAM] = windows.moved[FETCH_STREAM][burst];
@@ -163,16 +163,15 @@ class Bound {
     void work(Value& value, const Clock& clock) const {
         std::size_t counts[STREAMS];
         for (const int stream : {int(LOAD_MODULE), int(STORE_MODULE), FETCH_STREAM})
-            counts[stream] = std::min(windows.released(stream, clock), peaks[stream].size());
+            counts[stream] = released(stream, clock);
         for (int set = 1; set <= ALL; set++) {
             if (set >> COMPUTE_MODULE & 1) continue;
             std::int64_t working = -FAR;
             Words words = windows.least(clock);
             for (int stream = 0; stream < STREAMS; stream++) {
                 if (!(set >> stream & 1) || !counts[stream]) continue;
-                const std::size_t last = counts[stream] - 1;
-                working = latest(working, peaks[stream][last], peaks[FETCH_STREAM][windows.fetch_burst(stream, last)]);
-                words[stream] = std::max(words[stream], windows.moved[stream][last + 1]);
+                working = std::max(working, peak_of(stream, counts[stream]));
+                words[stream] = std::max(words[stream], windows.moved[stream][counts[stream]]);
             }
             std::int64_t come = FAR;
             for (int moved = 0; moved < SETS; moved++) {
@@ -185,7 +184,20 @@ class Bound {
         }
     }
 
-    // Bounds the time less all words while the next transfer is the first that has not ended.
+    std::size_t released(int stream, const Clock& clock) const {
+        return std::min(windows.released(stream, clock), peaks[stream].size());
+    }
+
+    // A transfer's being asked for: its time less all words, with those of its own before.
+    std::int64_t asked_of(int stream, const Value& from) const {
+        return from.less[ALL & ~(1 << stream)] - contract.scale * lanes[stream].sum;
+    }
+
+    // The time less all words, while one of the first `count` transfers waits for memory or for fetch.
+    std::int64_t peak_of(int stream, std::size_t count) const {
+        return std::max(peaks[stream][count - 1], peaks[FETCH_STREAM][windows.fetch_burst(stream, count - 1)]);
+    }
+    // Bounds that while the next transfer is the first that has not ended.
     void peak(int stream, std::int64_t asked) {
         auto& all = peaks[stream];
         all.push_back(all.empty() ? asked : std::max(all.back(), asked));
@@ -224,11 +236,11 @@ class Bound {
     void begin(int stream, const Value& from) {
         Lane& lane = lanes[stream];
         const std::int64_t scale = contract.scale;
-        const std::int64_t asked = from.less[ALL & ~(1 << stream)] - scale * lane.sum;
-        lane.grant = std::max(asked, lane.grant + scale * ROOM_TO_GRANT);
+        lane.grant = std::max(asked_of(stream, from), lane.grant + scale * ROOM_TO_GRANT);
         if (lane.ends.size() >= TURNS) {
             const std::size_t before = lane.ends.size() - TURNS;
-            lane.grant = std::max(lane.grant, lane.ends[before] + scale * ROOM_TO_GRANT - scale * (lane.sum - lane.sums[before]));
+            const std::int64_t own = lane.sum - lane.sums[before];
+            lane.grant = std::max(lane.grant, lane.ends[before] + scale * (ROOM_TO_GRANT - own));
         }
         is_first = true;
     }
@@ -266,7 +278,8 @@ class Bound {
             if (module == LOAD_MODULE) raise(module, lane.end + scale * operation.padded);
             most[module] -= operation.padded;
             end = expand(lane.end, most);
-            fair(module, number, issued.after(parameters.issue_to_request), std::int64_t(operation.bursts), operation.words);
+            const std::int64_t bursts = std::int64_t(operation.bursts);
+            fair(module, number, issued.after(parameters.issue_to_request), bursts, operation.words);
             end.less[WRITTEN] = std::min(end.less[WRITTEN], lane.fair);
             for (int set = 0; set < SETS; set++)
                 if (!(set >> module & 1)) end.less[set] += scale * operation.padded;
@@ -311,11 +324,11 @@ class Bound {
         } else {
             const Words most = windows.most(STORE_MODULE, number);
             const Value from = issued.after(parameters.issue_to_request);
-            lane.grant = std::max(from.less[ALL & ~(1 << STORE_MODULE)] - scale * lane.sum, lane.grant + scale * ROOM_TO_GRANT);
+            lane.grant = std::max(asked_of(STORE_MODULE, from), lane.grant + scale * ROOM_TO_GRANT);
             turns.announced = std::max(from.less[0], turns.announced + scale * ROOM_TO_GRANT);
             for (std::size_t burst = 0; burst < operation.bursts; burst++)
                 write(program.burst_words[operation.first_burst + burst], !burst);
-            raise(STORE_MODULE, from.less[ALL & ~(1 << STORE_MODULE)] - scale * (lane.sum - operation.words));
+            raise(STORE_MODULE, asked_of(STORE_MODULE, from) + scale * operation.words);
             raise(STORE_MODULE, lane.end + scale * (response() + parameters.response_to_done));
             end = expand(lane.end, most);
             end.less[0] = std::min(end.less[0], turns.end);
@@ -363,15 +376,15 @@ class Bound {
         const std::size_t number = operation.number;
         const Words least = windows.least(STORE_MODULE, number), most = windows.most(STORE_MODULE, number);
         // LOADs write to the inputs first. Either those that wait for nothing but memory have ended, or memory works.
-        const std::size_t count = std::min(windows.released(LOAD_MODULE, windows.clock(STORE_MODULE, number)), peaks[LOAD_MODULE].size());
+        const std::size_t count = released(LOAD_MODULE, windows.clock(STORE_MODULE, number));
         Value end = written(operation, issued, count);
         if (count) {
             Value works = issued;
-            works.less[ALL] = std::min(works.less[ALL], latest(peaks[LOAD_MODULE][count - 1], peaks[FETCH_STREAM][windows.fetch_burst(LOAD_MODULE, count - 1)]));
+            works.less[ALL] = std::min(works.less[ALL], peak_of(LOAD_MODULE, count));
             tighten(works, least, most);
             end.join(written(operation, works, 0));
         }
-        raise(STORE_MODULE, end.less[ALL & ~(1 << STORE_MODULE)] - contract.scale * lanes[STORE_MODULE].sum);
+        raise(STORE_MODULE, asked_of(STORE_MODULE, end));
         tighten(end, least, most);
         forwarded = end;
         has_forwarded = true;
@@ -383,7 +396,8 @@ class Bound {
         // Padding, and words that are counted as those of LOADs. They come at one per cycle, but several make a write.
         auto [words, padding] = windows.input_writes_meanwhile(operation.number, ended);
         const Time cycles = FORWARD_LATENCY + operation.shape->forwarded + padding;
-        if (const Time each = parameters.kinds[INP].words_per_write; each > 1) words = std::min(words, (cycles + 2 * each) / (each - 1));
+        const Time each = parameters.kinds[INP].words_per_write;
+        if (each > 1) words = std::min(words, (cycles + 2 * each) / (each - 1));
         Value end = begun.after(cycles);
         end.time += words;
         for (int set = 0; set < SETS; set++)

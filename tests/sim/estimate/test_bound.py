@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.isa import Finish, Load, Memory, Store
+from amaranth_vta.hw.config import DEFAULT, PRESETS
+from amaranth_vta.hw.isa import Finish, Gemm, Load, Memory, Store
 from amaranth_vta.hw.memory_timing import DDR, MemoryTiming
+from amaranth_vta.measurements.networks import measure_network
 from amaranth_vta.sim.devices import DeviceError, RunOptions, open_device
 from amaranth_vta.sim.estimate.contract import ContractError, MemoryContract
 from amaranth_vta.sim.estimate.library import Engine
 from amaranth_vta.sim.machine.dram import DramError, memory_timing
 from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.looping_programs import looping_program
 from amaranth_vta.sim.programs.random_programs import legal_program
 
 CONTRACTS = (
@@ -68,6 +70,51 @@ def test_a_bound_without_one_of_its_terms_is_exceeded(omitted: str) -> None:
     assert (
         bound < cycles_of("rtl", "tiny", image, "ddr") <= cycles_of("bound", "tiny", image, "ddr")
     )
+
+
+def least_slack(name: str, image: ProgramImage, contract: str, timing: MemoryTiming) -> int:
+    """Cycles from the retirement of an instruction, by the estimate, to its bound, at the least."""
+    engine = Engine(PRESETS[name], timing)
+    replay = engine.replay(image.dram, image.insn_addr, image.insn_count, with_records=True)
+    retired = np.empty(image.insn_count, np.int64)
+    promised = MemoryContract.parse(contract)
+    assert engine.bound(image.dram, image.insn_addr, image.insn_count, promised, retired)
+    return int((retired - replay.records["retired"]).min())
+
+
+@pytest.mark.parametrize("name", ["tiny-extended", "pynq-extended"])
+@pytest.mark.parametrize("latency", [1, 48, 200])
+def test_instructions_of_loops_retire_by_their_bounds(name: str, latency: int) -> None:
+    for seed in range(10):
+        image = looping_program(PRESETS[name], seed, iterations=100)
+        for shared in (False, True):
+            for timing in (
+                MemoryTiming(latency, shared),
+                MemoryTiming(latency // 2, shared, refresh_period=780, refresh_stall=30),
+            ):
+                contract = f"latency={latency},refresh=30/780"
+                assert least_slack(name, image, contract, timing) >= 0, (seed, timing)
+
+
+@pytest.mark.parametrize("latency", [1, 48])
+def test_instructions_behind_long_loads_retire_by_their_bounds(latency: int) -> None:
+    loads = [Load(memory=Memory.INP, y_size=1, x_size=200) for _ in range(3)]
+    loops = [Gemm(uop_end=1, iter_out=1, iter_in=1) for _ in range(100)]
+    program = ProgramImage.assemble(
+        PRESETS[DEFAULT], np.zeros(1 << 14, np.uint8), 1 << 13, [*loads, *loops, Finish()]
+    )
+    slack = least_slack(DEFAULT, program, f"latency={latency}", MemoryTiming(latency, shared=True))
+    assert 0 <= slack <= 60
+
+
+def test_the_bound_of_a_network_is_close() -> None:
+    estimate, bound = (
+        measure_network("digits", PRESETS[DEFAULT], RunOptions(name, "ddr", timing_only=True))
+        for name in ("estimate", "bound")
+    )
+    assert estimate.whole.cycles is not None
+    assert bound.whole.cycles is not None
+    assert estimate.whole.cycles <= bound.whole.cycles <= 1.1 * estimate.whole.cycles
 
 
 def test_the_bound_of_a_program_that_waits_for_memory_is_close() -> None:
