@@ -19,7 +19,8 @@ from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.device import Device, Limits, RunResult
 from amaranth_vta.sw.runtime.runtime import Runtime
@@ -97,7 +98,7 @@ def _constant_bytes(layer: Conv2d, config: Config) -> int:
 
 def _measure(
     row: LayerRow,
-    knobs: Conv2dKnobs | None,
+    knobs: Tiling | None,
     data: Sequence[Bytes],
     device: _WatchedDevice,
     dram: str,

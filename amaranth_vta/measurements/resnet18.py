@@ -21,7 +21,8 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     Requantization,
     RoundingShift,
 )
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.runtime.network.tile_layout import tiles
 
 
@@ -35,7 +36,7 @@ class LayerRow:
     count: int
     workload: Conv2d
     macs: int
-    knobs: Conv2dKnobs | None
+    knobs: Tiling | None
 
 
 def rows(config: Config) -> list[LayerRow]:
@@ -70,7 +71,7 @@ def _row(layer: Mapping[str, Any], knobs: Mapping[str, Any] | None, config: Conf
         count=layer["count"],
         workload=workload,
         macs=config.batch * pixels * summed * layer["outputs"],
-        knobs=None if knobs is None else Conv2dKnobs(**knobs),
+        knobs=None if knobs is None else Tiling(**knobs),
     )
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
-from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
+from amaranth_vta.sw.compiler.tuner.product_candidates import best_tilings
+from amaranth_vta.sw.compiler.tuner.search import Choice
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .candidates import candidates
-from .cost import estimated
-from .sizes import Conv2dKnobs, Conv2dSizes
+from .sizes import Conv2dSizes
 from .stages import scheduled
 
 
@@ -22,21 +20,15 @@ from .stages import scheduled
 class Conv2d(Conv2dSizes):
     """A convolution of these sizes as a workload for the tuner."""
 
-    def scheduled(self, env: Environment, knobs: Conv2dKnobs) -> Scheduled:
+    def scheduled(self, env: Environment, knobs: Tiling) -> Scheduled:
         return scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[Conv2dKnobs]:
-        def walked(knobs: Conv2dKnobs, limit: float) -> Estimate:
-            return estimated(self, config, knobs, limit)
-
-        def variants(knobs: Conv2dKnobs) -> Iterable[Conv2dKnobs]:
-            return knobs.with_more_copies(self, config)
-
-        return best_of(candidates(self, config), walked, variants)
+    def considered(self, config: Config) -> Choice[Tiling]:
+        return best_tilings(self, config)
 
 
 def conv2d(
-    workload: Conv2d, env: Environment, knobs: Conv2dKnobs | None = None, name: str = "conv2d"
+    workload: Conv2d, env: Environment, knobs: Tiling | None = None, name: str = "conv2d"
 ) -> Function:
     """Build a function of input, weights, bias and output.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
-from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     Requantization,
     Step,
@@ -15,14 +15,11 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
 from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.building_blocks.window import SlidingWindow
-from amaranth_vta.sw.compiler.tuner.tiles import parts
-
-# Maximum number of image tiles held at a time, with `Conv2dKnobs.ahead`.
-_MAX_COPIES = 8
+from amaranth_vta.sw.compiler.tuner.tiled_product import TiledProduct, TileSizes
 
 
 @dataclass(frozen=True)
-class Conv2dSizes(SlidingWindow):
+class Conv2dSizes(SlidingWindow, TiledProduct):
     """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
     BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` of the input are in pixels; ``pads``
     are rows and columns of ``pad_value`` at the top, left, bottom and right. Each weight is the sum
@@ -47,6 +44,8 @@ class Conv2dSizes(SlidingWindow):
     row_sums: bool = False
     pooling: Pooling | None = None
     int4_weights: bool = False
+
+    keeps_images = True
 
     @property
     def output_height(self) -> int:
@@ -109,11 +108,6 @@ class Conv2dSizes(SlidingWindow):
         return self.inputs * self.kernel[0] * self.weights_per_row
 
     @property
-    def sum_products(self) -> int:
-        """GEMM micro-ops for the row sums of a pixel, one for each weight tile."""
-        return self.products * self.row_sums
-
-    @property
     def operations(self) -> int:
         """ALU micro-ops per vector of results before pooling."""
         return self.requantize.operations * (not self.pools_sums) + self.row_sums
@@ -140,12 +134,6 @@ class Conv2dSizes(SlidingWindow):
         """Rows of pre-pooling results that a tile of ``rows`` output rows computes."""
         return rows if self.pooling is None else self.pooling.rows(rows)
 
-    def held_rows(self, rows: int) -> int:
-        """Rows of results that are in accumulators for a tile of ``rows`` rows of the output."""
-        # The first tile has no predecessor to carry rows from.
-        more = self.pooling.rows_without_carry if self.pooling is not None else 0
-        return self.image_rows(rows) + more
-
     def image_columns(self, columns: int) -> int:
         return columns if self.pooling is None else self.pooling.columns(columns)
 
@@ -161,127 +149,44 @@ class Conv2dSizes(SlidingWindow):
     def input_columns(self, columns: int, kernel_columns: int | None = None) -> int:
         return super().input_columns(self.image_columns(columns), kernel_columns)
 
+    @cached_property
+    def whole(self) -> TileSizes:
+        size = self.output_height, self.output_width
+        return TileSizes(self.outputs, *size, self.inputs, self.kernel[0])
 
-@dataclass(frozen=True)
-class Conv2dKnobs:
-    """Tiling of a convolution.
+    @property
+    def weight_loops(self) -> tuple[int, ...]:
+        return self.kernel[1], self.terms
 
-    ``outputs``, ``rows`` and ``columns`` are the output tile that accumulates at a time; ``inputs``
-    channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With ``weights_outside``
-    each weight tile is stationary while image tiles pass, otherwise each image tile is stationary
-    while weights pass. With ``ahead`` the next tiles are prefetched into copies of the buffers.
-    With ``in_turn`` the next output tile accumulates while one is requantized and stored; all of
-    the bias or parameters are then loaded at the start, and ``result_copies`` of the accumulators
-    rotate, half of them in each bank: with four, one tile may accumulate while another is
-    requantized and a third is stored. ``image_copies`` image tiles are held at a time if ``ahead``:
-    with more than two, weight loads delay fewer tiles. Likewise ``added_copies`` tiles of an
-    addition's other operand: with two, the next one is loaded before compute retires the product
-    that reads the first.
+    def sums(self, tile: TileSizes) -> tuple[int, int]:
+        return self.image_rows(tile.rows), self.image_columns(tile.columns)
 
-    The methods also work on arrays: each field may hold a NumPy array with one item per schedule,
-    and so do the results.
-    """
+    def image_tile(self, tile: TileSizes) -> tuple[int, int]:
+        # The first tile has no predecessor to carry rows from.
+        more = self.pooling.rows_without_carry if self.pooling is not None else 0
+        rows = self.rows_read(self.image_rows(tile.rows) + more, tile.kernel_rows)
+        return tile.groups * tile.inputs * rows, self.input_columns(tile.columns)
 
-    outputs: int
-    rows: int
-    columns: int
-    inputs: int
-    kernel_rows: int
-    weights_outside: bool = True
-    ahead: bool = False
-    in_turn: bool = False
-    result_copies: int = 2
-    image_copies: int = 2
-    added_copies: int = 1
+    def image_in_dram(self, tile: TileSizes) -> tuple[int, int]:
+        rows = min(self.input_rows(tile.rows, tile.kernel_rows), self.height)
+        columns = min(self.input_columns(tile.columns), self.width)
+        if columns == self.width and self.row_step == 1 and not any(self.pads):
+            rows, columns = 1, rows * columns
+        return tile.groups * tile.inputs * rows, columns
 
-    def is_whole(self, c: Conv2dSizes) -> bool:
-        """Whether all operands of a tile are loaded at once."""
-        return (self.inputs >= c.inputs) & (self.kernel_rows >= c.kernel[0])
-
-    def images(self, c: Conv2dSizes) -> int:
-        """Number of image tiles, over all images."""
-        rows, columns = parts(c.output_height, self.rows), parts(c.output_width, self.columns)
-        return c.batch * rows * columns
-
-    def weights_loaded_once(self, c: Conv2dSizes) -> bool:
-        outside = self.weights_outside | (self.images(c) == 1)
-        return self.is_whole(c) & (self.outputs >= c.outputs) & outside
-
-    def image_loaded_once(self, c: Conv2dSizes) -> bool:
-        """Whether the whole image is a single tile that is loaded only once."""
-        inside = (self.outputs >= c.outputs) | (self.weights_outside ^ True)
-        return self.is_whole(c) & (self.images(c) == 1) & inside
-
-    def copies_of_image(self, c: Conv2dSizes) -> int:
-        """Image tiles held at a time."""
-        return 1 + (self.image_copies - 1) * (self.ahead & (self.image_loaded_once(c) ^ True))
-
-    def copies_of_weights(self, c: Conv2dSizes) -> int:
-        return 1 + (self.ahead & (self.weights_loaded_once(c) ^ True))
-
-    def copies_of_results(self) -> int:
-        """Tiles whose accumulators are in use at a time."""
-        return 1 + self.in_turn * (self.result_copies - 1)
-
-    def resets(self, c: Conv2dSizes, config: Config) -> bool:
-        """Whether accumulators are reset; otherwise the first products overwrite them."""
-        return (self.is_whole(c) & bool(config.overwrite)) ^ True
-
-    def image_elements(self, c: Conv2dSizes) -> int:
-        """Elements of an image tile."""
-        rows = c.rows_read(c.held_rows(self.rows), self.kernel_rows)
-        region = rows * c.input_columns(self.columns)
-        return self.inputs * region
-
-    def fits(self, c: Conv2dSizes, config: Config) -> bool:
-        weights = self.outputs * self.inputs * self.kernel_rows * c.weights_per_row
-        vectors = self.outputs * self.rows * self.columns
-        pixels = self.outputs * c.held_rows(self.rows) * c.image_columns(self.columns)
-        if c.pools_sums:
-            results = pixels + c.requantize.accumulators * vectors
+    def accumulators(self, tile: TileSizes) -> int:
+        if self.pooling is None:
+            return super().accumulators(tile)
+        rows = self.image_rows(tile.rows) + self.pooling.rows_without_carry
+        columns = self.image_columns(tile.columns)
+        pixels, vectors = tile.channels * rows * columns, self.vectors(tile)
+        if self.pools_sums:
+            results = pixels + self.requantize.accumulators * vectors
         else:
-            results = c.requantize.accumulators * pixels + vectors * (c.pooling is not None)
-        if c.row_sums:
-            results = results + pixels // self.outputs
-        if c.pooling is not None and c.pooling.carries:
+            results = self.requantize.accumulators * pixels + vectors
+        if self.pooling.carries:
             # Carried results have twice as many copies.
-            width = self.columns if c.pooling.columns_first else c.image_columns(self.columns)
-            times = 1 + c.pooling.columns_first
-            results = results + times * self.outputs * c.held_rows(self.rows) * width
-        added = c.addition is not None
-        added_vectors = added * self.added_copies * vectors
-        channels = self.outputs + self.in_turn * (c.outputs - self.outputs)
-        banks = 1 + self.in_turn
-        results = results * self.copies_of_results() // banks
-        return (
-            (self.copies_of_weights(c) * weights + c.sum_products + added <= config.wgt.depth)
-            & (self.copies_of_image(c) * self.image_elements(c) + added_vectors <= config.inp.depth)
-            & (
-                banks * (results + c.requantize.constants * channels) + c.requantize.shared
-                <= config.acc.depth
-            )
-        )
-
-    def with_more_copies(self, c: Conv2dSizes, config: Config) -> Iterator[Conv2dKnobs]:
-        """These knobs, and variants that use the remaining room for more copies: of the image (an
-        even number), of an addition's other operand, and, with half-size tiles, of accumulators.
-        """
-        most = _MAX_COPIES if self.copies_of_image(c) > 1 else self.image_copies
-        more = replace(self, added_copies=1 + (c.addition is not None))
-        start = more if more.fits(c, config) else self
-        for tile in (start, *start._halves()):
-            filled = [
-                tile_copies
-                for copies in range(self.image_copies, most + 1, 2)
-                if (tile_copies := replace(tile, image_copies=copies)).fits(c, config)
-            ]
-            # Of a half-size tile, which already has twice the accumulator copies, only the most
-            # image copies.
-            yield from filled[tile == self :] if tile is start else filled[-1:]
-
-    def _halves(self) -> Iterator[Conv2dKnobs]:
-        """Half-size tiles, with twice as many copies in accumulators."""
-        for name in ("columns", "rows", "outputs") if self.in_turn else ():
-            size = getattr(self, name)
-            if size > 1:
-                yield replace(self, result_copies=4, **{name: -(-size // 2)})
+            width = tile.columns if self.pooling.columns_first else columns
+            times = 1 + self.pooling.columns_first
+            results = results + times * tile.channels * rows * width
+        return results + self.row_sums * rows * columns

@@ -18,12 +18,13 @@ from amaranth_vta.sw.compiler.operators.building_blocks.row_sums import RowSums
 from amaranth_vta.sw.compiler.operators.building_blocks.window import padded
 from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled
 
-from .sizes import Conv2dKnobs, Conv2dSizes
+from .sizes import Conv2dSizes
 
 
-def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled:
+def scheduled(c: Conv2dSizes, env: Environment, knobs: Tiling) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     product = expression(c, env)
     y, conv = product.epilogue.y, product.total
@@ -38,7 +39,7 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
     outer = (oo, n, *tile) if knobs.weights_outside else (n, *tile, oo)
     s[y].reorder(*outer, *part, oi, hi, wi, b, k)
     s[y].pragma(part[0] if part else oi, env.dma_copy)
-    product.place_results(s, outer[-1], env, knobs.copies_of_results(), knobs.added_copies)
+    product.place_results(s, outer[-1], env, knobs.copies_of_results, knobs.added_copies)
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
     n, o, h, w, b, k = s[conv].op.axis
@@ -47,14 +48,14 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
     do, dy = s[conv].split(dy, knobs.kernel_rows)
     s[conv].reorder(co, do, n, o, ci, dy, dx, *term, h, w, b, k, ki)
     s[conv].tensorize(b, env.gemm)
-    copies = knobs.copies_of_image(c), knobs.copies_of_weights(c)
-    product.place_operands(s, tile[-1], oo, None if knobs.is_whole(c) else do, copies, env)
+    copies = c.copies_of_image(knobs), c.copies_of_weights(knobs)
+    product.place_operands(s, tile[-1], oo, None if c.is_whole(knobs) else do, copies, env)
     if c.carries:
         _carry(s, product, wo, knobs)
     return s, product.args
 
 
-def _carry(s: te.Schedule, product: Product, column: IterVar, knobs: Conv2dKnobs) -> None:
+def _carry(s: te.Schedule, product: Product, column: IterVar, knobs: Tiling) -> None:
     """Compute each row of results once per ``column`` of tiles, and carry shared rows."""
     results = (product.total, *product.epilogue.stages)
     for tensor in (product.x_buf, *results):
@@ -63,7 +64,7 @@ def _carry(s: te.Schedule, product: Product, column: IterVar, knobs: Conv2dKnobs
     for tensor in carried:
         s[tensor].carry(tensor.op.axis[2])
     # Two tiles read its last row while GEMM computes the next one.
-    s[carried[-1]].double_buffer(2 * knobs.copies_of_results())
+    s[carried[-1]].double_buffer(2 * knobs.copies_of_results)
 
 
 def expression(c: Conv2dSizes, env: Environment) -> Product:

@@ -50,7 +50,7 @@ class ExpandedConv2dKnobs:
 
 
 @dataclass(frozen=True)
-class TileSizes:
+class TileVectors:
     """Vectors of a tile: ``expanded``, the same ``padded``, and ``results``."""
 
     expanded: int
@@ -58,11 +58,11 @@ class TileSizes:
     results: int
 
 
-def tile_sizes(workload: ExpandedSizes, rows: int, columns: int) -> TileSizes:
+def tile_sizes(workload: ExpandedSizes, rows: int, columns: int) -> TileVectors:
     """The sizes for an output tile of ``rows`` and ``columns``."""
     b = workload.depthwise.group
     height, width = b.input_rows(rows), b.input_columns(columns)
-    return TileSizes(min(height, b.height) * min(width, b.width), height * width, rows * columns)
+    return TileVectors(min(height, b.height) * min(width, b.width), height * width, rows * columns)
 
 
 def constants(workload: ExpandedSizes) -> int:

@@ -13,7 +13,8 @@ from amaranth_vta.sw.compiler.emit.uop_kernel import UopKernel
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.nest.ir import Dma, Kernel
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import RoundingShift
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 
 SHIFT = RoundingShift(4, -128, 127)
 
@@ -61,11 +62,11 @@ def operands(item: Issued) -> list[list[int]]:
 @pytest.mark.parametrize(
     "knobs",
     [
-        Conv2dKnobs(outputs=1, rows=2, columns=5, inputs=1, kernel_rows=3, ahead=True),
-        Conv2dKnobs(outputs=2, rows=4, columns=2, inputs=2, kernel_rows=3, weights_outside=True),
+        Tiling(outputs=1, rows=2, columns=5, inputs=1, kernel_rows=3, ahead=True),
+        Tiling(outputs=2, rows=4, columns=2, inputs=2, kernel_rows=3, weights_outside=True),
     ],
 )
-def test_arrays_hold_what_the_host_code_issues(config: str, knobs: Conv2dKnobs) -> None:
+def test_arrays_hold_what_the_host_code_issues(config: str, knobs: Tiling) -> None:
     workload = Conv2d(1, 2, 3, 6, 5, (3, 3), SHIFT, pads=(1, 1, 1, 1))
     nest = conv2d(workload, Environment(PRESETS[config]), knobs).lowered.nest
     calls = Calls()

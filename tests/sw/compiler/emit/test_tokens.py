@@ -20,7 +20,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
     ExpandedConv2d,
@@ -34,6 +34,7 @@ from amaranth_vta.sw.compiler.operators.inverted_residual import (
     inverted_residual,
 )
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.runtime.runtime import Runtime
 
 ORDERS = ["program", "reverse", "random:1", "random:2", "last:load", "last:compute", "last:store"]
@@ -128,16 +129,16 @@ PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     "convolution": ("tiny", lambda env: conv2d(SQUARE, env)),
     "convolution, image kept": (
         "tiny",
-        lambda env: conv2d(SQUARE, env, Conv2dKnobs(1, 2, 5, 2, 3, weights_outside=False)),
+        lambda env: conv2d(SQUARE, env, Tiling(1, 2, 5, 2, 3, weights_outside=False)),
     ),
     "convolution, rests": (
         "tiny",
-        lambda env: conv2d(SQUARE, env, Conv2dKnobs(2, 4, 3, 1, 3, ahead=True)),
+        lambda env: conv2d(SQUARE, env, Tiling(2, 4, 3, 1, 3, ahead=True)),
     ),
     "convolution, rescaled": ("tiny-extended", lambda env: conv2d(RESCALED, env)),
     "convolution, rescaled in turn": (
         "tiny-extended",
-        lambda env: conv2d(RESCALED, env, Conv2dKnobs(1, 2, 5, 1, 3, True, True, True)),
+        lambda env: conv2d(RESCALED, env, Tiling(1, 2, 5, 1, 3, True, True, True)),
     ),
     "expansion and depthwise": (
         "tiny-extended",
@@ -149,7 +150,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     ),
     "convolution, many copies": (
         "tiny-extended",
-        lambda env: conv2d(RESCALED, env, Conv2dKnobs(1, 1, 5, 2, 3, True, True, True, 3)),
+        lambda env: conv2d(RESCALED, env, Tiling(1, 1, 5, 2, 3, True, True, True, 3)),
     ),
 }
 

@@ -21,8 +21,9 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     Requantization,
     RoundingShift,
 )
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from tests.support.seeds import each_seed
 
@@ -98,13 +99,13 @@ def some(workload: Conv2d | Dense, function: Function, rng: np.random.Generator)
     return [x, w, np.broadcast_to(tiles, bias.shape).copy()]
 
 
-def every_tiling(c: Conv2d, config: Config) -> Iterator[Conv2dKnobs]:
+def every_tiling(c: Conv2d, config: Config) -> Iterator[Tiling]:
     """All sizes of tiles, with and without a remainder."""
     extents = (c.outputs, c.output_height, c.output_width, c.inputs, c.kernel[0])
     turns = (False, True) if config.overlap else (False,)
     for o, h, w, i, k in product(*(range(1, extent + 1) for extent in extents)):
         for weights_outside, in_turn in product((True, False), turns):
-            yield Conv2dKnobs(o, h, w, i, k, weights_outside, False, in_turn)
+            yield Tiling(o, h, w, i, k, weights_outside, False, in_turn)
 
 
 @each_seed(range(60), daily=25)
@@ -116,9 +117,7 @@ def test_any_operator_that_fits_is_scheduled_and_exact(seed: int, run: Run) -> N
     try:
         function = built(workload, env)
     except NoScheduleFits:
-        smallest = (
-            Conv2dKnobs(1, 1, 1, 1, 1) if isinstance(workload, Conv2d) else DenseKnobs(1, 1, 1)
-        )
+        smallest = Tiling(1, 1, 1, 1, 1) if isinstance(workload, Conv2d) else DenseKnobs(1, 1, 1)
         with pytest.raises(BuildError):
             built(workload, env, smallest)
         return
@@ -128,7 +127,7 @@ def test_any_operator_that_fits_is_scheduled_and_exact(seed: int, run: Run) -> N
     np.testing.assert_array_equal(got, want)
 
 
-def fits(workload: Conv2d, env: Environment, knobs: Conv2dKnobs | None) -> bool:
+def fits(workload: Conv2d, env: Environment, knobs: Tiling | None) -> bool:
     try:
         conv2d(workload, env, knobs)
     except (BuildError, NoScheduleFits):

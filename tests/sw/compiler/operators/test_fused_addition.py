@@ -23,8 +23,9 @@ from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import (
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import Quantized
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 from tests.support.runtimes import estimated_cycles
 
@@ -91,7 +92,7 @@ def operands(
 def wanted(workload: Conv2d, env: Environment, inputs: list[Any], seed: int) -> Any:
     """The reference: the convolution as an expression, then the sum in float32."""
     alone = replace(workload, requantize=replace(workload.requantize, then=()))
-    args = alone.scheduled(env, Conv2dKnobs(1, 1, 1, 1, 1))[1]
+    args = alone.scheduled(env, Tiling(1, 1, 1, 1, 1))[1]
     given = dict(zip(args, (inputs[0], inputs[2], inputs[3]), strict=False))
     product = te.evaluate(args[3], given).astype(int)
     assert len(np.unique(product)) > 3
@@ -128,7 +129,7 @@ def test_no_pass_changes_them_nor_does_the_rtl(
     some: Callable[..., Any],
 ) -> None:
     workload, env = random_case(seed, config)
-    tile = Conv2dKnobs(1, 2, 2, workload.inputs, workload.kernel[0], ahead=True)
+    tile = Tiling(1, 2, 2, workload.inputs, workload.kernel[0], ahead=True)
     knobs = replace(tile, **more)
     schedule = workload.scheduled(env, knobs)
     inputs = operands(workload, env, schedule[1], some, seed)

@@ -18,8 +18,9 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     RoundingShift,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.support.runtimes import estimated_cycles
@@ -81,7 +82,7 @@ def operands(args: Any, some: Callable[..., Any], seed: int) -> list[Any]:
 
 def wanted(workload: Conv2d, env: Environment, inputs: list[Any]) -> Any:
     """The reference: the convolution as an expression, then the maxima of its windows."""
-    args = replace(workload, pooling=None).scheduled(env, Conv2dKnobs(1, 1, 1, 1, 1))[1]
+    args = replace(workload, pooling=None).scheduled(env, Tiling(1, 1, 1, 1, 1))[1]
     image = te.evaluate(args[3], dict(zip(args, inputs, strict=False)))
     assert len(np.unique(image)) > 3
     assert workload.pooling is not None
@@ -114,7 +115,7 @@ def test_no_pass_changes_them_nor_does_the_rtl(
     workload, env = random_case(3, config)
     in_turn = bool(env.config.overlap)
     whole = (workload.inputs, workload.kernel[0])
-    knobs = Conv2dKnobs(1, 2, 1, *whole, ahead=True, in_turn=in_turn)
+    knobs = Tiling(1, 2, 1, *whole, ahead=True, in_turn=in_turn)
     schedule = workload.scheduled(env, knobs)
     inputs = operands(schedule[1], some, 3)
     want = wanted(workload, env, inputs).astype(np.int8)
@@ -141,7 +142,7 @@ def test_no_pass_changes_what_is_carried_nor_does_the_rtl(
 ) -> None:
     workload, env = carrying_case(seed, "tiny-extended")
     whole = (workload.inputs, workload.kernel[0])
-    knobs = Conv2dKnobs(1, 1, 2, *whole, ahead=True, in_turn=True)
+    knobs = Tiling(1, 1, 2, *whole, ahead=True, in_turn=True)
     schedule = workload.scheduled(env, knobs)
     inputs = operands(schedule[1], some, seed)
     want = wanted(workload, env, inputs).astype(np.int8)

@@ -22,9 +22,10 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     RoundingShift,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, Workload, choose
 from amaranth_vta.sw.runtime.runtime import Runtime
@@ -99,7 +100,7 @@ def convolved(workload: Conv2d, x: Array, w: Array) -> Array:
 
 
 def check_conv2d(
-    workload: Conv2d, config: Config, knobs: Conv2dKnobs | None, seed: int, order: str = "reverse"
+    workload: Conv2d, config: Config, knobs: Tiling | None, seed: int, order: str = "reverse"
 ) -> None:
     function = conv2d(workload, Environment(config), knobs)
     assert isinstance(workload.requantize, RoundingShift)
@@ -153,7 +154,7 @@ def rescaling(rng: np.random.Generator, outputs: int, config: Config) -> Array:
 
 
 def check_rescaled(
-    workload: Conv2d, config: Config, knobs: Conv2dKnobs | None, seed: int, order: str
+    workload: Conv2d, config: Config, knobs: Tiling | None, seed: int, order: str
 ) -> str:
     """Returns the instructions, as text."""
     function = conv2d(workload, Environment(config), knobs)
@@ -178,7 +179,7 @@ def test_convolutions_with_any_scales_are_exact(seed: int) -> None:
 @pytest.mark.parametrize("order", ["program", "reverse", "last:load", "last:compute", "last:store"])
 def test_accumulators_in_turn_let_requantization_overlap_gemm(order: str) -> None:
     workload = Conv2d(1, 2, 3, 6, 5, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
-    knobs = Conv2dKnobs(1, 2, 5, 2, 3, in_turn=True, ahead=False)
+    knobs = Tiling(1, 2, 5, 2, 3, in_turn=True, ahead=False)
     text = check_rescaled(workload, PRESETS["tiny-extended"], knobs, 1, order)
     operations = [line[17:].split()[0] for line in text.splitlines() if "compute" in line]
     # Nothing is reset, and each tile starts while its predecessor is requantized.
@@ -190,7 +191,7 @@ def test_accumulators_in_turn_let_requantization_overlap_gemm(order: str) -> Non
 def test_rows_that_no_output_reads_are_not_loaded() -> None:
     config = PRESETS["tiny-extended"]
     workload = Conv2d(1, 2, 2, 6, 6, (1, 1), PerChannelScale(), strides=(2, 2))
-    text = check_rescaled(workload, config, Conv2dKnobs(2, 3, 3, 2, 1), 1, "reverse")
+    text = check_rescaled(workload, config, Tiling(2, 3, 3, 2, 1), 1, "reverse")
     # Three of six rows, for two tiles of channels; the last column is not loaded either.
     assert "LOAD INP[0:30], memory 6 x 5 from 0 stride 12" in text
 
@@ -201,16 +202,16 @@ CONV = Conv2d(2, 3, 3, 9, 7, (3, 2), RoundingShift(5, -128, 127), pads=(1, 0, 1,
 @pytest.mark.parametrize(
     "knobs",
     [
-        Conv2dKnobs(outputs=1, rows=1, columns=1, inputs=1, kernel_rows=1),
-        Conv2dKnobs(outputs=2, rows=4, columns=3, inputs=2, kernel_rows=2),
-        Conv2dKnobs(outputs=3, rows=2, columns=8, inputs=3, kernel_rows=3),
-        Conv2dKnobs(outputs=2, rows=5, columns=5, inputs=3, kernel_rows=3, weights_outside=False),
-        Conv2dKnobs(outputs=1, rows=9, columns=8, inputs=3, kernel_rows=1),
-        Conv2dKnobs(outputs=2, rows=3, columns=4, inputs=2, kernel_rows=1, ahead=True),
-        Conv2dKnobs(1, 5, 8, 3, 3, weights_outside=False, ahead=True),
+        Tiling(outputs=1, rows=1, columns=1, inputs=1, kernel_rows=1),
+        Tiling(outputs=2, rows=4, columns=3, inputs=2, kernel_rows=2),
+        Tiling(outputs=3, rows=2, columns=8, inputs=3, kernel_rows=3),
+        Tiling(outputs=2, rows=5, columns=5, inputs=3, kernel_rows=3, weights_outside=False),
+        Tiling(outputs=1, rows=9, columns=8, inputs=3, kernel_rows=1),
+        Tiling(outputs=2, rows=3, columns=4, inputs=2, kernel_rows=1, ahead=True),
+        Tiling(1, 5, 8, 3, 3, weights_outside=False, ahead=True),
     ],
 )
-def test_convolutions_are_exact_however_they_are_cut(knobs: Conv2dKnobs) -> None:
+def test_convolutions_are_exact_however_they_are_cut(knobs: Tiling) -> None:
     check_conv2d(CONV, PRESETS["pynq"], knobs, 1, "last:load")
 
 
@@ -363,7 +364,7 @@ def test_whatever_default_knobs_are_first_fit(name: str) -> None:
 
 
 def test_knobs_that_do_not_fit_are_refused_with_the_reason() -> None:
-    knobs = Conv2dKnobs(outputs=3, rows=9, columns=8, inputs=3, kernel_rows=3)
+    knobs = Tiling(outputs=3, rows=9, columns=8, inputs=3, kernel_rows=3)
     with pytest.raises(BuildError, match=r"conv2d: .*at most"):
         conv2d(CONV, Environment(PRESETS["tiny"]), knobs)
 

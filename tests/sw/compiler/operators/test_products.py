@@ -19,8 +19,9 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     RoundingShift,
     WholeSums,
 )
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, outputs_held
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 
@@ -59,16 +60,16 @@ def test_no_pass_changes_what_a_product_does(
     if kind == "row sums of images":
         workload = Conv2d(1, 2, 3, 5, 4, (2, 2), requantize, strides=(2, 1), pads=(1, 0, 1, 1))
         workload = replace(workload, row_sums=True)
-        knobs = Conv2dKnobs(2, 2, 3, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
+        knobs = Tiling(2, 2, 3, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
     if kind == "strides":
         workload = Conv2d(1, 2, 2, 4, 3, (2, 2), requantize, strides=(2, 1), pads=(1, 0, 1, 1))
-        knobs = Conv2dKnobs(1, 2, 2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
+        knobs = Tiling(1, 2, 2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
     if kind == "sums of images":
         workload = Conv2d(1, 2, 2, 4, 3, (2, 2), requantize, strides=(2, 1), pads=(1, 0, 1, 1))
-        knobs = Conv2dKnobs(1, 2, 2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
+        knobs = Tiling(1, 2, 2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
     if kind == "dilations":
         workload = Conv2d(1, 1, 2, 4, 5, (2, 2), requantize, dilations=(2, 3), pads=(0, 1, 1, 0))
-        knobs = Conv2dKnobs(2, 2, 3, 1, 1, weights_outside=False)
+        knobs = Tiling(2, 2, 3, 1, 1, weights_outside=False)
     schedule = workload.scheduled(env, knobs)
     args, rng = schedule[1], np.random.default_rng(0)
     x, w = (np.clip(some(rng, arg), -16, 16) for arg in args[:2])

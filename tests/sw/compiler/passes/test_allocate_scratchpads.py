@@ -10,7 +10,8 @@ from amaranth_vta.sw.compiler.nest.ir import Allocate, NestBuffer, walk
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 
 CONFIG = PRESETS["pynq-extended"]
 HALF = CONFIG.acc.depth // 2
@@ -20,7 +21,7 @@ SUM = FixedPoint((1 << 20, 1 << 21), 1, 0, 0, -128, 127, scale=2.0**-20, joined=
 def accumulators(columns: int) -> dict[str, NestBuffer]:
     """The accumulator buffers, by name, of a convolution of 4 output tiles with an addition."""
     layer = Conv2d(1, 2, 4, 8, 64, (1, 1), PerChannelScale(then=(Addition(SUM),)))
-    knobs = Conv2dKnobs(4, 1, columns, 2, 1, ahead=True, in_turn=True, added_copies=2)
+    knobs = Tiling(4, 1, columns, 2, 1, ahead=True, in_turn=True, added_copies=2)
     s, args = layer.scheduled(Environment(CONFIG), knobs)
     nest = lower(s, args, env=Environment(CONFIG)).nest
     buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]

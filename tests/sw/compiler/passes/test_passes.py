@@ -20,7 +20,7 @@ from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d, ExpandedConv2dKnobs
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.inverted_residual import (
@@ -30,6 +30,7 @@ from amaranth_vta.sw.compiler.operators.inverted_residual import (
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from tests.support.golden import FOLDER, Golden
 
 ENV = Environment(PRESETS["tiny"])
@@ -371,7 +372,7 @@ def pooled() -> Scheduled:
     one."""
     pooling = Pooling((3, 1), (3, 1), (2, 1), (1, 0))
     conv = Conv2d(1, 1, 1, 6, 1, (1, 1), PerChannelScale(), pooling=pooling)
-    return conv.scheduled(EXTENDED, Conv2dKnobs(1, 1, 1, 1, 1, in_turn=True))
+    return conv.scheduled(EXTENDED, Tiling(1, 1, 1, 1, 1, in_turn=True))
 
 
 OF_EXTENSIONS = (

@@ -16,8 +16,9 @@ from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import RoundingShift
 from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.passes.read_carried_first import read_carried_first
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 
 EXTENDED = PRESETS["tiny-extended"]
 # Iteration t computes turn t + 2. All buffers except `s` are rolling, and all are stored.
@@ -183,7 +184,7 @@ def test_a_tile_of_maxima_begins_with_the_row_that_is_carried(kernel: tuple[int,
     pooling = Pooling((3, 3), kernel, (kernel[0] - 1, 2), (1, 0))
     columns = 2 * 2 + kernel[1]
     conv = Conv2d(1, 1, 1, 6, columns, (1, 1), RoundingShift(4, -128, 127), pooling=pooling)
-    schedule = conv.scheduled(Environment(EXTENDED), Conv2dKnobs(1, 1, 3, 1, 1, True, True))
+    schedule = conv.scheduled(Environment(EXTENDED), Tiling(1, 1, 3, 1, 1, True, True))
     seen: list[list[str]] = []
 
     def look(nest: LoopNest, _: Config) -> LoopNest:

@@ -19,9 +19,10 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     PerChannelScale,
     RoundingShift,
 )
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, cost
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
+from amaranth_vta.sw.compiler.tuner import product_walk
 from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 from amaranth_vta.sw.compiler.tuner.workload import Workload, choose
@@ -152,5 +153,5 @@ def test_a_walk_that_ends_early_is_of_what_cannot_take_less() -> None:
 
 def walked(workload: Conv2d | Dense, config: Config, knobs: Any) -> Estimate:
     if isinstance(workload, Conv2d):
-        return cost.estimated(workload, config, knobs)
+        return product_walk.estimated(workload, config, knobs)
     return dense.estimated(workload, config, knobs)

@@ -17,12 +17,13 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     PerChannelScale,
     RoundingShift,
 )
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
-from amaranth_vta.sw.compiler.operators.conv2d.cost import estimated
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.dense import estimated as estimated_dense
 from amaranth_vta.sw.compiler.tuner import cost_model as model
 from amaranth_vta.sw.compiler.tuner.cost_model import BufferCopies, Pipeline
+from amaranth_vta.sw.compiler.tuner.product_walk import estimated
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.runtime import Runtime
 
@@ -77,15 +78,15 @@ CONVOLUTION = Conv2d(1, 4, 4, 14, 14, (3, 3), PerChannelScale(), pads=(1, 1, 1, 
 STRIDED = Conv2d(1, 4, 8, 14, 14, (1, 1), PerChannelScale(), strides=(2, 2))
 BY_SHIFT = Conv2d(1, 6, 4, 12, 12, (1, 1), SHIFT)
 # Workload, knobs, and the maximum relative error of the estimate.
-CASES: list[tuple[Conv2d, Conv2dKnobs | None, float] | tuple[Dense, DenseKnobs | None, float]] = [
+CASES: list[tuple[Conv2d, Tiling | None, float] | tuple[Dense, DenseKnobs | None, float]] = [
     (CONVOLUTION, None, 0.03),
-    (CONVOLUTION, Conv2dKnobs(1, 7, 2, 1, 3, True, True, True), 0.05),
-    (CONVOLUTION, Conv2dKnobs(2, 2, 7, 1, 3, True, True, True), 0.05),
-    (CONVOLUTION, Conv2dKnobs(4, 7, 4, 1, 1, True, True, False), 0.05),
+    (CONVOLUTION, Tiling(1, 7, 2, 1, 3, True, True, True), 0.05),
+    (CONVOLUTION, Tiling(2, 2, 7, 1, 3, True, True, True), 0.05),
+    (CONVOLUTION, Tiling(4, 7, 4, 1, 1, True, True, False), 0.05),
     (STRIDED, None, 0.10),
-    (STRIDED, Conv2dKnobs(8, 1, 4, 4, 1, False, True, True), 0.10),
+    (STRIDED, Tiling(8, 1, 4, 4, 1, False, True, True), 0.10),
     (BY_SHIFT, None, 0.15),
-    (BY_SHIFT, Conv2dKnobs(2, 3, 4, 6, 1, True, False, False), 0.15),
+    (BY_SHIFT, Tiling(2, 3, 4, 6, 1, True, False, False), 0.15),
     (Dense(1, 32, 12, PerChannelScale()), None, 0.10),
     (Dense(12, 16, 8, PerChannelScale()), None, 0.05),
     (Dense(12, 16, 8, SHIFT), DenseKnobs(4, 4, 8, True), 0.10),
@@ -99,7 +100,7 @@ def measured() -> list[tuple[float, float]]:
     for workload, knobs, _ in CASES:
         if isinstance(workload, Conv2d):
             chosen = knobs or choose(workload, TINY).best
-            assert isinstance(chosen, Conv2dKnobs)
+            assert isinstance(chosen, Tiling)
             estimate = estimated(workload, TINY, chosen)
             function = conv2d(workload, env, chosen)
         else:

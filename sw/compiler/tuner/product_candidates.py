@@ -1,0 +1,152 @@
+"""Candidate tilings of a `TiledProduct`: those that fit, with rough estimates of their cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+
+from .cost_model import OVERLAPPING_PASSES, ROUND_TRIP_CYCLES, bus_cycles
+from .product_walk import estimated
+from .search import Candidates, Choice, best_of
+from .tiled_product import TiledProduct, Tiling
+from .tiles import divisors, even_tiles
+
+Array = npt.NDArray[Any]
+_BOTH = (True, False)
+# Number of tile shapes (rows, columns) per setting of the other knobs that are ranked first.
+_SHAPES = 3
+# Maximum number of image tiles held at a time, with `Tiling.ahead`.
+_MAX_COPIES = 8
+
+
+def best_tilings(p: TiledProduct, config: Config) -> Choice[Tiling]:
+    """The tilings of ``p`` worth trying, ranked by estimated cycles."""
+    return best_of(
+        candidates(p, config),
+        partial(estimated, p, config),
+        lambda tiling: with_more_copies(tiling, p, config),
+    )
+
+
+def candidates(p: TiledProduct, config: Config) -> Candidates[Tiling]:
+    """Tilings that fit the scratchpads, the best by a rough estimate first.
+
+    Vectorized: arrays with one item per schedule.
+    """
+    tilings, width = _tilings(p, config), p.whole.columns
+    # Narrower tiles load more, but tiles that divide the width evenly may take fewer cycles.
+    even, exact = (
+        _widest(tilings, widths, p, config) for widths in (even_tiles(width), divisors(width))
+    )
+    columns = np.stack([even, np.where(exact == even, 0, exact)], axis=1).ravel()
+    fitting = np.flatnonzero(columns)
+    fields = {name: np.repeat(values, 2)[fitting] for name, values in tilings.items()}
+    fields["columns"] = columns[fitting]
+    found = Candidates(rough_cycles(p, config, _many(fields)), fields, Tiling)
+    return found.varied([name for name in fields if name not in ("rows", "columns")], _SHAPES)
+
+
+def _tilings(p: TiledProduct, config: Config) -> dict[str, Array]:
+    """All knobs but ``columns``, for tilings whose weights fit the scratchpad once."""
+    whole = p.whole
+    values = {
+        "groups": p.tiles_of_groups(),
+        "outputs": p.tiles_of_outputs(),
+        "rows": even_tiles(whole.rows),
+        "inputs": divisors(whole.inputs),
+        "kernel_rows": divisors(whole.kernel_rows),
+        "ahead": _BOTH,
+        "weights_outside": _BOTH if p.keeps_images else (True,),
+        "in_turn": _BOTH if config.overlap else (False,),
+    }
+    grid = np.meshgrid(*values.values(), indexing="ij")
+    fields = {name: axis.ravel() for name, axis in zip(values, grid, strict=True)}
+    many = _many({**fields, "columns": 1})
+    at_once = p.is_whole(many)
+    kept = (p.held_weights(many) + p.is_added_to <= config.wgt.depth) & (
+        at_once | many.weights_outside
+    )
+    if p.row_sums:
+        kept &= at_once & (not p.carries)
+    if p.carries:
+        kept &= many.in_turn & at_once & many.weights_outside & (many.rows == 1)
+    return {name: axis[kept] for name, axis in fields.items()}
+
+
+def _widest(tilings: dict[str, Array], widths: list[int], p: TiledProduct, config: Config) -> Array:
+    """The first of ``widths`` that fits, for each tiling; 0 where none does."""
+    rows = {name: values[:, None] for name, values in tilings.items()}
+    many = _many({**rows, "columns": np.array(widths)})
+    fits: Array = np.asarray(p.fits(many, config))
+    return np.where(fits.any(axis=1), np.array(widths)[fits.argmax(axis=1)], 0)
+
+
+def _many(fields: Mapping[str, Any]) -> Tiling:
+    """Tilings whose fields are arrays, one item per schedule."""
+    return Tiling(**fields)
+
+
+def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
+    """Closed-form estimates that assume equal tiles: load the first operands, compute every tile at
+    the rate of the slowest unit, store the last tile.
+    """
+    blocks, images, steps = p.blocks(t), p.images(t), p.steps(t)
+    tiles = images * blocks
+    mean = p.mean_tile(t)
+    vectors, pixels = p.vectors(mean), p.pixels(mean)
+    # Before its first products, a tile is reset, or loaded with an addition's other operand.
+    begun = pixels * p.resets(t, config) + pixels * p.is_added_to
+    gemm = p.gemm_cycles(mean) + begun / steps
+    alu = pixels * p.operations + vectors * p.pooled_operations
+    store = bus_cycles(config, 1, vectors * p.requantize.parts * config.out.element_bytes)
+    rows, length = p.image_tile(t)
+    image = bus_cycles(config, rows, length * config.inp.element_bytes)
+    weights = bus_cycles(config, 1, p.held_weights(t) * p.weight_memory(config).element_bytes)
+    load_first = image + weights
+    # The stationary operand is loaded once for all tiles that use it.
+    at_once = p.is_whole(t)
+    load = np.where(at_once & t.weights_outside, image + weights / images, load_first)
+    load = np.where(at_once & (t.weights_outside ^ True), image / blocks + weights, load)
+    load = load + p.is_added_to * store / steps
+    # A copy of a buffer, or a bank, can be reused only after a round trip.
+    step = np.maximum(gemm, load + store / steps)
+    step = np.maximum(step, (gemm + load + ROUND_TRIP_CYCLES) / (1 + t.ahead))
+    turn = (steps * gemm + alu + store + ROUND_TRIP_CYCLES) / t.banks
+    # All but the last ALU passes keep GEMM from issuing the next tile.
+    issue = steps * gemm + vectors * max(p.operations - OVERLAPPING_PASSES, 0)
+    slowest = np.maximum(np.maximum(steps * step, turn), issue)
+    total: Array = load_first + tiles * slowest + alu + store
+    return total
+
+
+def with_more_copies(t: Tiling, p: TiledProduct, config: Config) -> Iterator[Tiling]:
+    """``t``, and variants that use the remaining room for more copies: of the image (an even
+    number), of an addition's other operand, and, with half-size tiles, of accumulators.
+    """
+    most = _MAX_COPIES if p.copies_of_image(t) > 1 else t.image_copies
+    more = replace(t, added_copies=1 + p.is_added_to)
+    start = more if p.fits(more, config) else t
+    for tile in (start, *_halves(start)):
+        filled = [
+            copied
+            for copies in range(t.image_copies, most + 1, 2)
+            if p.fits(copied := replace(tile, image_copies=copies), config)
+        ]
+        # Of a half-size tile, which already has twice the accumulator copies, only the most
+        # image copies.
+        yield from filled[tile == t :] if tile is start else filled[-1:]
+
+
+def _halves(t: Tiling) -> Iterator[Tiling]:
+    """Half-size tiles, with twice as many copies in accumulators."""
+    for name in ("columns", "rows", "outputs") if t.in_turn else ():
+        size = getattr(t, name)
+        if size > 1:
+            yield replace(t, result_copies=4, **{name: -(-size // 2)})

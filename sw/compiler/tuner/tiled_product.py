@@ -1,0 +1,301 @@
+"""Sums of products as the tuner sees them: the sizes of tiles, and whether they fit.
+
+An operator is a `TiledProduct` if its schedule has this form: output tiles in order, each a sum
+over steps of the reduction, then the epilogue of the ALU, then a store. It states its extents and
+the sizes of a tile's operands. The fit (`TiledProduct.fits`), the ranking of all tilings
+(`product_candidates`) and the walk over tiles (`product_walk`) derive from these.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory
+from amaranth_vta.hw.tiles import TileMemory
+
+from .tiles import even_tiles, parts
+
+
+@dataclass(frozen=True)
+class TileSizes:
+    """Sizes of an output tile: ``outputs`` channel tiles of each of ``groups`` groups, ``rows`` and
+    ``columns``; ``inputs`` channel tiles and ``kernel_rows`` are summed in one step.
+    """
+
+    outputs: int
+    rows: int
+    columns: int = 1
+    inputs: int = 1
+    kernel_rows: int = 1
+    groups: int = field(default=1, kw_only=True)
+
+    @property
+    def channels(self) -> int:
+        """Channel tiles of results."""
+        return self.groups * self.outputs
+
+
+@dataclass(frozen=True)
+class Tiling(TileSizes):
+    """Knobs of a `TiledProduct`: the sizes of its largest tiles, and how they overlap.
+
+    With ``weights_outside`` each weight tile is stationary while image tiles pass, otherwise each
+    image tile is stationary while weights pass. With ``ahead`` the next tiles are prefetched into
+    copies of the buffers. With ``in_turn`` the next output tile accumulates while one is
+    requantized and stored; ``result_copies`` of the accumulators then rotate, half of them in each
+    bank: with four, one tile may accumulate while another is requantized and a third is stored.
+    ``image_copies`` image tiles are held at a time if ``ahead``: with more than two, weight loads
+    delay fewer tiles. Likewise ``added_copies`` tiles of an addition's other operand: with two, the
+    next one is loaded before compute retires the product that reads the first.
+
+    Fields may hold NumPy arrays with one item per schedule, and so do the results of methods.
+    """
+
+    weights_outside: bool = True
+    ahead: bool = False
+    in_turn: bool = False
+    result_copies: int = 2
+    image_copies: int = 2
+    added_copies: int = 1
+
+    @property
+    def copies_of_results(self) -> int:
+        """Tiles whose accumulators are in use at a time."""
+        return 1 + self.in_turn * (self.result_copies - 1)
+
+    @property
+    def banks(self) -> int:
+        """Accumulator banks that tiles alternate between."""
+        return 1 + self.in_turn
+
+
+class EpilogueCounts(Protocol):
+    """What the ALU does with a sum: counts of accumulators are for constants per channel tile of
+    outputs, for ``shared`` constants of all channels, and live at a time per result.
+    """
+
+    @property
+    def constants(self) -> int: ...
+    @property
+    def shared(self) -> int: ...
+    @property
+    def accumulators(self) -> int: ...
+    @property
+    def operations(self) -> int:
+        """ALU micro-ops per vector of results."""
+
+    @property
+    def parts(self) -> int:
+        """Outputs per result."""
+
+    @property
+    def addition(self) -> Any | None:
+        """The addition of another tensor, if there is one."""
+
+    @property
+    def preparation_cycles(self) -> int:
+        """Cycles of the ALU, per channel tile, before it can read constants."""
+
+    @property
+    def parameter_cycles(self) -> int:
+        """Cycles charged per channel tile of an output tile for its parameters."""
+
+    def constant_bytes(self, config: Config) -> tuple[int, ...]:
+        """Bytes of constants per channel tile, for each LOAD."""
+
+
+class TiledProduct(ABC):
+    """Base of operators that GEMM computes tile by tile. Methods on tiles also work on arrays of
+    sizes. An image is what the products read: of a matrix product the rows of the first factor.
+    """
+
+    batch: int
+    requantize: EpilogueCounts
+    int4_weights: bool = False
+    # Whether weighted sums of a pixel's inputs are added to all of its results.
+    row_sums: bool = False
+    # Whether an image tile may be stationary while weights pass.
+    keeps_images: bool = False
+
+    @property
+    def carries(self) -> bool:
+        """Whether each row of tiles reads results of the tile above, computed directly before."""
+        return False
+
+    @property
+    def loads_some_constants(self) -> bool:
+        """Whether the constants of several output tiles may be loaded at a time."""
+        return False
+
+    @property
+    @abstractmethod
+    def whole(self) -> TileSizes:
+        """The extents: the sizes of a tile that is the whole output."""
+
+    @property
+    @abstractmethod
+    def weight_loops(self) -> tuple[int, ...]:
+        """Loops over the weights of one row of the kernel."""
+
+    @abstractmethod
+    def image_tile(self, tile: TileSizes) -> tuple[int, int]:
+        """Rows of an image tile in the scratchpad, with padding, and elements of each."""
+
+    @abstractmethod
+    def image_in_dram(self, tile: TileSizes) -> tuple[int, int]:
+        """Contiguous pieces of an image tile in DRAM, and elements of each."""
+
+    def results(self, tile: TileSizes) -> tuple[int, int]:
+        """Rows and columns of results of a tile."""
+        return tile.rows, tile.columns
+
+    def sums(self, tile: TileSizes) -> tuple[int, int]:
+        """Rows and columns of sums that the results are computed from."""
+        return self.results(tile)
+
+    def results_in_dram(self, tile: TileSizes) -> tuple[int, int]:
+        """Contiguous pieces of the results of a tile in DRAM, and elements of each."""
+        rows, columns = self.results(tile)
+        if columns >= self.results(self.whole)[1]:
+            rows, columns = 1, rows * columns
+        return tile.channels * rows, columns
+
+    def weights(self, tile: TileSizes) -> int:
+        """Weight tiles of a step, per channel tile of inputs and of outputs."""
+        return tile.kernel_rows * prod(self.weight_loops)
+
+    def held_weights(self, tile: TileSizes) -> int:
+        """Weight tiles of a step in the scratchpad."""
+        return tile.channels * tile.inputs * self.weights(tile)
+
+    def weights_in_dram(self, tile: TileSizes) -> tuple[int, int]:
+        """Contiguous pieces of the weights of a step in DRAM, and weight tiles in each."""
+        pieces, length = tile.channels * tile.inputs, self.weights(tile)
+        if tile.kernel_rows == self.whole.kernel_rows:
+            pieces, length = tile.channels, tile.inputs * length
+            if tile.inputs == self.whole.inputs:
+                pieces, length = tile.groups, tile.outputs * length
+        return pieces, length
+
+    def weight_memory(self, config: Config) -> TileMemory:
+        return config.memory(Memory.WGT_4BIT if self.int4_weights else Memory.WGT)
+
+    def vectors(self, tile: TileSizes) -> int:
+        """Vectors of results of a tile."""
+        return tile.channels * prod(self.results(tile))
+
+    def pixels(self, tile: TileSizes) -> int:
+        """Vectors of sums of a tile."""
+        return tile.channels * prod(self.sums(tile))
+
+    def gemm_cycles(self, tile: TileSizes) -> int:
+        """GEMM micro-ops of a step."""
+        channels = tile.channels + self.row_sums
+        return channels * prod(self.sums(tile)) * tile.inputs * self.weights(tile)
+
+    @property
+    def pooled_operations(self) -> int:
+        """ALU micro-ops per vector of results that follow a reduction of the sums."""
+        return 0
+
+    @property
+    def operations(self) -> int:
+        """ALU micro-ops per vector of sums."""
+        return self.requantize.operations + self.row_sums
+
+    def accumulators(self, tile: TileSizes) -> int:
+        """Accumulators of a copy of a tile's results."""
+        return self.requantize.accumulators * self.pixels(tile) + self.row_sums * prod(
+            self.sums(tile)
+        )
+
+    def tiles_of_groups(self) -> list[int]:
+        """Candidate sizes of tiles along groups."""
+        return even_tiles(self.whole.groups)
+
+    def tiles_of_outputs(self) -> list[int]:
+        """Candidate sizes of tiles along outputs."""
+        return even_tiles(self.whole.outputs)
+
+    @property
+    def is_added_to(self) -> bool:
+        """Whether another tensor is added to the results."""
+        return self.requantize.addition is not None
+
+    @property
+    def channels_with_constants(self) -> int:
+        """Channel tiles of outputs with constants of their own."""
+        return self.whole.channels
+
+    def images(self, t: Tiling) -> int:
+        """Number of image tiles, over all images."""
+        whole = self.whole
+        return self.batch * parts(whole.rows, t.rows) * parts(whole.columns, t.columns)
+
+    def blocks(self, t: Tiling) -> int:
+        """Number of tiles of output channels."""
+        return parts(self.whole.outputs, t.outputs) * parts(self.whole.groups, t.groups)
+
+    def steps(self, t: Tiling) -> int:
+        """Number of steps of the sum."""
+        whole = self.whole
+        return parts(whole.inputs, t.inputs) * parts(whole.kernel_rows, t.kernel_rows)
+
+    def mean_tile(self, t: Tiling) -> TileSizes:
+        """The mean of the sizes of all tiles, fractions included."""
+        extents = vars(self.whole).items()
+        return TileSizes(**{name: size / parts(size, getattr(t, name)) for name, size in extents})
+
+    def is_whole(self, t: Tiling) -> bool:
+        """Whether all operands of a tile are loaded at once."""
+        return (t.inputs >= self.whole.inputs) & (t.kernel_rows >= self.whole.kernel_rows)
+
+    def resets(self, t: Tiling, config: Config) -> bool:
+        """Whether accumulators are reset; otherwise the first products overwrite them."""
+        return (self.is_whole(t) & bool(config.overwrite)) ^ True
+
+    def copies_of_image(self, t: Tiling) -> int:
+        """Image tiles held at a time."""
+        one_block = (t.weights_outside ^ True) | (self.blocks(t) == 1)
+        once = self.is_whole(t) & (self.images(t) == 1) & one_block
+        return 1 + (t.image_copies - 1) * (t.ahead & (once ^ True))
+
+    def copies_of_weights(self, t: Tiling) -> int:
+        """Weight tiles of a step held at a time."""
+        one_image = t.weights_outside | (self.images(t) == 1)
+        once = self.is_whole(t) & (self.blocks(t) == 1) & one_image
+        return 1 + (t.ahead & (once ^ True))
+
+    def outputs_held(self, t: Tiling, config: Config) -> Any:
+        """Channel tiles of outputs whose constants are loaded at a time; 0 if the accumulators are
+        too few. With ``in_turn`` all or those of several tiles are loaded, since the constants of
+        the next tile must not overwrite the constants with which the ALU requantizes.
+        """
+        every = np.where(t.in_turn, self.channels_with_constants, t.channels)
+        results = self.accumulators(t) * t.copies_of_results // t.banks
+        left = (config.acc.depth - self.requantize.shared) // t.banks - results
+        constants = self.requantize.constants
+        some: Any = 0
+        if self.loads_some_constants and constants:
+            most = np.maximum(left // constants // t.outputs, 1)
+            tiles = self.blocks(t)
+            some = np.where(t.in_turn & (most > 1), -(-tiles // -(-tiles // most)) * t.outputs, 0)
+        return np.where(left >= 0, np.where(every * constants <= left, every, some), 0)
+
+    def fits(self, t: Tiling, config: Config) -> bool:
+        """Whether the tiles fit the scratchpads."""
+        added, whole = self.is_added_to, self.whole
+        weights = self.copies_of_weights(t) * self.held_weights(t)
+        kept = self.row_sums * whole.inputs * self.weights(whole) + added
+        images = self.copies_of_image(t) * prod(self.image_tile(t))
+        return (
+            (weights + kept <= config.wgt.depth)
+            & (images + added * t.added_copies * self.vectors(t) <= config.inp.depth)
+            & (self.outputs_held(t, config) > 0)
+        )
