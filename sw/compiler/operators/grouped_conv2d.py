@@ -33,7 +33,7 @@ from .building_blocks.epilogue import Step, epilogue
 from .building_blocks.product import Product, of_term, reduce_axes, term_axis
 from .building_blocks.residual import Addition
 from .building_blocks.window import padded
-from .conv2d.sizes import Conv2dSizes
+from .conv2d import Conv2d
 
 Array = npt.NDArray[Any]
 
@@ -46,7 +46,7 @@ class GroupedConv2d:
     """
 
     groups: int
-    group: Conv2dSizes
+    group: Conv2d
     taps: int = 1
     alike: bool = False
 
@@ -136,7 +136,7 @@ class GroupedConv2dKnobs:
         """Tiles of each operand held at a time."""
         return 2 if self.ahead else 1
 
-    def is_whole(self, c: Conv2dSizes) -> bool:
+    def is_whole(self, c: Conv2d) -> bool:
         """Whether all operands of a tile are loaded at once."""
         return self.inputs >= c.inputs and self.kernel_rows >= c.kernel[0]
 
@@ -426,7 +426,7 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
     )
 
 
-def _changes(c: Conv2dSizes, knobs: GroupedConv2dKnobs) -> int:
+def _changes(c: Conv2d, knobs: GroupedConv2dKnobs) -> int:
     """How often the size of the image tile changes from one tile to the next, in schedule order."""
     down, across = parts(c.output_height, knobs.rows), parts(c.output_width, knobs.columns)
     changes = 0

@@ -105,6 +105,7 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     begun = pixels * p.resets(t, config) + pixels * p.is_added_to
     gemm = p.gemm_cycles(mean) + begun / steps
     alu = pixels * p.operations + vectors * p.pooled_operations
+    alu = alu + mean.channels * p.parameter_cycles
     store = bus_cycles(config, 1, vectors * p.requantize.parts * config.out.element_bytes)
     rows, length = p.image_tile(t)
     image = bus_cycles(config, rows, length * config.inp.element_bytes)
@@ -122,7 +123,16 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     # All but the last ALU passes keep GEMM from issuing the next tile.
     issue = steps * gemm + vectors * max(p.operations - OVERLAPPING_PASSES, 0)
     slowest = np.maximum(np.maximum(steps * step, turn), issue)
-    total: Array = load_first + tiles * slowest + alu + store
+    # The constants of all outputs are loaded at the start, or those of some between their tiles.
+    held = p.outputs_held(t, config)
+    words = sum(p.requantize.constant_bytes(config)) / config.bus_bytes
+    constants = held * (words + p.requantize.preparation_cycles)
+    begin = load_first - weights * p.loads_early(t, config)
+    begin = np.maximum(begin, constants * t.in_turn)
+    # Nothing overlaps between outputs with constants of their own.
+    drained = constants + ROUND_TRIP_CYCLES + t.in_turn * (load_first + alu + store)
+    changes = np.where(t.in_turn, p.whole.channels / held - 1, tiles)
+    total: Array = begin + tiles * slowest + changes * drained + alu + store
     return total
 
 

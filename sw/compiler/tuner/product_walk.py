@@ -81,6 +81,7 @@ class _Tiles:
         self.weights = BufferCopies(self.pipeline, p.copies_of_weights(tiling))
         self.added = BufferCopies(self.pipeline, tiling.added_copies)
         self.whole, self.resets = p.is_whole(tiling), p.resets(tiling, config)
+        self.loads_early = p.loads_early(tiling, config)
         self.tiles = self._in_order()
 
     def estimate(self, limit: float) -> Estimate:
@@ -118,9 +119,8 @@ class _Tiles:
         for tile in self.tiles:
             nest = tile.nest
             if in_turn and tile.block == blocks:
-                left = p.channels_with_constants - channels
-                if channels % held == 0 and left > 0:
-                    self._load_constants(min(held, left))
+                if channels % held == 0:
+                    self._load_constants(min(held, p.whole.channels - channels))
                 blocks, channels = blocks + 1, channels + nest.channels
             free = stores[-copies] if len(stores) >= copies else None
             waits: list[Task | None] = [free, alu if nest in behind_alu else None]
@@ -146,7 +146,8 @@ class _Tiles:
                 self._load_constants(nest.channels)
             # The WaitForAlu that `mark_independent` inserts before each epilogue.
             waited = pipeline.reset(0, [alu]) if in_turn and alu is not None else None
-            alu = pipeline.alu(nest.pixels, [gemm, waited], operations)
+            changes = nest.channels * p.parameter_cycles / max(operations, 1)
+            alu = pipeline.alu(nest.pixels + changes, [gemm, waited], operations)
             if pooled:
                 alu = pipeline.alu(nest.vectors * pooled, [alu])
             pieces, length = nest.stored
@@ -225,9 +226,15 @@ class _Tiles:
         nest = tile.nest
         if self.whole and self.tiling.weights_outside:
             if before is None or before.block != tile.block:
-                self.weights.load(*step.weights, nest.weights)
+                self._load_weights(step, nest)
             self.image.load(*step.image, nest.image)
         else:
             if not (self.whole and before is not None and before.image == tile.image):
                 self.image.load(*step.image, nest.image)
-            self.weights.load(*step.weights, nest.weights)
+            self._load_weights(step, nest)
+
+    def _load_weights(self, step: _Step, nest: _Nest) -> None:
+        rows, row_bytes = step.weights
+        if self.loads_early:
+            rows, self.loads_early = 0, False
+        self.weights.load(rows, row_bytes, nest.weights)

@@ -11,13 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory
 from amaranth_vta.hw.tiles import TileMemory
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization
 
 from .tiles import even_tiles, parts
 
@@ -75,48 +76,13 @@ class Tiling(TileSizes):
         return 1 + self.in_turn
 
 
-class EpilogueCounts(Protocol):
-    """What the ALU does with a sum: counts of accumulators are for constants per channel tile of
-    outputs, for ``shared`` constants of all channels, and live at a time per result.
-    """
-
-    @property
-    def constants(self) -> int: ...
-    @property
-    def shared(self) -> int: ...
-    @property
-    def accumulators(self) -> int: ...
-    @property
-    def operations(self) -> int:
-        """ALU micro-ops per vector of results."""
-
-    @property
-    def parts(self) -> int:
-        """Outputs per result."""
-
-    @property
-    def addition(self) -> Any | None:
-        """The addition of another tensor, if there is one."""
-
-    @property
-    def preparation_cycles(self) -> int:
-        """Cycles of the ALU, per channel tile, before it can read constants."""
-
-    @property
-    def parameter_cycles(self) -> int:
-        """Cycles charged per channel tile of an output tile for its parameters."""
-
-    def constant_bytes(self, config: Config) -> tuple[int, ...]:
-        """Bytes of constants per channel tile, for each LOAD."""
-
-
 class TiledProduct(ABC):
     """Base of operators that GEMM computes tile by tile. Methods on tiles also work on arrays of
     sizes. An image is what the products read: of a matrix product the rows of the first factor.
     """
 
     batch: int
-    requantize: EpilogueCounts
+    requantize: Requantization
     int4_weights: bool = False
     # Whether weighted sums of a pixel's inputs are added to all of its results.
     row_sums: bool = False
@@ -127,6 +93,16 @@ class TiledProduct(ABC):
     def carries(self) -> bool:
         """Whether each row of tiles reads results of the tile above, computed directly before."""
         return False
+
+    @property
+    def is_prefetched(self) -> bool:
+        """Whether the first weights can be loaded while a preceding layer computes."""
+        return False
+
+    @property
+    def parameter_cycles(self) -> int:
+        """Cycles of the ALU to change parameters, per channel tile of an output tile."""
+        return 0
 
     @property
     def loads_some_constants(self) -> bool:
@@ -228,11 +204,6 @@ class TiledProduct(ABC):
         """Whether another tensor is added to the results."""
         return self.requantize.addition is not None
 
-    @property
-    def channels_with_constants(self) -> int:
-        """Channel tiles of outputs with constants of their own."""
-        return self.whole.channels
-
     def images(self, t: Tiling) -> int:
         """Number of image tiles, over all images."""
         whole = self.whole
@@ -272,12 +243,19 @@ class TiledProduct(ABC):
         once = self.is_whole(t) & (self.blocks(t) == 1) & one_image
         return 1 + (t.ahead & (once ^ True))
 
+    def loads_early(self, t: Tiling, config: Config) -> bool:
+        """Whether a preceding layer hides the load of the first weights: in half of the scratchpad,
+        since it needs room for its own.
+        """
+        weights = self.copies_of_weights(t) * self.held_weights(t)
+        return self.is_prefetched & (weights <= config.wgt.depth // 2)
+
     def outputs_held(self, t: Tiling, config: Config) -> Any:
         """Channel tiles of outputs whose constants are loaded at a time; 0 if the accumulators are
         too few. With ``in_turn`` all or those of several tiles are loaded, since the constants of
         the next tile must not overwrite the constants with which the ALU requantizes.
         """
-        every = np.where(t.in_turn, self.channels_with_constants, t.channels)
+        every = np.where(t.in_turn, self.whole.channels, t.channels)
         results = self.accumulators(t) * t.copies_of_results // t.banks
         left = (config.acc.depth - self.requantize.shared) // t.banks - results
         constants = self.requantize.constants

@@ -29,10 +29,8 @@ from .steps import (
 )
 
 Array = npt.NDArray[Any]
-# Cycles charged to a schedule for each change of REQUANTIZE's parameters. The ALU takes four or
-# five; the rest stands for the loads and the shorter micro-op sequences of another tile. With 5,
-# llama-15m takes 0.3 % more cycles, and no network takes fewer.
-_CYCLES_PER_CHANGE = 12
+# Cycles in which the ALU changes the parameters of REQUANTIZE.
+_CYCLES_PER_CHANGE = 5
 # An element-wise operation on requantized results.
 Step = LookupTable | PerChannelLine | Addition
 
@@ -89,7 +87,7 @@ class Requantization(ABC):
 
     @property
     def parameter_cycles(self) -> int:
-        """Cycles charged per tile of output channels for its parameters."""
+        """Cycles of the ALU to change parameters, per tile of output channels."""
         return self.constants // REQUANTIZE_PARAMETERS * _CYCLES_PER_CHANGE
 
     @property

@@ -60,7 +60,7 @@ class Product:
             if copies > 1:
                 s[tensor].double_buffer(copies)
         for tensor in stages:
-            s[tensor].pragma(s[tensor].op.axis[0], env.alu)
+            s[tensor].pragma(s[tensor].leaves[0], env.alu)
         if self.epilogue.residual is not None:
             added = (added_copies, copies)
             self.epilogue.residual.place(s, self.epilogue.y, at, env, added)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2dSizes
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 
 
@@ -17,7 +17,7 @@ class ExpandedSizes:
     groups are one channel tile each: as many groups as the expansion has output tiles.
     """
 
-    expansion: Conv2dSizes
+    expansion: Conv2d
     depthwise: GroupedConv2d
 
     @property

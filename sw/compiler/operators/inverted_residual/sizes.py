@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2dSizes
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import (
     ExpandedSizes,
     constants,
@@ -23,7 +23,7 @@ class InvertedResidualSizes:
     """
 
     expanded: ExpandedSizes
-    projection: Conv2dSizes
+    projection: Conv2d
 
     @property
     def extents(self) -> Mapping[int, int]:

@@ -21,7 +21,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
-from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
+from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
     ExpandedConv2d,
     ExpandedConv2dKnobs,
@@ -120,7 +120,10 @@ PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     "vector add": ("tiny", vector_add),
     "matrix product": ("tiny", lambda env: matrix_product(env, threads=False)),
     "matrix product, two threads": ("tiny", lambda env: matrix_product(env, threads=True)),
-    "dense": ("batch2", lambda env: dense(Dense(2, 6, 5, SHIFT), env, DenseKnobs(1, 2, 3, True))),
+    "dense": (
+        "batch2",
+        lambda env: dense(Dense(2, 6, 5, SHIFT), env, Tiling(2, 1, inputs=3, ahead=True)),
+    ),
     "dense, rescaled": ("tiny-extended", lambda env: dense(Dense(3, 8, 4, PerChannelScale()), env)),
     "pool": (
         "tiny",

@@ -19,7 +19,6 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     RoundingShift,
 )
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2dSizes
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
     GroupedConv2dKnobs,
@@ -74,7 +73,7 @@ class Case:
         self.x = self.rng.integers(-8, 8, (images, self.inputs, conv.height, conv.width))
         self.w = self.rng.integers(-8, 8, (self.outputs, each[0], *kernel))
 
-    def cut(self, group: Conv2dSizes) -> None:
+    def cut(self, group: Conv2d) -> None:
         """Replace the sizes by ``group``, with random weights and images."""
         channels = self.inputs, self.outputs, self.groups
         taps = taps_at_once(*channels, group.kernel, group.dilations, self.config)

@@ -23,7 +23,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
-from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
+from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
 from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles
@@ -238,7 +238,7 @@ def test_matrix_products_are_exact(config: str, seed: int) -> None:
         random_requantize(pick, machine),
     )
     assert isinstance(workload.requantize, RoundingShift)
-    knobs = DenseKnobs(2, 2, 3, ahead=config == "tiny") if seed == 0 else None
+    knobs = Tiling(2, 2, inputs=3, ahead=config == "tiny") if seed == 0 else None
     function = dense(workload, Environment(machine), knobs)
     rng = np.random.default_rng(seed)
     x = values(rng, function.args[0].shape, function.args[0].dtype, 8)

@@ -20,7 +20,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     WholeSums,
 )
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, outputs_held
+from amaranth_vta.sw.compiler.operators.dense import Dense
 from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
@@ -49,14 +49,14 @@ def test_no_pass_changes_what_a_product_does(
     if kind.startswith("sums"):
         requantize = WholeSums(4)
     workload: Any = Dense(3, 2, 3, requantize)
-    knobs: Any = DenseKnobs(2, 2, 1, ahead=True, in_turn=bool(env.config.overlap))
+    knobs: Any = Tiling(2, 2, inputs=1, ahead=True, in_turn=bool(env.config.overlap))
     if kind == "constants in blocks":
         workload = Dense(3, 2, 35, requantize)
-        held = outputs_held(workload, env.config, knobs)
+        held = workload.outputs_held(knobs, env.config)
         assert held < 35 // 2 if knobs.in_turn else held == 2
     if kind == "row sums":
         workload = Dense(3, 2, 3, requantize, groups=2, row_sums=True)
-        knobs = DenseKnobs(2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
+        knobs = Tiling(2, 2, inputs=2, ahead=True, in_turn=bool(env.config.overlap))
     if kind == "row sums of images":
         workload = Conv2d(1, 2, 3, 5, 4, (2, 2), requantize, strides=(2, 1), pads=(1, 0, 1, 1))
         workload = replace(workload, row_sums=True)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.sw.compiler.operators import dense
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     PerChannelScale,
     RoundingShift,
@@ -22,8 +21,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
-from amaranth_vta.sw.compiler.tuner import product_walk
-from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
+from amaranth_vta.sw.compiler.tuner.product_walk import estimated
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 from amaranth_vta.sw.compiler.tuner.workload import Workload, choose
 from tests.support.golden import Golden
@@ -143,15 +141,9 @@ def test_a_walk_that_ends_early_is_of_what_cannot_take_less() -> None:
         choice = choose(workload, config)
         best = choice.estimates[0][0].cycles
         for about, knobs in choice.passed:
-            assert walked(workload, config, knobs).cycles >= best
+            assert estimated(workload, config, knobs).cycles >= best
             assert about >= best
             passed += 1
         for estimate, knobs in choice.estimates:
-            assert estimate == walked(workload, config, knobs)
+            assert estimate == estimated(workload, config, knobs)
     assert passed > 30
-
-
-def walked(workload: Conv2d | Dense, config: Config, knobs: Any) -> Estimate:
-    if isinstance(workload, Conv2d):
-        return product_walk.estimated(workload, config, knobs)
-    return dense.estimated(workload, config, knobs)

@@ -18,8 +18,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     RoundingShift,
 )
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
-from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
-from amaranth_vta.sw.compiler.operators.dense import estimated as estimated_dense
+from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.compiler.tuner import cost_model as model
 from amaranth_vta.sw.compiler.tuner.cost_model import BufferCopies, Pipeline
 from amaranth_vta.sw.compiler.tuner.product_walk import estimated
@@ -78,7 +77,7 @@ CONVOLUTION = Conv2d(1, 4, 4, 14, 14, (3, 3), PerChannelScale(), pads=(1, 1, 1, 
 STRIDED = Conv2d(1, 4, 8, 14, 14, (1, 1), PerChannelScale(), strides=(2, 2))
 BY_SHIFT = Conv2d(1, 6, 4, 12, 12, (1, 1), SHIFT)
 # Workload, knobs, and the maximum relative error of the estimate.
-CASES: list[tuple[Conv2d, Tiling | None, float] | tuple[Dense, DenseKnobs | None, float]] = [
+CASES: list[tuple[Conv2d | Dense, Tiling | None, float]] = [
     (CONVOLUTION, None, 0.03),
     (CONVOLUTION, Tiling(1, 7, 2, 1, 3, True, True, True), 0.05),
     (CONVOLUTION, Tiling(2, 2, 7, 1, 3, True, True, True), 0.05),
@@ -89,7 +88,7 @@ CASES: list[tuple[Conv2d, Tiling | None, float] | tuple[Dense, DenseKnobs | None
     (BY_SHIFT, Tiling(2, 3, 4, 6, 1, True, False, False), 0.15),
     (Dense(1, 32, 12, PerChannelScale()), None, 0.10),
     (Dense(12, 16, 8, PerChannelScale()), None, 0.05),
-    (Dense(12, 16, 8, SHIFT), DenseKnobs(4, 4, 8, True), 0.10),
+    (Dense(12, 16, 8, SHIFT), Tiling(4, 4, inputs=8, ahead=True), 0.10),
 ]
 
 
@@ -98,16 +97,13 @@ def measured() -> list[tuple[float, float]]:
     """Estimated and measured cycles of each case."""
     env, found = Environment(TINY), list[tuple[float, float]]()
     for workload, knobs, _ in CASES:
+        chosen = knobs or choose(workload, TINY).best
         if isinstance(workload, Conv2d):
-            chosen = knobs or choose(workload, TINY).best
-            assert isinstance(chosen, Tiling)
             estimate = estimated(workload, TINY, chosen)
             function = conv2d(workload, env, chosen)
         else:
-            cut = knobs or choose(workload, TINY).best
-            assert isinstance(cut, DenseKnobs)
-            estimate = estimated_dense(replace(workload, is_first=True), TINY, cut)
-            function = dense(workload, env, cut)
+            estimate = estimated(replace(workload, is_first=True), TINY, chosen)
+            function = dense(workload, env, chosen)
         found.append((estimate.cycles, cycles_of(function)))
     return found
 
