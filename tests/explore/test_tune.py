@@ -94,6 +94,15 @@ def test_a_record_is_of_one_machine_and_one_workload(workloads: list[Any]) -> No
     assert records.knobs(workloads[0], replace(CONFIG, log_bus_width=7)) is None
 
 
+def test_records_of_an_earlier_version_lack_knobs_with_defaults(workloads: list[Any]) -> None:
+    best = choose(workloads[0], CONFIG).best
+    for missing, found in (("groups", best), ("rows", None)):
+        knobs = {name: value for name, value in vars(best).items() if name != missing}
+        records = Records()
+        records.add(record(workload_name(workloads[0]), 1, **knobs))
+        assert records.knobs(workloads[0], CONFIG) == found
+
+
 def test_knobs_that_do_not_fit_are_passed_over(workloads: list[Any]) -> None:
     """For instance knobs of another version: the compiler's own choice replaces them."""
     found = {}
@@ -138,7 +147,7 @@ def test_the_command_writes_what_run_and_compile_read(
     monkeypatch.setattr(
         "amaranth_vta.cli.networks.tune.open_workers", lambda *_: nullcontext(InProcess())
     )
-    records, machine = tmp_path / "tuned.json", ["--config", "tiny-extended"]
+    records, machine = tmp_path / "tuned.json", ["--config", "tiny"]
     call = ["tune", str(DIGITS), "-o", str(records), *machine, "--candidates", "12"]
     assert cli.invoke([*call, "--json", str(tmp_path / "report.json")]) == 0
     report = json.loads((tmp_path / "report.json").read_text())
@@ -158,6 +167,15 @@ def test_the_command_writes_what_run_and_compile_read(
         assert cli.invoke(["run", str(source), *arguments]) == 0
         found.append(json.loads(capsys.readouterr().out)["cycles"])
     assert found == [report["cycles"], report["cycles"], report["default_cycles"]]
+
+
+def test_a_network_without_layers_on_the_machine_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = tmp_path / "tuned.json"
+    assert cli.invoke(["tune", str(DIGITS), "-o", str(records), "--config", "int4"]) != 0
+    assert "no layer of" in capsys.readouterr().err
+    assert not records.exists()
 
 
 def test_a_generated_network_has_a_name(tmp_path: Path) -> None:

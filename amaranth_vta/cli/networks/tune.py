@@ -104,6 +104,8 @@ def tune(
         outputs.reserve("--output", path)
         outputs.reserve("--json", json_path)
         workloads = workloads_of(source, config, images, allow_rounding)
+        if not workloads:
+            raise click.ClickException(f"no layer of {model} runs on this machine")
         found = _tune(workloads, config, dram, candidates, jobs, scheduler, outputs)
         records = records_of(found, workloads, config, dram)
         compiling = {"images": images, "allow_rounding": allow_rounding}

@@ -319,10 +319,13 @@ class _Walk:
         return self.gemm + (0.0 if self.overlap else self.alu)
 
     def projected(self) -> Estimate:
-        """An extrapolation from the part that was walked: all work, and stalls in proportion."""
+        """An extrapolation from the part that was walked: all work, and stalls in proportion; at
+        least ``limit``, which the schedule is certain to take.
+        """
         fill = self.fill or 0.0
         waits = (self.gemm_free - fill - self.done) * self.least / self.done
-        return self._estimate(fill + self.least + waits, self.least, fill, 0.0)
+        cycles = max(fill + self.least + waits, self.limit)
+        return self._estimate(cycles, self.least, fill, 0.0)
 
     def proceed(self, module: _Module) -> None:
         """Take the next task of a module; the schedule adds tasks if the queue is empty."""

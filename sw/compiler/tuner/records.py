@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -64,9 +64,10 @@ class Records:
         if record is None:
             return None
         made = get_type_hints(workload.scheduled)["knobs"]
-        if {item.name for item in fields(made)} != set(record.knobs):
-            return None  # knobs of another version of the operator
-        return made(**record.knobs)
+        known = {item.name for item in fields(made)}
+        needed = {item.name for item in fields(made) if item.default is MISSING}
+        # Records of an earlier version lack the knobs that were added since, with defaults.
+        return made(**record.knobs) if needed <= set(record.knobs) <= known else None
 
     @property
     def digest(self) -> str:

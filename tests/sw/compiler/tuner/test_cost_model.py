@@ -17,6 +17,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     PerChannelScale,
     RoundingShift,
 )
+from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.compiler.tuner import cost_model as model
@@ -123,6 +124,18 @@ def test_estimates_are_near_what_is_measured(
 ) -> None:
     predicted, cycles = measured[number]
     assert predicted == pytest.approx(cycles, rel=CASES[number][2])
+
+
+def test_an_estimate_of_a_part_is_no_less_than_its_limit() -> None:
+    """Otherwise it would pass for the best. Here the rest stalls less than the part."""
+    config = PRESETS["ecp5-25f"]
+    pooled = replace(
+        CONVOLUTION, outputs=8, height=8, width=8, pooling=Pooling((4, 4), (2, 2), (2, 2))
+    )
+    tiling = Tiling(4, 2, 4, 4, 3, weights_outside=False, ahead=True)
+    assert estimated(pooled, config, tiling).cycles > 21_000
+    for limit in range(20_200, 20_400, 4):
+        assert estimated(pooled, config, tiling, limit).cycles >= limit
 
 
 def test_estimates_rank_schedules_of_one_operator_as_they_are_measured(
