@@ -107,14 +107,17 @@ def test_instructions_behind_long_loads_retire_by_their_bounds(latency: int) -> 
     assert 0 <= slack <= 60
 
 
-def test_the_bound_of_a_network_is_close() -> None:
+@pytest.mark.parametrize(
+    ("network", "most"), [("mlp", 1.03), ("bert-tiny", 1.11), ("digits", 1.12)]
+)
+def test_the_bound_of_a_network_is_close(network: str, most: float) -> None:
     estimate, bound = (
-        measure_network("digits", PRESETS[DEFAULT], RunOptions(name, "ddr", timing_only=True))
+        measure_network(network, PRESETS[DEFAULT], RunOptions(name, "ddr", timing_only=True))
         for name in ("estimate", "bound")
     )
     assert estimate.whole.cycles is not None
     assert bound.whole.cycles is not None
-    assert estimate.whole.cycles <= bound.whole.cycles <= 1.1 * estimate.whole.cycles
+    assert estimate.whole.cycles <= bound.whole.cycles <= most * estimate.whole.cycles
 
 
 def test_the_bound_of_a_program_that_waits_for_memory_is_close() -> None:
