@@ -48,4 +48,4 @@ def test_layers_add_up_to_their_network(names: dict[str, Any]) -> None:
     ]
     assert all(row[0] == sum(row[1:]) > 0 for row in rows)
     # The last layer waits for its weights; earlier layers leave no room to prefetch them.
-    assert rows[-1][4] > 0.5 * rows[-1][0]
+    assert rows[-1][4] > 0.4 * rows[-1][0]
