@@ -28,9 +28,9 @@ OPERATORS = {
 OPSETS = range(13, 27)
 # Operators whose cases, if any, are of other operator sets, or begin with another operator.
 ELSEWHERE = {"ConvInteger", "MatMulInteger", "QLinearConv", "QuantizeLinear", "DequantizeLinear"}
-# Cases of sequences, of optional values, and of tensors without elements.
+# Cases with inputs that are sequences, of optional values, and of tensors without elements.
 REFUSED = {
-    *("test_identity_sequence", "test_identity_opt", "test_if_seq", "test_if_opt"),
+    *("test_identity_sequence", "test_identity_opt", "test_if_opt"),
     *("test_loop13_seq", "test_loop16_seq_none", "test_reshape_allowzero_reordered"),
 }
 
