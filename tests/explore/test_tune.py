@@ -96,7 +96,7 @@ def test_a_record_is_of_one_machine_and_one_workload(workloads: list[Any]) -> No
 
 def test_records_of_an_earlier_version_lack_knobs_with_defaults(workloads: list[Any]) -> None:
     best = choose(workloads[0], CONFIG).best
-    for missing, found in (("groups", best), ("rows", None)):
+    for missing, found in (("added_copies", best), ("rows", None)):
         knobs = {name: value for name, value in vars(best).items() if name != missing}
         records = Records()
         records.add(record(workload_name(workloads[0]), 1, **knobs))

@@ -190,21 +190,21 @@ class Conv2d(SlidingWindow, TiledProduct):
         # The first tile has no predecessor to carry rows from.
         more = self.pooling.rows_without_carry if self.pooling is not None else 0
         rows = self.rows_read(self.image_rows(tile.rows) + more, tile.kernel_rows)
-        return tile.groups * tile.inputs * rows, self.input_columns(tile.columns)
+        return tile.inputs * rows, self.input_columns(tile.columns)
 
     def image_in_dram(self, tile: TileSizes) -> tuple[int, int]:
         rows = min(self.input_rows(tile.rows, tile.kernel_rows), self.height)
         columns = min(self.input_columns(tile.columns), self.width)
         if columns == self.width and self.row_step == 1 and not any(self.pads):
             rows, columns = 1, rows * columns
-        return tile.groups * tile.inputs * rows, columns
+        return tile.inputs * rows, columns
 
     def accumulators(self, tile: TileSizes) -> int:
         if self.pooling is None:
             return super().accumulators(tile)
         rows = self.image_rows(tile.rows) + self.pooling.rows_without_carry
         columns = self.image_columns(tile.columns)
-        pixels, vectors = tile.channels * rows * columns, self.vectors(tile)
+        pixels, vectors = tile.outputs * rows * columns, self.vectors(tile)
         if self.pools_sums:
             results = pixels + self.requantize.accumulators * vectors
         else:
@@ -213,7 +213,7 @@ class Conv2d(SlidingWindow, TiledProduct):
             # Carried results have twice as many copies.
             width = tile.columns if self.pooling.columns_first else columns
             times = 1 + self.pooling.columns_first
-            results = results + times * tile.channels * rows * width
+            results = results + times * tile.outputs * rows * width
         return results + self.row_sums * rows * columns
 
 

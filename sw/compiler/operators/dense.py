@@ -108,7 +108,7 @@ class Dense(TiledProduct):
 
     @cached_property
     def whole(self) -> TileSizes:
-        return TileSizes(self.outputs, self.rows, inputs=self.inputs, groups=self.groups)
+        return TileSizes(self.outputs, self.rows, inputs=self.inputs)
 
     @property
     def weight_loops(self) -> tuple[int, ...]:
@@ -126,9 +126,6 @@ class Dense(TiledProduct):
     @property
     def loads_some_constants(self) -> bool:
         return self.groups == self.heads == 1
-
-    def tiles_of_groups(self) -> list[int]:
-        return [1]
 
     def tiles_of_outputs(self) -> list[int]:
         of_head, sizes = self.outputs // self.heads, even_tiles(self.outputs)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.operators.building_blocks.product import weight_memory
 
 from .cost_model import OVERLAPPING_PASSES, ROUND_TRIP_CYCLES, bus_cycles
 from .product_walk import estimated
@@ -57,7 +58,6 @@ def _tilings(p: TiledProduct, config: Config) -> dict[str, Array]:
     """All knobs but ``columns``, for tilings whose weights fit the scratchpad once."""
     whole = p.whole
     values = {
-        "groups": p.tiles_of_groups(),
         "outputs": p.tiles_of_outputs(),
         "rows": even_tiles(whole.rows),
         "inputs": divisors(whole.inputs),
@@ -105,11 +105,13 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     begun = pixels * p.resets(t, config) + pixels * p.is_added_to
     gemm = p.gemm_cycles(mean) + begun / steps
     alu = pixels * p.operations + vectors * p.pooled_operations
-    alu = alu + mean.channels * p.parameter_cycles
+    alu = alu + mean.outputs * p.parameter_cycles
     store = bus_cycles(config, 1, vectors * p.requantize.parts * config.out.element_bytes)
     rows, length = p.image_tile(t)
     image = bus_cycles(config, rows, length * config.inp.element_bytes)
-    weights = bus_cycles(config, 1, p.held_weights(t) * p.weight_memory(config).element_bytes)
+    weights = bus_cycles(
+        config, 1, p.held_weights(t) * weight_memory(p.int4_weights, config).element_bytes
+    )
     load_first = image + weights
     # The stationary operand is loaded once for all tiles that use it.
     at_once = p.is_whole(t)
@@ -131,7 +133,7 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     begin = np.maximum(begin, constants * t.in_turn)
     # Nothing overlaps between outputs with constants of their own.
     drained = constants + ROUND_TRIP_CYCLES + t.in_turn * (load_first + alu + store)
-    changes = np.where(t.in_turn, p.whole.channels / held - 1, tiles)
+    changes = np.where(t.in_turn, p.channels / held - 1, tiles)
     total: Array = begin + tiles * slowest + changes * drained + alu + store
     return total
 

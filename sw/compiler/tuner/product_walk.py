@@ -8,6 +8,7 @@ from math import inf, lcm, prod
 from typing import NamedTuple
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.operators.building_blocks.product import weight_memory
 
 from .cost_model import BufferCopies, Estimate, Pipeline, Task, bus_cycles
 from .tiled_product import TiledProduct, TileSizes, Tiling
@@ -37,26 +38,24 @@ class _Nest:
     whose buffers are shared: these are loaded outside of the nest.
     """
 
-    __slots__ = ("channels", "image", "pixels", "steps", "stored", "vectors", "weights")
+    __slots__ = ("image", "outputs", "pixels", "steps", "stored", "vectors", "weights")
 
     def __init__(self, p: TiledProduct, config: Config, t: Tiling, tile: TileSizes) -> None:
-        self.channels = tile.channels
+        self.outputs = tile.outputs
         self.pixels, self.vectors = p.pixels(tile), p.vectors(tile)
         self.stored = _rows(*p.results_in_dram(tile), config.out.element_bytes)
-        weight_bytes = p.weight_memory(config).element_bytes
+        weight_bytes = weight_memory(p.int4_weights, config).element_bytes
         self.steps = []
         kept = tile.outputs, tile.rows, tile.columns
         for inputs, kernel_rows in product(
             cut(p.whole.inputs, t.inputs), cut(p.whole.kernel_rows, t.kernel_rows)
         ):
-            step = TileSizes(*kept, inputs, kernel_rows, groups=tile.groups)
+            step = TileSizes(*kept, inputs, kernel_rows)
             image = _rows(*p.image_in_dram(step), config.inp.element_bytes)
             weights = _rows(*p.weights_in_dram(step), weight_bytes)
             self.steps.append(_Step(p.gemm_cycles(step), image, weights))
-        of_block, of_image = (tile.groups, tile.outputs), (tile.rows, tile.columns)
-        whole = kept, tile.groups
-        self.image = whole if t.weights_outside else of_image
-        self.weights = of_block if t.weights_outside and p.is_whole(t) else whole
+        self.image = kept if t.weights_outside else kept[1:]
+        self.weights = kept[:1] if t.weights_outside and p.is_whole(t) else kept
 
 
 def _rows(pieces: int, length: int, element_bytes: int) -> _Rows:
@@ -120,8 +119,8 @@ class _Tiles:
             nest = tile.nest
             if in_turn and tile.block == blocks:
                 if channels % held == 0:
-                    self._load_constants(min(held, p.whole.channels - channels))
-                blocks, channels = blocks + 1, channels + nest.channels
+                    self._load_constants(min(held, p.channels - channels))
+                blocks, channels = blocks + 1, channels + nest.outputs
             free = stores[-copies] if len(stores) >= copies else None
             waits: list[Task | None] = [free, alu if nest in behind_alu else None]
             if p.is_added_to:
@@ -143,10 +142,10 @@ class _Tiles:
                 self.weights.use(gemm)
                 waits = []
             if not in_turn:
-                self._load_constants(nest.channels)
+                self._load_constants(nest.outputs)
             # The WaitForAlu that `mark_independent` inserts before each epilogue.
             waited = pipeline.reset(0, [alu]) if in_turn and alu is not None else None
-            changes = nest.channels * p.parameter_cycles / max(operations, 1)
+            changes = nest.outputs * p.parameter_cycles / max(operations, 1)
             alu = pipeline.alu(nest.pixels + changes, [gemm, waited], operations)
             if pooled:
                 alu = pipeline.alu(nest.vectors * pooled, [alu])
@@ -161,12 +160,10 @@ class _Tiles:
         if p.carries:
             order = [(row, column) for column in columns for row in rows]
         images = list(enumerate(order * p.batch))
-        blocks = list(
-            enumerate(product(cut(whole.groups, t.groups), cut(whole.outputs, t.outputs)))
-        )
+        blocks = list(enumerate(cut(whole.outputs, t.outputs) * p.groups))
         nests = {
-            (block, size): _Nest(p, self.config, t, TileSizes(block[1], *size, groups=block[0]))
-            for block in {block for _, block in blocks}
+            (outputs, size): _Nest(p, self.config, t, TileSizes(outputs, *size))
+            for outputs in {outputs for _, outputs in blocks}
             for size in {size for _, size in images}
         }
         if t.weights_outside:
@@ -205,7 +202,7 @@ class _Tiles:
         copies = lcm(t.copies_of_results, p.copies_of_image(t)) * p.copies_of_weights(t)
         copies = min(copies, len(self.tiles) * p.steps(t))
         nests = len({tile.nest for tile in self.tiles})
-        one = prod(sorted([*loops, t.outputs, t.groups])[:-2])
+        one = prod(sorted([*loops, t.outputs])[:-2])
         one += p.row_sums * prod(sorted(loops)[:-2])
         if one * copies * nests <= config.uop.depth:
             return one * copies * nests * config.uop.element_bytes, False

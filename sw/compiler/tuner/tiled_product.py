@@ -9,15 +9,13 @@ the sizes of a tile's operands. The fit (`TiledProduct.fits`), the ranking of al
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Memory
-from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization
 
 from .tiles import even_tiles, parts
@@ -25,8 +23,8 @@ from .tiles import even_tiles, parts
 
 @dataclass(frozen=True)
 class TileSizes:
-    """Sizes of an output tile: ``outputs`` channel tiles of each of ``groups`` groups, ``rows`` and
-    ``columns``; ``inputs`` channel tiles and ``kernel_rows`` are summed in one step.
+    """Sizes of an output tile: ``outputs`` channel tiles, ``rows`` and ``columns``; ``inputs``
+    channel tiles and ``kernel_rows`` are summed in one step.
     """
 
     outputs: int
@@ -34,12 +32,6 @@ class TileSizes:
     columns: int = 1
     inputs: int = 1
     kernel_rows: int = 1
-    groups: int = field(default=1, kw_only=True)
-
-    @property
-    def channels(self) -> int:
-        """Channel tiles of results."""
-        return self.groups * self.outputs
 
 
 @dataclass(frozen=True)
@@ -83,6 +75,8 @@ class TiledProduct(ABC):
 
     batch: int
     requantize: Requantization
+    # Independent products of these sizes.
+    groups: int = 1
     int4_weights: bool = False
     # Whether weighted sums of a pixel's inputs are added to all of its results.
     row_sums: bool = False
@@ -112,7 +106,7 @@ class TiledProduct(ABC):
     @property
     @abstractmethod
     def whole(self) -> TileSizes:
-        """The extents: the sizes of a tile that is the whole output."""
+        """The extents: the sizes of a tile that is the whole output of a group."""
 
     @property
     @abstractmethod
@@ -127,20 +121,16 @@ class TiledProduct(ABC):
     def image_in_dram(self, tile: TileSizes) -> tuple[int, int]:
         """Contiguous pieces of an image tile in DRAM, and elements of each."""
 
-    def results(self, tile: TileSizes) -> tuple[int, int]:
-        """Rows and columns of results of a tile."""
-        return tile.rows, tile.columns
-
     def sums(self, tile: TileSizes) -> tuple[int, int]:
         """Rows and columns of sums that the results are computed from."""
-        return self.results(tile)
+        return tile.rows, tile.columns
 
     def results_in_dram(self, tile: TileSizes) -> tuple[int, int]:
         """Contiguous pieces of the results of a tile in DRAM, and elements of each."""
-        rows, columns = self.results(tile)
-        if columns >= self.results(self.whole)[1]:
+        rows, columns = tile.rows, tile.columns
+        if columns >= self.whole.columns:
             rows, columns = 1, rows * columns
-        return tile.channels * rows, columns
+        return tile.outputs * rows, columns
 
     def weights(self, tile: TileSizes) -> int:
         """Weight tiles of a step, per channel tile of inputs and of outputs."""
@@ -148,31 +138,28 @@ class TiledProduct(ABC):
 
     def held_weights(self, tile: TileSizes) -> int:
         """Weight tiles of a step in the scratchpad."""
-        return tile.channels * tile.inputs * self.weights(tile)
+        return tile.outputs * tile.inputs * self.weights(tile)
 
     def weights_in_dram(self, tile: TileSizes) -> tuple[int, int]:
         """Contiguous pieces of the weights of a step in DRAM, and weight tiles in each."""
-        pieces, length = tile.channels * tile.inputs, self.weights(tile)
+        pieces, length = tile.outputs * tile.inputs, self.weights(tile)
         if tile.kernel_rows == self.whole.kernel_rows:
-            pieces, length = tile.channels, tile.inputs * length
+            pieces, length = tile.outputs, tile.inputs * length
             if tile.inputs == self.whole.inputs:
-                pieces, length = tile.groups, tile.outputs * length
+                pieces, length = 1, tile.outputs * length
         return pieces, length
-
-    def weight_memory(self, config: Config) -> TileMemory:
-        return config.memory(Memory.WGT_4BIT if self.int4_weights else Memory.WGT)
 
     def vectors(self, tile: TileSizes) -> int:
         """Vectors of results of a tile."""
-        return tile.channels * prod(self.results(tile))
+        return tile.outputs * tile.rows * tile.columns
 
     def pixels(self, tile: TileSizes) -> int:
         """Vectors of sums of a tile."""
-        return tile.channels * prod(self.sums(tile))
+        return tile.outputs * prod(self.sums(tile))
 
     def gemm_cycles(self, tile: TileSizes) -> int:
         """GEMM micro-ops of a step."""
-        channels = tile.channels + self.row_sums
+        channels = tile.outputs + self.row_sums
         return channels * prod(self.sums(tile)) * tile.inputs * self.weights(tile)
 
     @property
@@ -191,13 +178,14 @@ class TiledProduct(ABC):
             self.sums(tile)
         )
 
-    def tiles_of_groups(self) -> list[int]:
-        """Candidate sizes of tiles along groups."""
-        return even_tiles(self.whole.groups)
-
     def tiles_of_outputs(self) -> list[int]:
         """Candidate sizes of tiles along outputs."""
         return even_tiles(self.whole.outputs)
+
+    @property
+    def channels(self) -> int:
+        """Channel tiles of results, in all groups."""
+        return self.groups * self.whole.outputs
 
     @property
     def is_added_to(self) -> bool:
@@ -210,8 +198,8 @@ class TiledProduct(ABC):
         return self.batch * parts(whole.rows, t.rows) * parts(whole.columns, t.columns)
 
     def blocks(self, t: Tiling) -> int:
-        """Number of tiles of output channels."""
-        return parts(self.whole.outputs, t.outputs) * parts(self.whole.groups, t.groups)
+        """Number of tiles of output channels, in all groups."""
+        return self.groups * parts(self.whole.outputs, t.outputs)
 
     def steps(self, t: Tiling) -> int:
         """Number of steps of the sum."""
@@ -255,7 +243,7 @@ class TiledProduct(ABC):
         too few. With ``in_turn`` all or those of several tiles are loaded, since the constants of
         the next tile must not overwrite the constants with which the ALU requantizes.
         """
-        every = np.where(t.in_turn, self.whole.channels, t.channels)
+        every = np.where(t.in_turn, self.channels, t.outputs)
         results = self.accumulators(t) * t.copies_of_results // t.banks
         left = (config.acc.depth - self.requantize.shared) // t.banks - results
         constants = self.requantize.constants
