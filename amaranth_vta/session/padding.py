@@ -67,13 +67,11 @@ def require_buckets(model: onnx.ModelProto, buckets: Mapping[str, int]) -> None:
     """
     if not buckets:
         return
-    from amaranth_vta.sw.compiler.graph.load.input_shapes import open_dimensions
+    from amaranth_vta.sw.compiler.graph.load.input_shapes import open_dimensions, require_open
 
     names = open_dimensions(model)
     for name, size in buckets.items():
-        if name not in names:
-            known = ", ".join(names) or "none"
-            raise ModelError(f"no input has an open dimension {name}; open dimensions: {known}")
+        require_open(name, names)
         if size < 1:
             raise ModelError(f"the bucket of the dimension {name} cannot be {size}")
 

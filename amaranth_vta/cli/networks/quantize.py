@@ -152,11 +152,8 @@ def quantize(
                 "typical ones."
             )
         outputs.say(_table(found, outputs.text_width))
-        in_branches = open_branches(made.model)
-        for warning in (
-            *([in_branches] if in_branches else []),
-            *_warnings(found, made.zero, calibrate is None, options),
-        ):
+        warnings = _warnings(found, made.zero, calibrate is None, options)
+        for warning in filter(None, (open_branches(made.model), *warnings)):
             click.echo(f"vta: warning: {warning}", err=True)
         if noise and not force:
             click.echo(

@@ -65,9 +65,7 @@ def with_dimensions(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.Mo
     found = list(_open(copied))
     names = dict.fromkeys(name for *_, name in found if name)
     for name, size in sizes.items():
-        if name not in names:
-            known = ", ".join(names) or "none"
-            raise ModelError(f"no input has an open dimension {name}; open dimensions: {known}")
+        require_open(name, names)
         if size < 0:
             raise ModelError(f"the dimension {name} cannot be {size}")
     for _, _, dim, name in found:
@@ -76,6 +74,13 @@ def with_dimensions(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.Mo
     _require_elements(copied, [dimension for dimension in found if sizes.get(dimension[3]) == 0])
     _fix_results(copied, sizes)
     return copied
+
+
+def require_open(name: str, names: Collection[str]) -> None:
+    """Raises `ModelError` unless ``name`` is among the ``names`` of open dimensions."""
+    if name not in names:
+        known = ", ".join(names) or "none"
+        raise ModelError(f"no input has an open dimension {name}; open dimensions: {known}")
 
 
 def _require_elements(model: onnx.ModelProto, empty: Sequence[_Open]) -> None:
