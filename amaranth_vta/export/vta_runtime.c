@@ -153,15 +153,16 @@ static int contains(range r, uint32_t at, uint32_t *until)
     return r.begin <= at && at < r.end;
 }
 
-/* Packs four elements of each pixel of a rectangle. An element of the next pixel is `right` bytes
- * behind, and of the next row `down` bytes behind that of the row's last pixel; quads are `next`
- * bytes apart, and those of the next row `below` behind the last one. */
+/* Pixels of the result, and where the four elements of each come from. From one pixel to the next
+ * sources advance by `right` bytes and the tiles by `next`; at the end of a row they advance by
+ * `down` and `below` in addition. */
 typedef struct {
     const uint8_t *from[4];
     int32_t right[4], down[4];
     uint32_t rows, columns, next, below;
 } rectangle;
 
+/* Packs the four elements of each pixel of a rectangle. */
 static void pack_rectangle(const rectangle *r, const quad *flips, uint8_t *tiles)
 {
     const uint8_t *a = r->from[0], *b = r->from[1], *c = r->from[2], *d = r->from[3];

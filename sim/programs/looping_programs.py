@@ -1,6 +1,6 @@
 """Programs that repeat a few instructions, as the tiles of a layer do, for bounds on cycles.
 
-What a bound neglects in one iteration adds up over all of them, and exceeds what it concedes once.
+An error of a bound accumulates over iterations, until it exceeds the slack of a single one.
 Results are meaningless: iterations read and write the same few elements.
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-# Writes reports like those of SCALE-Sim; the number of filters is that of its topology.
+# Writes reports in SCALE-Sim's format, with the number of filters of the topology.
 SCALE_SIM = """\
 from configparser import ConfigParser
 from pathlib import Path

@@ -43,9 +43,9 @@ ZERO = Bounds(0.0, 0.0)
 class Elements:
     """Bounds on the elements of a tensor that has padded positions along some axes.
 
-    ``real`` are those of the elements without padding. ``padded`` are, by axis, those of the
-    elements with padding along this axis only. ``best`` are, by axis, lower bounds on the greatest
-    element without padding of each row along this axis, and ``worst`` upper bounds on the least.
+    ``real`` bounds the elements without padding, ``padded`` by axis those with padding along this
+    axis only. ``best`` is by axis a lower bound on the greatest element without padding of each row
+    along this axis, and ``worst`` an upper bound on the least.
     """
 
     real: Bounds = ANY
