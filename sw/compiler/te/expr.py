@@ -23,6 +23,14 @@ class Expr:
     # Makes NumPy scalars defer to this class's operators.
     __array_ufunc__ = None
 
+    def children(self) -> tuple[Expr, ...]:
+        """The expressions directly within this one."""
+        return ()
+
+    def with_children(self, *new: Expr) -> Expr:
+        """This expression with ``new`` in place of its children, of the same number and dtypes."""
+        return self
+
     def astype(self, dtype: str) -> Expr:
         """The value wrapped around to ``dtype``."""
         dtype_interval(dtype)
@@ -229,6 +237,19 @@ class Binary(Expr):
     def __init__(self, op: str, left: Expr, right: Expr) -> None:
         self.op, self.left, self.right, self.dtype = op, left, right, left.dtype
 
+    def children(self) -> tuple[Expr, ...]:
+        return self.left, self.right
+
+    def with_children(self, *new: Expr) -> Expr:
+        match self.op:
+            case "+":
+                return add(*new)
+            case "-":
+                return subtract(*new)
+            case "*":
+                return multiply(*new)
+        return Binary(self.op, *new)
+
     def __str__(self) -> str:
         if self.op in ("min", "max"):
             return f"{self.op}({self.left}, {self.right})"
@@ -243,6 +264,12 @@ class Compare(Expr):
     def __init__(self, op: str, left: Expr, right: Expr) -> None:
         self.op, self.left, self.right, self.dtype = op, left, right, "bool"
 
+    def children(self) -> tuple[Expr, ...]:
+        return self.left, self.right
+
+    def with_children(self, *new: Expr) -> Expr:
+        return Compare(self.op, *new)
+
     def __str__(self) -> str:
         return f"{_inner(self.left)} {self.op} {_inner(self.right)}"
 
@@ -253,6 +280,12 @@ class _Conditions(Expr):
 
     def __init__(self, conditions: Sequence[Expr]) -> None:
         self.conditions, self.dtype = tuple(conditions), "bool"
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.conditions
+
+    def with_children(self, *new: Expr) -> Expr:
+        return type(self)(new)
 
     def __str__(self) -> str:
         return f"{self.word}({', '.join(map(str, self.conditions))})"
@@ -278,6 +311,12 @@ class Cast(Expr):
     def __init__(self, value: Expr, dtype: str) -> None:
         self.value, self.dtype = value, dtype
 
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    def with_children(self, *new: Expr) -> Expr:
+        return Cast(new[0], self.dtype)
+
     def __str__(self) -> str:
         return f"{self.dtype}({self.value})"
 
@@ -289,6 +328,12 @@ class Select(Expr):
 
     def __init__(self, condition: Expr, true: Expr, false: Expr) -> None:
         self.condition, self.true, self.false, self.dtype = condition, true, false, true.dtype
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.condition, self.true, self.false
+
+    def with_children(self, *new: Expr) -> Expr:
+        return Select(*new)
 
     def __str__(self) -> str:
         return f"if_then_else({self.condition}, {self.true}, {self.false})"
@@ -304,6 +349,12 @@ class Access(Expr):
     def __init__(self, source: Any, indices: Sequence[Expr]) -> None:
         self.source, self.indices, self.dtype = source, tuple(indices), source.dtype
 
+    def children(self) -> tuple[Expr, ...]:
+        return self.indices
+
+    def with_children(self, *new: Expr) -> Expr:
+        return Access(self.source, new)
+
     def __str__(self) -> str:
         return f"{self.source.name}[{', '.join(map(str, self.indices))}]"
 
@@ -315,6 +366,12 @@ class Reduce(Expr):
 
     def __init__(self, kind: str, value: Expr, axes: Sequence[IterVar]) -> None:
         self.kind, self.value, self.axes, self.dtype = kind, value, tuple(axes), value.dtype
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    def with_children(self, *new: Expr) -> Expr:
+        return Reduce(self.kind, new[0], self.axes)
 
     def combine(self, left: Expr, right: Expr) -> Expr:
         return Binary("+" if self.kind == "sum" else self.kind, left, right)
@@ -333,6 +390,12 @@ class Parametrized(Expr):
     def __init__(self, value: Expr, *parameters: Expr) -> None:
         self.value, self.parameters = value, parameters
         self.dtype = value.dtype
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.value, *self.parameters
+
+    def with_children(self, *new: Expr) -> Expr:
+        return type(self)(*new)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, (self.value, *self.parameters)))})"

@@ -23,7 +23,6 @@ from .expr import Access, Affine, Expr, IterVar, Reduce, Scalar, Select, Var, co
 from .functions import all_of, if_then_else
 from .origin import caller
 from .simplify import value_interval
-from .traverse import children
 
 
 class Operation:
@@ -205,7 +204,7 @@ def _check_value(name: str, value: Expr, ranges: Mapping[Var, Interval], guarded
                         f"{position} of {value.source.name}, whose extent is {extent}"
                     )
         case _:
-            for child in children(value):
+            for child in value.children():
                 _check_value(name, child, ranges, guarded)
 
 

@@ -16,7 +16,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Stmt,
 )
 from amaranth_vta.sw.compiler.te.expr import Affine, Binary, Compare, Const, Expr, Var
-from amaranth_vta.sw.compiler.te.traverse import children, substitute
+from amaranth_vta.sw.compiler.te.traverse import substitute
 
 
 def assignments(region: Stmt) -> list[tuple[list[For], Assign]]:
@@ -56,14 +56,14 @@ def _sums(value: Expr) -> Iterator[Affine]:
     form = Affine.of(value)
     if form is not None:
         yield form
-    for child in children(value):
+    for child in value.children():
         yield from _sums(child)
 
 
 def _are_compared(value: Expr, var: Var) -> bool:
     if isinstance(value, Compare):
         return any(var in form.terms for form in _sums(value))
-    return any(_are_compared(child, var) for child in children(value))
+    return any(_are_compared(child, var) for child in value.children())
 
 
 def flat_index(buffer: NestBuffer, indices: Sequence[Expr], stage: str) -> Affine:
