@@ -81,7 +81,7 @@ def _uses(old: NestBuffer, stmt: Stmt) -> tuple[dict[int, int], list[_Use]]:
 
 
 def _kind(buffer: NestBuffer) -> tuple[object, ...]:
-    return buffer.scope, buffer.shape, buffer.dtype, buffer.rolling
+    return buffer.scope, buffer.shape, buffer.dtype, buffer.rolling, buffer.bank
 
 
 def _same_iteration(stmt: Stmt) -> Iterator[Allocate]:

@@ -119,3 +119,8 @@ def test_a_rolling_buffer_replaces_one_that_is_filled_before_it_in_each_turn(tex
     shared = share_storage(nest, TINY)
     assert result(shared) == result(nest)
     assert buffers(shared) == 1
+
+
+def test_buffers_of_different_banks_stay_apart() -> None:
+    text = ROLLING.replace("copies=2)", "copies=2, bank=0)", 1)
+    assert buffers(share_storage(parse(text), TINY)) == 2
