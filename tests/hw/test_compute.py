@@ -418,6 +418,27 @@ def test_requantization_reads_its_parameters_when_they_change() -> None:
     assert outcome.out[:4] == [5 + 5, -6 + 5, 3 + 5, 100 + 5]
 
 
+def test_a_table_is_read_again_after_any_accumulator_of_a_beat_changes_it() -> None:
+    """On a bus of two accumulators per beat, the second one is the first of the table."""
+    before, after = 0x05050505, 0x09090909
+    look_up = Alu(uop_end=1, alu_opcode=AluOp.LOOKUP)
+    outcome = run(
+        [
+            load_uops(1),
+            load_accumulators(18),
+            look_up,
+            Load(memory=Memory.ACC, dram_base=18, x_size=2),
+            look_up,
+            Finish(),
+        ],
+        [Uop(dst=0, src=1)],
+        accumulators=[3, *[before] * 16, 0, 3, after],
+        config=replace(EXTENDED, log_bus_width=8),
+    )
+    assert outcome.fault is None
+    assert outcome.out[0] == 9
+
+
 def test_parameters_past_the_depth_are_out_of_range() -> None:
     requantize = Alu(uop_end=1, alu_opcode=AluOp.REQUANTIZE)
     for src, fault in (

@@ -20,6 +20,7 @@ _TESTS = {
     "sim/model/*.py": (
         "tests/sim/model/test_device.py",
         "tests/sim/model/test_execution.py",
+        "tests/sim/model/test_requantize.py",
         "tests/sim/programs/test_random_programs.py",
         "tests/sim/model/native/test_model.py",
     ),

@@ -192,8 +192,12 @@ def test_a_run_that_takes_too_long_is_stopped() -> None:
     result = device.run(0x1000, 3, time_limit=0.05)
     assert result.fault == Fault("compute", 1, "timeout")
     assert 0.05 < result.seconds < 2
+
+
+@pytest.mark.parametrize("order", ["program", "reverse"])
+def test_a_run_without_time_does_not_begin(order: str) -> None:
     short: list[Instruction] = [Load(memory=Memory.UOP, x_size=2), Finish()]
-    device = tiny_device(short)
+    device = tiny_device(short, order=order)
     assert device.run(0x1000, 2, time_limit=60).fault is None
     assert device.run(0x1000, 2, time_limit=0).fault == Fault("fetch", 0, "timeout")
 

@@ -5,6 +5,7 @@ The scalar machine defines the instruction set and shares no code with the model
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,6 +93,14 @@ def executor_of(config: Config, seed: int) -> Executor:
     extremes = np.where(kind == 3, -1 << config.acc_width - 1, small)
     executor.acc.tiles[:] = np.where(kind > 0, extremes, executor.acc.tiles)
     return executor
+
+
+def test_an_instruction_that_begins_after_the_deadline_is_a_timeout() -> None:
+    executor = executor_of(CONFIGS[0], 0)
+    executor.deadline = time.monotonic() - 0.5
+    with pytest.raises(ExecutionFault) as found:
+        executor.execute(0, Gemm(uop_end=1))
+    assert found.value.cause is isa.Cause.TIMEOUT
 
 
 def assert_same_effect(

@@ -16,7 +16,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import AluOp, Memory, Module
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sw.runtime.archive import ProgramError
+from amaranth_vta.sw.runtime.archive import ProgramError, is_archive
 from amaranth_vta.sw.runtime.memory import OutOfMemory
 from amaranth_vta.sw.runtime.program import Program, Recorder
 from amaranth_vta.sw.runtime.runtime import CommandError, Runtime, RuntimeFault
@@ -308,6 +308,29 @@ def test_the_parts_of_a_program_fit_together(saved: Path, change: Any, problem: 
     changed = replace(program, streams=(change(program.streams[0]), *program.streams[1:]))
     with pytest.raises(ValueError, match=problem):
         changed.validate()
+
+
+def test_the_buffers_of_a_program_have_a_role_and_hold_their_contents(saved: Path) -> None:
+    program = Program.load(saved)
+    first, *rest = program.buffers
+    unknown = replace(program, buffers=(replace(first, role="other"), *rest))
+    with pytest.raises(ValueError, match=f"its buffer {first.name} is malformed"):
+        unknown.validate()
+    exact = {first.name: np.zeros(first.size, np.uint8)}
+    replace(program, contents={**program.contents, **exact}).validate()
+    beyond = {first.name: np.zeros(first.size + 1, np.uint8)}
+    with pytest.raises(ValueError, match=f"the contents of its buffer {first.name} exceed"):
+        replace(program, contents={**program.contents, **beyond}).validate()
+
+
+def test_archives_are_recognized_by_their_header(saved: Path, tmp_path: Path) -> None:
+    assert is_archive(saved)
+    for name, contents in {"text": b"text", "empty": b""}.items():
+        (tmp_path / name).write_bytes(contents)
+        assert not is_archive(tmp_path / name)
+    np.savez(tmp_path / "other.npz", other=np.zeros(1))
+    assert not is_archive(tmp_path / "other.npz")
+    assert not is_archive(tmp_path / "no such file")
 
 
 def test_a_recorder_needs_neither_device_nor_simulator() -> None:

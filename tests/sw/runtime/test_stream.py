@@ -88,6 +88,15 @@ def test_pops_of_both_neighbours_and_pushes_to_both_share_one_instruction() -> N
     assert (gemm.pop_prev, gemm.pop_next, gemm.push_prev, gemm.push_next) == (1, 1, 1, 1)
 
 
+def test_a_push_joins_the_last_instruction_of_an_appended_stream() -> None:
+    other, stream = Stream(), Stream()
+    work(stream, Module.COMPUTE)
+    work(other, Module.COMPUTE)
+    stream.extend(other)
+    stream.push(Module.COMPUTE, Module.STORE)
+    assert [instruction.push_next for instruction in decoded(stream)] == [0, 1]
+
+
 def test_random_calls_keep_the_order_of_each_module() -> None:
     generator = random.Random(7)
     for _ in range(300):

@@ -67,6 +67,12 @@ def test_work_is_that_of_the_instructions_decoded_one_by_one(preset: str) -> Non
     assert legal > 100
 
 
+def test_the_work_of_two_streams_adds_up() -> None:
+    first = isa.Gemm(uop_end=3, iter_out=5), isa.Store(x_size=2)
+    second = isa.Alu(uop_end=4, alu_opcode=isa.AluOp.ADD), isa.Gemm(uop_end=2, reset=1)
+    assert work_of(*first) + work_of(*second) == work_of(*first, *second)
+
+
 def _with_fetched(so_far: Work) -> Work:
     return replace(so_far, bytes_loaded=so_far.bytes_loaded + isa.INSTRUCTION_BYTES)
 

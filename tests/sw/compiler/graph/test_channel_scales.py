@@ -111,6 +111,9 @@ WRAPPED = 1 << 32
         # Two ranges on the same side of 0, and the step between them.
         ((7, -100, 7), -500_000_000, -1_200_000_000 + WRAPPED),
         ((7, 7, 90), 1_200_000_000, 500_000_000 + WRAPPED),
+        # A step within the part on one side of 0.
+        ((7, 7, 90), 500_000_000, -1_500_000_000 + WRAPPED),
+        ((7, -100, 7), 1_500_000_000, -500_000_000 + WRAPPED),
     ],
 )
 def test_sums_that_wrap_onto_too_many_results_are_refused(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
+import pytest
+
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.timing import copied_sources
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.lower import lower
 from amaranth_vta.sw.compiler.nest.ir import Allocate, NestBuffer, walk
+from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.passes.allocate_scratchpads import allocate_scratchpads
 from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 
 CONFIG = PRESETS["pynq-extended"]
@@ -48,3 +54,18 @@ def test_sources_and_results_together_may_fill_a_bank() -> None:
 def test_small_sources_stay_beside_the_results() -> None:
     assert accumulators(2)["residual_buf"].base == 0
     assert accumulators(4)["residual_buf"].base != 0
+
+
+@pytest.mark.parametrize("copies", [2, 4, 6])
+def test_copies_alternate_between_the_banks_and_do_not_overlap(copies: int) -> None:
+    text = f"""\
+def function(y: int32[4, 16]):
+    a = allocate(acc, int32, [4, 16], copies={copies})
+    uop_push(dst=a, reset=1)
+"""
+    body = allocate_scratchpads(parse(text), CONFIG).body
+    assert isinstance(body, Allocate)
+    begins = [body.buffer.copy_begins(copy) for copy in range(copies)]
+    assert [begin // HALF for begin in begins] == [copy % 2 for copy in range(copies)]
+    assert [(begin + 3) // HALF for begin in begins] == [copy % 2 for copy in range(copies)]
+    assert min(abs(a - b) for a, b in combinations(begins, 2)) >= 4

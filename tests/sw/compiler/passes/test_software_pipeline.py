@@ -37,6 +37,21 @@ with dma_copy():
 # product.
 FAR = BODY.replace("[{size}, 4])", "[{size}, 4], ahead=2, copies=3)")
 
+# The same, but each row is stored as soon as it is copied: a loop of two kinds of instructions.
+MIXED = (
+    FAR[: FAR.rindex("with dma_copy()")]
+    + """\
+d = allocate(acc, int32, [{size}, 4])
+for i in range({size}):
+    with alu():
+        for c in range(4):
+            d[i, c] = b[i, c] + 0
+    with dma_copy():
+        for c in range(4):
+            y[{place} + i, c] = int8(d[i, c])
+"""
+)
+
 
 def nest(rows: int, text: str) -> str:
     body = "\n".join("    " + line for line in text.splitlines())
@@ -134,7 +149,7 @@ def text_of(trees: list[Tree], place: str, form: str = BODY) -> str:
     return text
 
 
-@pytest.mark.parametrize("form", [BODY, FAR], ids=["one", "several"])
+@pytest.mark.parametrize("form", [BODY, FAR, MIXED], ids=["one", "several", "mixed"])
 @pytest.mark.parametrize("seed", range(20))
 def test_random_nests_compute_the_same(seed: int, form: str) -> None:
     trees = random_trees(random.Random(seed), 2)

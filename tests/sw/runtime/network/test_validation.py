@@ -61,6 +61,13 @@ def is_valid(network: NetworkProgram) -> bool:
     return True
 
 
+@pytest.mark.parametrize(("machines", "valid"), [(1, True), (0, False), (-1, False), ("2", False)])
+def test_a_network_is_for_at_least_one_machine(
+    digits: NetworkProgram, machines: Any, valid: bool
+) -> None:
+    assert is_valid(replace(digits, machines=machines)) == valid
+
+
 @pytest.mark.parametrize(
     ("beside", "machines", "valid"),
     [
