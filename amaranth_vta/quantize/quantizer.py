@@ -240,7 +240,14 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         options.log_severity_level = 4
         try:
             data = model.SerializeToString()
-            onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+            # Gemm needs a Reshape to rows, which would separate normalization from QuantizeLinear;
+            # `remove_quantization_before_biases` joins products and biases without one.
+            onnxruntime.InferenceSession(
+                data,
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=["MatMulAddFusion"],
+            )
         except Exception as error:  # ONNX Runtime's exceptions have no narrower common base
             raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None
         prepared = onnx.load(path)
