@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from amaranth_vta.networks.attention import bert_tiny
+from amaranth_vta.networks.attention import bert_tiny, vit_tiny
 from amaranth_vta.networks.decoders import llama_tiny
 from amaranth_vta.networks.float_network import FloatNetwork
 from amaranth_vta.quantize.accuracy import accuracy
@@ -39,9 +39,9 @@ def inputs(model: onnx.ModelProto, seed: int) -> dict[str, Any]:
 
 
 def quantized(
-    grow: Callable[..., Any], size: int, width: float, is_open: bool = False
+    grow: Callable[..., Any], size: int, width: float, is_open: bool = False, opset: int = 17
 ) -> tuple[QuantizedModel, Any]:
-    net = FloatNetwork("test", 1, width=width)
+    net = FloatNetwork("test", 1, opset, width)
     model = net.model(*grow(net, size))
     closed = with_dimensions(model, net.dimensions)
     samples = [inputs(closed, seed) for seed in range(2)]
@@ -61,6 +61,18 @@ def test_an_encoder_leaves_embeddings_and_conversions_to_the_host() -> None:
         on_machine = {layer.operator for layer in session.layers if not layer.reason}
     assert on_host == {"Gather", "DequantizeLinear"}
     assert on_machine >= {"RowSoftmax", "RowLayerNorm"}
+
+
+def test_rows_of_an_encoder_need_not_fill_tiles() -> None:
+    """An image of 25 patches: keys and values of 25 rows stay on the machine."""
+    made, samples = quantized(vit_tiny, 80, 0.25, opset=20)
+    with Session(made.model, "pynq-extended") as session:
+        assert session.check(samples[0]).mismatches == 0
+        on_host = [layer for layer in session.layers if layer.reason]
+    assert {layer.operator for layer in on_host} == {"DequantizeLinear", "QuantizeLinear", "layout"}
+    assert [layer.name for layer in on_host if layer.operator == "layout"] == [
+        "image_QuantizeLinear_Output"
+    ]
 
 
 def test_a_decoder_masks_scores_on_the_machine() -> None:

@@ -24,7 +24,7 @@ _LAST, _FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 _WITH_CHANNELS = frozenset({"BatchNormalization", "BiasGelu"})
 # Size limit of the tensors that are searched for channel shuffles.
 _MOST_ELEMENTS = 1 << 24
-# Keys whose sizes are multiples of this fill the tiles of the default machine. Others stay one
+# Keys whose columns are a multiple of this fill the tiles of the default machine. Others stay one
 # Transpose on the host.
 _TILE = 16
 _REDUCTIONS = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
@@ -70,9 +70,9 @@ def _is_of_keys(network: Network, node: Node, before: list[int]) -> bool:
     for a product whose second factor a layer may store."""
     shape = network.types[node.outputs[0]].shape
     kept = before[-1] == len(before) - 1 and shape is not None
-    if not kept or any(size % _TILE for size in (shape or ())[-2:]):
+    if not kept or not swaps_matrices(node) or (shape or ())[-2] % _TILE:
         return False
-    return swaps_matrices(node) and is_symmetric_factor(network, node.outputs[0])
+    return is_symmetric_factor(network, node.outputs[0])
 
 
 def gather_of_shuffle(network: Network, node: Node) -> bool:

@@ -3,13 +3,13 @@
 A matrix (groups · rows, columns), as layers store it, has BLOCK_OUT columns of one row per tile.
 BLOCK_OUT successive rows are a weight tile: its outputs are rows, its inputs are columns. Keys,
 which a product multiplies transposed, therefore only need another order of their tiles. Values are
-also transposed within weight tiles.
+also transposed within weight tiles. If the rows of a group do not fill its last weight tile, rows
+of zeros follow them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 
 import numpy as np
 
@@ -24,9 +24,9 @@ from amaranth_vta.sw.compiler.graph.second_factor import (
     swaps_matrices,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import reads_what_it_stores
-from amaranth_vta.sw.compiler.operators.permute import Permute, permute
+from amaranth_vta.sw.compiler.operators.stack_rows import StackRows, stack_rows
 from amaranth_vta.sw.compiler.operators.transpose_tiles import TransposeTiles, transpose_tiles
-from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout
+from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
@@ -49,11 +49,12 @@ def may_be_stored(network: Network, name: str, config: Config) -> bool:
     """Whether products read a tensor, or its transpose, only as second factor, so that
     `stored_factor` brings it into weight tiles if a layer stores it."""
     readers = network.nodes.readers(name)
-    if readers and all(map(swaps_matrices, readers)):
-        return all(may_be_stored(network, reader.outputs[0], config) for reader in readers)
     shape = network.types[name].shape
-    whole = shape is not None and all(size % config.block_out == 0 for size in shape[-2:])
-    return whole and holds_factors(Environment(config)) and is_symmetric_factor(network, name)
+    if shape is None or shape[-1] % config.block_out or not holds_factors(Environment(config)):
+        return False
+    if readers and all(map(swaps_matrices, readers)):
+        return all(is_symmetric_factor(network, reader.outputs[0]) for reader in readers)
+    return is_symmetric_factor(network, name)
 
 
 def holds_factors(env: Environment) -> bool:
@@ -67,40 +68,44 @@ def stored_factor(
     node: Node, second: str, matrices: Image, tensors: Tensors
 ) -> tuple[TiledTensor, tuple[Layer, ...]] | None:
     """The ``second`` factor of ``node``, a stack of ``matrices``, in weight tiles, and the layers
-    that rearrange it. None unless a layer stores it, or its transpose, as rows that fill
+    that rearrange it. None unless a layer stores it, or its transpose, as rows whose columns fill
     tiles."""
     config, network, (groups, inputs, outputs, _) = tensors.config, tensors.network, matrices
     tile = config.block_out
-    if not holds_factors(tensors.env) or inputs % tile or outputs % tile:
+    if not holds_factors(tensors.env):
         return None
     maker = network.maker(second)
     is_transposed = maker is not None and swaps_matrices(maker)
     root = tensors.root(maker.inputs[0] if maker is not None and is_transposed else second)
     rows, columns = (outputs, inputs) if is_transposed else (inputs, outputs)
     image = (groups * rows, columns, 1, 1)
-    if root not in tensors.results or tensors.images[root] != image:
+    if columns % tile or root not in tensors.results or tensors.images[root] != image:
         return None
 
     layers: list[Layer] = []
     held, across = tensors.source(root, image), columns // tile
+    whole = tiles(rows, tile) * tile
 
-    def transposed(
-        what: str, function: Callable[[], Function], constants: dict[str, Bytes]
+    def rearranged(
+        what: str, label: str, function: Callable[[], Function], constants: dict[str, Bytes]
     ) -> TiledTensor:
         name = network.unused_name(f"{node.name}_{what}")
-        result = TiledTensor(name, image, TileLayout.of(config.wgt))
-        label = f"{node.name}, Transpose of its second factor"
-        layers.append(Layer(label, "Transpose", (), (held,), result, function, constants, 0))
+        result = TiledTensor(name, (groups * whole, columns, 1, 1), TileLayout.of(config.wgt))
+        named = f"{node.name}, {label}"
+        layers.append(Layer(named, "Transpose", (), (held,), result, function, constants, 0))
         return result
 
-    if across > 1:
+    if across > 1 or rows < whole:
         # Keys: tiles of the same rows in sequence. Values: those of the same columns.
-        shape = (groups * rows // tile, tile) if is_transposed else (groups, rows)
-        workload = Permute((*shape, across), (0, 2, 1))
-        held = transposed("tiles", tensors.function(permute, workload, node), {})
+        workload = StackRows(groups, rows, across, by_columns=not is_transposed)
+        function = tensors.function(stack_rows, workload, node)
+        identity = tensors.identity_constant()
+        held = rearranged("stacked", "rows of its second factor in tiles", function, identity)
     if not is_transposed:
-        function, constants = transposing_tiles(prod(image) // tile**2, node, tensors)
-        held = transposed("transposed", function, constants)
+        count = groups * whole * columns // tile**2
+        function, constants = transposing_tiles(count, node, tensors)
+        label = "Transpose of its second factor"
+        held = rearranged("transposed", label, function, constants)
     return held, tuple(layers)
 
 
