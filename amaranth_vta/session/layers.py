@@ -76,7 +76,7 @@ def layer_reports(runner: Runner, dram: str, system: SystemConfig) -> list[Layer
                 reason = "the host writes new rows to weight tiles"
                 reports.append(_host_report(OnHost(step.rows, "layout", reason), spent))
             case MoveWindows(_, place):
-                reason = "the host changes addresses of instructions to those of new rows"
+                reason = "the host changes addresses of instructions to those of rows"
                 reports.append(_host_report(OnHost(place, "addresses", reason), spent))
             case ToHost():
                 stored.add(step.tensor)

@@ -103,8 +103,9 @@ def test_a_decoder_generates_the_tokens_of_onnx_runtime_and_moves_no_cache() -> 
         on_host = {layer.operator for layer in session.layers if layer.reason}
     assert on_machine.count("RowRotation") == 4
     assert on_machine.count("RowSoftmax") == 2
-    # Places in the caches, the mask, the rows of embeddings, cosines and sines, the addresses of
-    # new rows in the caches, and the conversion of logits.
+    assert on_machine.count("Gather") == 3  # rows of embeddings, cosines and sines
+    # Places in the caches, the mask in their order, the addresses of these places and of rows of
+    # tables, and the conversion of logits.
     assert on_host == {
         *("Add", "Cast", "CumSum", "DequantizeLinear", "Gather", "Greater", "Mod", "Not", "Or"),
         *("Sub", "addresses"),

@@ -45,7 +45,7 @@ def explanation(session: Session) -> Iterator[str]:
             case ToHost():
                 yield f"{step.tensor}: joined from tiles, to the host"
             case MoveWindows():
-                yield f"{step.place}: in the addresses of instructions that access new rows"
+                yield f"{step.place}: in the addresses of instructions that access rows"
             case _:
                 yield f"{step.rows}: new rows of {step.operand.tensor}, in weight tiles"
 

@@ -50,13 +50,16 @@ def write_rows(step: WriteRows, buffer: Buffer, rows: Array, places: Array) -> N
 
 
 def place_of(step: MoveWindows, places: Array) -> int:
-    """The place to which windows move; raises `ModelError` unless it is one of ``count``."""
-    if places.size != 1 or places.dtype.kind != "i" or not 0 <= places.item() < step.count:
+    """The place to which windows move; negative ones count from the end, as those of Gather.
+    Raises `ModelError` unless it is one of ``count``.
+    """
+    count = step.count
+    if places.size != 1 or places.dtype.kind != "i" or not -count <= places.item() < count:
         raise ModelError(
             f"the host computed {step.place} as {places.dtype} {places.tolist()}, not as a place "
-            f"among {step.count:,} rows"
+            f"among {count:,} rows"
         )
-    return int(places.item())
+    return int(places.item()) % count
 
 
 def _offsets(step: WriteRows, places: Array) -> Array:

@@ -27,7 +27,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 from .stored_factors import holds_factors, transposing_tiles
-from .support.layer import RESULT, HostNode, Layer, Ring, RingSlices, RingWrite
+from .support.layer import RESULT, HostNode, Layer, Ring, RingWrite, WindowSlices
 from .support.tensors import Tensors
 
 _CONVERSIONS = frozenset({"DequantizeLinear", "QuantizeLinear"})
@@ -182,15 +182,15 @@ def _ring_layers(maker: Layer, item: RingWrite, place: str, tensors: Tensors) ->
         for column in range(across)
     ]
     by_row = Motion(tile, across * tile_bytes, tile_bytes // tile)
-    row = RingSlices(ring, tuple(offsets), tile_bytes // tile, by_row, place)
+    row = WindowSlices(ring, tuple(offsets), tile_bytes // tile, by_row, place)
     made = replace(maker.result, tensor=ring.operand.tensor)
-    yield replace(maker, result=made, runs=(), in_rings={RESULT: row})
+    yield replace(maker, result=made, runs=(), in_windows={RESULT: row})
     if not copies:
         return
     by_tile = Motion(tile, across * tile_bytes, 0)
-    whole = RingSlices(ring, (0,), across * tile_bytes, by_tile, place)
+    whole = WindowSlices(ring, (0,), across * tile_bytes, by_tile, place)
     offsets = [number * down * tile_bytes for number in range(across)]
-    turned = RingSlices(read, tuple(offsets), tile_bytes, Motion(tile, tile_bytes, 0), place)
+    turned = WindowSlices(read, tuple(offsets), tile_bytes, Motion(tile, tile_bytes, 0), place)
     image = (across * tile, tile, 1, 1)
     function, constants = transposing_tiles(across, item.node, tensors)
     given = TiledTensor(ring.operand.tensor, image, read.operand.layout)
@@ -204,5 +204,5 @@ def _ring_layers(maker: Layer, item: RingWrite, place: str, tensors: Tensors) ->
         function,
         constants,
         0,
-        in_rings={0: whole, RESULT: turned},
+        in_windows={0: whole, RESULT: turned},
     )

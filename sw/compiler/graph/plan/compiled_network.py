@@ -17,8 +17,9 @@ from amaranth_vta.sw.compiler.graph.layers.support.layer import (
     HostNode,
     Layer,
     Ring,
-    RingSlices,
     RingWrite,
+    RowTable,
+    WindowSlices,
 )
 from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import divided_functions
 from amaranth_vta.sw.compiler.graph.network import Array, Network
@@ -150,7 +151,8 @@ def _variables(network: Network, placement: Placement) -> list[_Variable]:
 def _rings(item: Layer | HostNode) -> tuple[Ring, ...]:
     """The ring buffers that an item writes."""
     if isinstance(item, Layer):
-        return tuple(slices.ring for at, slices in item.in_rings.items() if at == RESULT)
+        written = item.in_windows.get(RESULT)
+        return (written.held,) if written and isinstance(written.held, Ring) else ()
     return item.rings if isinstance(item, RingWrite) else ()
 
 
@@ -174,6 +176,12 @@ def _record(
             case ToMachine(operand, name) if operand.tensor in known:
                 packed[name] = recorder.allocate(operand.nbytes, name)
                 packed[name].write(operand.pack(known[operand.tensor]))
+            case Layer():
+                for held in (slices.held for slices in step.in_windows.values()):
+                    operand = held.operand
+                    if isinstance(held, RowTable) and operand.buffer not in packed:
+                        packed[operand.buffer] = recorder.allocate(operand.nbytes, operand.buffer)
+                        packed[operand.buffer].write(operand.pack(known[operand.tensor]))
     steps = [item for item in steps if not (isinstance(item, ToMachine) and item.buffer in packed)]
     for variable in variables:
         name = variable.buffer
@@ -219,8 +227,8 @@ def _record(
         match step:
             case Layer():
                 rings = {
-                    at: windows.argument(slices, whole(slices.ring.operand.buffer))
-                    for at, slices in step.in_rings.items()
+                    at: windows.argument(slices, whole(slices.held.operand.buffer))
+                    for at, slices in step.in_windows.items()
                 }
                 sources = [
                     rings[at] if at in rings else source(item.buffer)
@@ -253,7 +261,7 @@ class _Windows:
     def __init__(self) -> None:
         self._windows: dict[str, dict[str, MovingWindow]] = {}
 
-    def argument(self, slices: RingSlices, within: Buffer) -> ScatteredBuffer:
+    def argument(self, slices: WindowSlices, within: Buffer) -> ScatteredBuffer:
         """The ``slices`` of the buffer ``within``, as the argument of a layer."""
         size = max(slices.offsets) + slices.nbytes
         name = f"{size} bytes of {within.name} at {slices.place}, {slices.motion}"
@@ -290,7 +298,7 @@ def _buffers_of(step: PlannedStep) -> list[tuple[str, int]]:
     match step:
         case Layer():
             arguments = {**dict(enumerate(step.sources)), RESULT: step.result}
-            arguments |= {at: slices.ring.operand for at, slices in step.in_rings.items()}
+            arguments |= {at: slices.held.operand for at, slices in step.in_windows.items()}
             return [(item.buffer, item.nbytes) for item in arguments.values()]
         case ToMachine() | ToHost() | WriteRows():
             return [(step.buffer, step.operand.nbytes)]

@@ -40,6 +40,7 @@ from amaranth_vta.sw.compiler.graph.layers.data_movement import (
     slicing,
     transposing,
 )
+from amaranth_vta.sw.compiler.graph.layers.gathered_rows import gathered_rows
 from amaranth_vta.sw.compiler.graph.layers.integer_operators import lookup_pair
 from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product, matrix_sums
 from amaranth_vta.sw.compiler.graph.layers.multiplication import multiplication
@@ -217,7 +218,7 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
             items[node.name] = HostNode(node, str(reason))
             tensors.note_range(node)
     needed = _without_unread(ring_writes(list(items.values()), tensors), tensors)
-    needed = ring_stores(needed, tensors)
+    needed = gathered_rows(ring_stores(needed, tensors), tensors)
     keeping = [*_keeping(needed, tensors, functions)]
     return Placement(needed, tensors.views, tensors.images, keeping, network)
 
@@ -229,7 +230,7 @@ def _keeping(
     results = {
         item.result.tensor: item.result
         for item in items
-        if isinstance(item, Layer) and not item.in_rings
+        if isinstance(item, Layer) and not item.in_windows
     }
     for state in tensors.network.states:
         made = results.get(tensors.root(state.result))

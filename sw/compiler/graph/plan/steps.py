@@ -118,17 +118,17 @@ class _Planner:
 
     def _move_windows(self, layer: Layer) -> None:
         """Move the windows of ``layer``, and others that move to the same place."""
-        for slices in layer.in_rings.values():
+        for slices in layer.in_windows.values():
             if slices.place not in self.moved:
                 self._bring_to_host(slices.place)
                 # The windows are known once the layers are recorded.
-                self.done.append(MoveWindows((), slices.place, slices.ring.rows))
+                self.done.append(MoveWindows((), slices.place, slices.held.rows))
                 self.moved.add(slices.place)
 
     def _note_result(self, layer: Layer) -> None:
         held = layer.result
-        if RESULT in layer.in_rings:
-            held = layer.in_rings[RESULT].ring.operand
+        if RESULT in layer.in_windows:
+            held = layer.in_windows[RESULT].held.operand
             self.written.add(layer.result.tensor)
         self.held[layer.result.tensor] = [held]
 
@@ -136,7 +136,7 @@ class _Planner:
         self, layer: Layer, which: Callable[[TiledTensor], bool] = lambda _: True
     ) -> None:
         """Transfer the sources of ``layer`` that the machine does not hold yet."""
-        sources = [item for at, item in enumerate(layer.sources) if at not in layer.in_rings]
+        sources = [item for at, item in enumerate(layer.sources) if at not in layer.in_windows]
         for source in filter(which, sources):
             held = self.held.setdefault(source.tensor, [])
             if not any(source.is_in_memory_of(other) for other in held):

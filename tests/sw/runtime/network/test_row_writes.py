@@ -82,9 +82,10 @@ def test_rows_of_stacked_matrices_are_side_by_side() -> None:
     np.testing.assert_array_equal(buffer.read(np.uint8, operand.nbytes), operand.pack(matrices))
 
 
-@pytest.mark.parametrize("places", [np.array([-1]), np.array([8]), np.array([1, 2]), np.ones(1)])
+@pytest.mark.parametrize("places", [np.array([-9]), np.array([8]), np.array([1, 2]), np.ones(1)])
 def test_a_place_of_windows_is_that_of_a_row(places: np.ndarray) -> None:
     step = MoveWindows((), "place", 8)
     assert place_of(step, np.array([[7]])) == 7
+    assert place_of(step, np.array([-1])) == 7  # as in Gather and ScatterElements
     with pytest.raises(ModelError, match="the host computed place as .* not as a place among 8"):
         place_of(step, places)

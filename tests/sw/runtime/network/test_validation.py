@@ -21,6 +21,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
     NetworkProgram,
     RunHost,
     RunLayer,
+    Step,
     ToHost,
     ToMachine,
     WriteRows,
@@ -379,7 +380,6 @@ def with_windows() -> NetworkProgram:
         ({"windows": ("other",)}, "there is no window other"),
         ({"place": "other"}, "nothing makes other, the place of windows"),
         ({"count": 0}, "has a size or count of 0"),
-        ({"count": 17}, "moves beyond"),
     ],
 )
 def test_windows_move_within_their_buffers(
@@ -387,6 +387,19 @@ def test_windows_move_within_their_buffers(
 ) -> None:
     with pytest.raises(ValueError, match=problem):
         validate(with_step(with_windows, MoveWindows, lambda step: replace(step, **change)))
+
+
+def test_windows_have_no_more_places_than_rows(with_windows: NetworkProgram) -> None:
+    for place in {step.place for step in with_windows.steps if isinstance(step, MoveWindows)}:
+
+        def changed(step: Step, place: str = place) -> Step:
+            if not isinstance(step, MoveWindows) or step.place != place:
+                return step
+            return replace(step, count=step.count + 1)
+
+        steps = tuple(map(changed, with_windows.steps))
+        with pytest.raises(ValueError, match="moves beyond"):
+            validate(replace(with_windows, steps=steps))
 
 
 # At the last place, and at the end of the last whole block.

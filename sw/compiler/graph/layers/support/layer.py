@@ -74,17 +74,29 @@ class Ring:
         return self.operand.pack(np.ascontiguousarray(value))
 
 
+@dataclass(frozen=True)
+class RowTable:
+    """A constant of which a run reads one row, held as ``operand``, an image per row."""
+
+    operand: TiledTensor
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.operand.image[0]
+
+
 # The number of the result among the arguments of a layer that are in windows.
 RESULT = -1
 
 
 @dataclass(frozen=True)
-class RingSlices:
-    """An argument of a layer in a ring buffer: for place 0, slices of ``nbytes`` bytes at
+class WindowSlices:
+    """An argument of a layer in a ring buffer or table: for place 0, slices of ``nbytes`` bytes at
     ``offsets``, in this order. They move by ``motion`` to the place in the host tensor ``place``.
     """
 
-    ring: Ring
+    held: Ring | RowTable
     offsets: tuple[int, ...]
     nbytes: int
     motion: Motion
@@ -99,8 +111,8 @@ class Layer:
     this order; ``find_function`` builds it, only for layers that are not fused with others.
     ``macs`` are the network's, without padding to whole tiles. If it has ``runs``, the result is
     their bytes in this order, except for padding. ``first`` are layers that run before it and whose
-    results have no other reader. ``in_rings`` are arguments in ring buffers, by the index of the
-    source or `RESULT`.
+    results have no other reader. ``in_windows`` are arguments in ring buffers and tables, by the
+    index of the source or `RESULT`.
     """
 
     name: str
@@ -113,12 +125,12 @@ class Layer:
     macs: int
     runs: tuple[ByteRun, ...] = ()
     first: tuple[Layer, ...] = ()
-    in_rings: dict[int, RingSlices] = field(default_factory=dict)
+    in_windows: dict[int, WindowSlices] = field(default_factory=dict)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The tensors that it reads, places in ring buffers included."""
-        places = (slices.place for slices in self.in_rings.values())
+        """The tensors that it reads, places in ring buffers and tables included."""
+        places = (slices.place for slices in self.in_windows.values())
         return (*(source.tensor for source in self.sources), *places)
 
     @cached_property
