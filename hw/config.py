@@ -32,8 +32,10 @@ class _SizeError(ConfigError):
         self.config = config
 
 
-def _log2(low: int, high: int, default: int, doc: str) -> Any:
-    return field(default=default, metadata={"low": low, "high": high, "doc": f"log2 of the {doc}"})
+def _log2(low: int, high: int, default: int, doc: str, later: bool = False) -> Any:
+    """A size or width; ``later`` as for an extension."""
+    text = f"log2 of the {doc}"
+    return field(default=default, metadata={"low": low, "high": high, "doc": text, "later": later})
 
 
 def _extension(doc: str, later: bool = False) -> Any:
@@ -91,6 +93,7 @@ class Config:
     multiply_add: int = _extension("an ALU operation that multiplies and adds", True)
     round_twice: int = _extension("a REQUANTIZE that can round as TensorFlow Lite does", True)
     wgt_4bit: int = _extension("LOADs that expand weights of 4 bits to 8", True)
+    log_lane_columns: int = _log2(0, 2, 0, "columns that share a lane of the ALU", later=True)
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -117,6 +120,8 @@ class Config:
             raise ConfigError("MULTIPLY_ADD needs the multipliers of REQUANTIZE, which must be 1")
         if self.round_twice > self.requantize:
             raise ConfigError("ROUND_TWICE is a flag of REQUANTIZE, which must be 1")
+        if self.log_lane_columns and not self.requantize:
+            raise ConfigError("LOG_LANE_COLUMNS shares lanes with REQUANTIZE, which must be 1")
         if self.wgt_4bit and self.log_wgt_width != 3:
             raise ConfigError(
                 f"WGT_4BIT expands weights to 8 bits: LOG_WGT_WIDTH = {self.log_wgt_width} must be "
@@ -328,6 +333,16 @@ class Config:
         return self.batch * self.block_in * self.block_out
 
     @property
+    def lane_columns(self) -> int:
+        """Columns that share a lane of the ALU: the cycles of an ALU micro-op."""
+        return 1 << self.log_lane_columns
+
+    @property
+    def alu_lanes(self) -> int:
+        """Lanes of the ALU."""
+        return self.batch * self.block_out // self.lane_columns
+
+    @property
     def table_elements(self) -> int:
         """Accumulator elements occupied by a LOOKUP table."""
         return max(1, isa.TABLE_BYTES // self.acc.element_bytes)
@@ -357,7 +372,7 @@ class Config:
         return tile
 
     def to_dict(self) -> dict[str, int]:
-        """All parameters by the keys of ``vta_config.json``; later extensions only if enabled."""
+        """All parameters by the keys of ``vta_config.json``; later ones only if not 0."""
         values = {item: getattr(self, item.name) for item in fields(self)}
         return {
             item.name.upper(): value

@@ -51,9 +51,11 @@ def gemm_latency(config: Config, choices: Microarchitecture | None = None) -> in
 
 
 def alu_latency(config: Config, choices: Microarchitecture | None = None) -> int:
-    """Cycles from the operands of the ALU to its result."""
+    """Cycles from the operands of the ALU to its result, which is complete when each lane has
+    computed its last column.
+    """
     if config.requantize:
-        return REQUANTIZING_ALU_LATENCY
+        return REQUANTIZING_ALU_LATENCY + config.lane_columns - 1
     choices = choices or Microarchitecture.of(config)
     return ALU_LATENCY + (ALU_LANE_REGISTERS if choices.alu_lane_registers else 0)
 

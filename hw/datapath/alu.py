@@ -21,6 +21,7 @@ from .hazards import Hazards
 from .looped_lanes import LoopedLanes
 from .requantize import RequantizingLane
 from .sequencer import IndexedUop
+from .shared_lanes import SharedLanes
 from .sources import SourceReader
 from .table import Table, TableReader, TableWords, written_elements
 
@@ -36,16 +37,17 @@ class AluContext(data.Struct):
 class AluUnit(wiring.Component):
     """Executes micro-ops: ``acc[dst] = operation(acc[dst], immediate or acc[src])``.
 
-    Timing: one micro-op per cycle. An item accepted in cycle t reads its operands in t, or in t + 1
-    with `has_long_alu`, and writes `alu_latency` + 1 cycles later. The read ports forward data that
-    are being written. A micro-op with a hazard, which reads an element that an older one has not
-    written yet, stalls until the write (`Hazards`). A REQUANTIZE whose parameters differ from its
-    predecessor's in the same instruction reads them first, one per cycle, while older micro-ops are
-    in flight; without a copy they take one more cycle. These stall until everything older is
-    written, and then read elements before their operands: the first MULTIPLY_ADD of an instruction
-    (its factor); a LOOKUP whose table is not in the lanes (one word per cycle). The latest table
-    stays valid until one of its accumulators is written. With OVERLAP some sources take one more
-    cycle (`SourceReader`).
+    Timing: one micro-op per cycle, or per as many cycles as columns share a lane. An item accepted
+    in cycle t reads its operands in t, or in t + 1 with `has_long_alu`, and writes `alu_latency` +
+    1 cycles later. The read ports forward data that are being written. A micro-op with a hazard,
+    which reads an element that an older one has not written yet, stalls until the write
+    (`Hazards`). A REQUANTIZE whose parameters differ from its predecessor's in the same instruction
+    reads them first, each in as many cycles as a micro-op takes, while older micro-ops are in
+    flight; without a copy they take one more cycle. These stall until everything older is written,
+    and then read elements before their operands: the first MULTIPLY_ADD of an instruction (its
+    factor); a LOOKUP whose table is not in the lanes (one word per cycle). The latest table stays
+    valid until one of its accumulators is written. With OVERLAP some sources take one more cycle
+    (`SourceReader`).
 
     Ports
     -----
@@ -154,7 +156,7 @@ class AluUnit(wiring.Component):
         active: Value = busy
         lanes = self._add_lanes(m, computing)
         if reader:
-            waiting = _Waiting(hazards, reader, works, works & ~busy, taken)
+            waiting = _Waiting(hazards, reader, works, works & ~busy, taken, ready)
             active |= self._prefetch(m, waiting, lanes, stages)
         m.d.comb += [
             self.write.enable.eq(writing.write),
@@ -272,10 +274,10 @@ class AluUnit(wiring.Component):
 
     def _lanes(self, m: Module) -> list[Any]:
         config, looks_up = self._config, bool(self._config.lookup)
-        if self._is_looped:
-            looped = LoopedLanes(config)
-            m.submodules.lanes = self._groups.member("lanes", looped)
-            return looped.lanes
+        if self._has_bundle:
+            bundle = LoopedLanes(config) if self._groups.separate else SharedLanes(config)
+            m.submodules.lanes = self._groups.member("lanes", bundle)
+            return bundle.lanes
         lanes = []
         for b in range(config.batch):
             for j in range(config.block_out):
@@ -289,8 +291,10 @@ class AluUnit(wiring.Component):
         return lanes
 
     @property
-    def _is_looped(self) -> bool:
-        return self._groups.separate and bool(self._config.requantize)
+    def _has_bundle(self) -> bool:
+        """Whether one component contains all lanes and their tables."""
+        shares = self._config.lane_columns > 1
+        return shares or (self._groups.separate and bool(self._config.requantize))
 
     def _prefetch(
         self, m: Module, waiting: "_Waiting", lanes: list[Any], stages: list[Any]
@@ -315,6 +319,7 @@ class AluUnit(wiring.Component):
         factor of MULTIPLY_ADD at its first micro-op.
         """
         item, comes, reader = waiting.hazards.o.payload, waiting.hazards.i.ready, waiting.reader
+        columns = self._config.lane_columns
         wanted, known, hit = Signal(), Signal(), Signal()
         index = Signal(self._config.acc.index_width)
         step = Signal(range(isa.REQUANTIZE_PARAMETERS))
@@ -342,7 +347,13 @@ class AluUnit(wiring.Component):
             m.d.sync += step.eq(Mux(adds, 0, step + 1))
             m.d.comb += ends_now.eq(is_last)
         m.d.sync += ends.eq(ends_now & arrives_late)
-        with m.If(Mux(arrives_late, ends, ends_now)):
+        has_ended: Value = ends
+        if columns > 1:
+            occupied = _occupy_lanes(m, waiting, columns, asks & reader.granted)
+            has_ended = ends & ~occupied
+            with m.If(ends & occupied):
+                m.d.sync += ends.eq(1)
+        with m.If(Mux(arrives_late, has_ended, ends_now)):
             m.d.sync += [known.eq(1), hit.eq(1), index.eq(item.indices.src)]
         # Accumulators may change between instructions.
         with m.If(waiting.taken & item.last):
@@ -402,9 +413,9 @@ class AluUnit(wiring.Component):
     def _tables(self, m: Module, lanes: list[Any]) -> list[tuple[Any, list[Any]]]:
         """Add a table per lane. Returns each with the statements that connect it to its lane.
 
-        Looped lanes contain their tables, and have the tables' common ports once.
+        A bundle of lanes contains their tables, and has the tables' common ports once.
         """
-        if self._is_looped:
+        if self._has_bundle:
             return [(lanes[0].table, [])]
         tables = []
         for number, lane in enumerate(lanes):
@@ -417,6 +428,7 @@ class AluUnit(wiring.Component):
 class _Waiting(NamedTuple):
     """The micro-op in the stall register of a long pipeline, and its operand reader. ``may_read``:
     the micro-op will execute, and nothing in flight writes the elements needed before its operands.
+    ``ready``: the pipeline accepts it.
     """
 
     hazards: Hazards
@@ -424,6 +436,7 @@ class _Waiting(NamedTuple):
     works: Signal
     may_read: Value
     taken: Signal
+    ready: Signal
 
 
 class _Prefetch(NamedTuple):
@@ -435,6 +448,23 @@ class _Prefetch(NamedTuple):
     asks: Value
     moves_on: Value
     arrives: Value
+
+
+def _occupy_lanes(m: Module, waiting: _Waiting, columns: int, reads: Value) -> Value:
+    """Hold the next micro-op, or its parameters, while columns of a micro-op or of a parameter that
+    is read (``reads``) have yet to enter the lanes; returns whether any have.
+    """
+    left = Signal(range(columns))
+    occupied = left != 0
+    with m.If((waiting.taken & waiting.works) | reads):
+        m.d.sync += left.eq(columns - 1)
+    with m.Elif(occupied):
+        m.d.sync += left.eq(left - 1)
+    with m.If(occupied):
+        m.d.comb += waiting.ready.eq(0)
+        with m.If(waiting.reader.ahead):
+            m.d.comb += waiting.reader.waits.eq(1)
+    return occupied
 
 
 def _delayed(m: Module, read: Value, number: Value, late: Signal) -> tuple[Value, Value]:

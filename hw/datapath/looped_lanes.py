@@ -1,9 +1,10 @@
 """The lanes of an ALU with REQUANTIZE, and their tables, as loops for simulation."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from amaranth.hdl import ClockSignal, Instance, Module, Value, signed
+from amaranth.hdl import ClockSignal, Instance, Module, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -15,18 +16,14 @@ from .requantize import RequantizingLane
 from .table import TABLE_PORTS
 
 
-class LoopedLanes(wiring.Component):
-    """A `RequantizingLane` per scalar of an accumulator element, each with a `Table`, as loops in
-    the module `LOOPS`: for simulation.
+class LaneBundle(wiring.Signature):
+    """Ports of the lanes of an accumulator element with REQUANTIZE, and of their tables.
 
-    Timing: as in `RequantizingLane`. All lanes share ``enable``, ``operation``, ``parameter`` and
-    the inputs of their tables except for the index.
+    All scalars share ``enable``, ``operation``, ``parameter`` and the inputs of their tables except
+    for the index.
     """
 
-    LOOPS = Path(__file__).with_name("alu_lanes.sv")
-
     def __init__(self, config: Config) -> None:
-        self._config = config
         scalars = data.ArrayLayout(signed(config.acc_width), config.batch * config.block_out)
         super().__init__(
             {
@@ -40,17 +37,34 @@ class LoopedLanes(wiring.Component):
             }
         )
 
+
+class LoopedLanes(wiring.Component):
+    """A `RequantizingLane` per scalar of an accumulator element, each with a `Table`, as loops in
+    the module `LOOPS`: for simulation.
+
+    Timing: as in `RequantizingLane`. Results of lanes that columns share are delayed to those of
+    `SharedLanes`.
+    """
+
+    LOOPS = Path(__file__).with_name("alu_lanes.sv")
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        super().__init__(LaneBundle(config))
+
     @property
-    def lanes(self) -> list["LoopedLane"]:
-        """The ports of each lane."""
-        return [
-            LoopedLane(self.enable, self.operation, self.parameter, self.table, *scalars)
-            for scalars in zip(self.a, self.b, self.result, strict=True)
-        ]
+    def lanes(self) -> list["LanePorts"]:
+        """The ports of each scalar."""
+        return LanePorts.of(self)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         config = self._config
+        results: list[Any] = [Value.cast(self.result)]
+        for cycle in range(1, config.lane_columns):
+            results.append(Signal(len(results[0]), name=f"result_{cycle}"))
+        for one, other in pairwise(results):
+            m.d.sync += one.eq(other)
         m.submodules.loops = Instance(
             "alu_lanes",
             p_LANES=config.batch * config.block_out,
@@ -64,13 +78,13 @@ class LoopedLanes(wiring.Component):
             i_a=Value.cast(self.a),
             i_b=Value.cast(self.b),
             **{f"i_table_{name}": getattr(self.table, name) for name in TABLE_PORTS},
-            o_result=Value.cast(self.result),
+            o_result=results[-1],
         )
         return m
 
 
-class LoopedLane(NamedTuple):
-    """Ports of one lane of `LoopedLanes`, and the common inputs of all tables."""
+class LanePorts(NamedTuple):
+    """Ports of one scalar of a `LaneBundle`, and the common inputs of all tables."""
 
     enable: Any
     operation: Any
@@ -79,6 +93,14 @@ class LoopedLane(NamedTuple):
     a: Any
     b: Any
     result: Any
+
+    @classmethod
+    def of(cls, bundle: Any) -> list["LanePorts"]:
+        """The ports of each scalar of ``bundle``."""
+        return [
+            cls(bundle.enable, bundle.operation, bundle.parameter, bundle.table, *scalar)
+            for scalar in zip(bundle.a, bundle.b, bundle.result, strict=True)
+        ]
 
     @property
     def to_index(self) -> int:

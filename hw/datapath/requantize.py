@@ -58,6 +58,9 @@ class RequantizingLane(wiring.Component):
     Timing: the result is valid `latency` cycles after the operands. A parameter applies to later
     operations. With ``looks_up``, LOOKUP returns ``entry`` as in `AluLane`.
 
+    A lane of several ``columns`` keeps the parameters of each. Operations and parameters arrive for
+    all columns in turn, beginning with the first one, in consecutive cycles.
+
     Ports
     -----
     enable, operation, a, b : an operation; REQUANTIZE does not read ``b``
@@ -75,8 +78,10 @@ class RequantizingLane(wiring.Component):
         looks_up: bool = False,
         multiplies_and_adds: bool = False,
         rounds_twice: bool = False,
+        columns: int = 1,
     ) -> None:
         self._looks_up = looks_up
+        self._columns = columns
         self._multiplies_and_adds = multiplies_and_adds
         self._bounds = _BoundsAndRounding if rounds_twice else _Bounds
         super().__init__(
@@ -102,8 +107,8 @@ class RequantizingLane(wiring.Component):
         operands = self._operands(m, kinds[0])
         products = _products(m, kinds[1], operands)
         sums = _sums(m, products)
-        results = _results(m, kinds[3], sums, operands.bounds)
-        byte = _bounded(results, operands.bounds)
+        results = _results(m, kinds[3], sums, operands.bounds[4])
+        byte = _bounded(results, operands.bounds[5])
         if self._looks_up:
             m.d.comb += self.index.eq(sums.passed[:8])
             byte = Mux(kinds[4].looks_up, self.entry, byte)
@@ -135,18 +140,17 @@ class RequantizingLane(wiring.Component):
         shift = _shift_of(m, operation == AluOp.SHR, self.b, b)
         adds, added = self._added(m, operation, b)
         _decode(m, kind, operation, shift, adds)
-        bias = Signal(signed(_WIDTH), reset_less=True)
-        bounds = Signal(self._bounds, reset_less=True)
+        kept = self._parameters(m, kind, enable, b, parameter, adds)
         addend = Signal(signed(_WIDTH))
         with m.If(kind.requantizes):
-            m.d.comb += addend.eq(bias)
+            m.d.comb += addend.eq(kept.bias)
         with m.Elif(kind.compares):
             m.d.comb += addend.eq(~b)
         with m.Elif(operation == AluOp.ADD):
             m.d.comb += addend.eq(b)
         sum_ = _sum(a, addend, kind.compares)[:_WIDTH].as_signed()
         total, first = _register(m, sum_, "total"), _register(m, a, "first")
-        multiplied = _multiplied(m, kind, sum_, bounds)
+        multiplied = _multiplied(m, kind, sum_, kept.bounds[1])
 
         # The second operand, or the scale.
         second = Signal(signed(_WIDTH))
@@ -154,15 +158,59 @@ class RequantizingLane(wiring.Component):
         upper = Signal(_UPPER, reset_less=True)
         m.d.comb += second.eq(Mux(operation == AluOp.SHR, shift.power, b))
         replaces = enable & ~kind.requantizes & ~adds
-        for number, kept, value in (
-            (0, bias, b),
-            (1, lower, second),
-            (2, upper, Mux(shift.to_right, second[_LOW:], second[:_UPPER])),
-            (3, bounds, b),
+        above = Mux(shift.to_right, second[_LOW:], second[:_UPPER])
+        if kept.scale is None:
+            for number, register, value in (
+                (0, kept.bias, b),
+                (1, lower, second),
+                (2, upper, above),
+                (3, kept.bounds[-1], b),
+            ):
+                with m.If(parameter[number] | (replaces if number in (1, 2) else 0)):
+                    m.d.sync += Value.cast(register).eq(value)
+        else:
+            for register, scale, value in zip(
+                (lower, upper), kept.scale, (second, above), strict=True
+            ):
+                m.d.sync += register.eq(Mux(replaces, value, scale))
+        return _Operands(total, first, multiplied, lower, upper, added, kept.bounds)
+
+    def _parameters(
+        self, m: Module, kind: Any, enable: Value, b: Signal, parameter: Signal, adds: Value
+    ) -> "_Parameters":
+        """Registers of parameters. With several columns they rotate with the operations that use
+        them.
+        """
+        if self._columns == 1:
+            bias = Signal(signed(_WIDTH), reset_less=True)
+            bounds = Signal(self._bounds, reset_less=True)
+            return _Parameters(bias, None, [bounds] * self.latency)
+        requantizes = enable & kind.requantizes
+        scales = enable & (kind.requantizes | adds)
+        heads = []
+        for number, shape, uses in (
+            (0, signed(_WIDTH), requantizes),
+            (1, signed(_WIDTH), scales),
+            (2, _UPPER, scales),
+            (3, self._bounds, requantizes),
         ):
-            with m.If(parameter[number] | (replaces if number in (1, 2) else 0)):
-                m.d.sync += Value.cast(kept).eq(value)
-        return _Operands(total, first, multiplied, lower, upper, added, bounds)
+            registers = [
+                Signal(shape, name=f"parameter_{number}_{column}", reset_less=True)
+                for column in range(self._columns)
+            ]
+            with m.If(parameter[number] | uses):
+                for one, other in pairwise(registers):
+                    m.d.sync += one.eq(other)
+                m.d.sync += Value.cast(registers[-1]).eq(
+                    Mux(parameter[number], b, Value.cast(registers[0]))
+                )
+            heads.append(registers[0])
+        bias, low, high, bounds = heads
+        # Stage 0 has no parameters.
+        stages = [bounds, bounds]
+        for stage in range(2, self.latency):
+            stages.append(_register(m, stages[-1], f"bounds_{stage}"))
+        return _Parameters(bias, (low, high), stages)
 
     def _added(self, m: Module, operation: Value, b: Signal) -> tuple[Value, Signal | None]:
         """Whether the operation is MULTIPLY_ADD, and a register of its addend, 0 otherwise."""
@@ -224,10 +272,21 @@ class _Gives(enum.Enum, shape=2):
     FAR = 3
 
 
+class _Parameters(NamedTuple):
+    """Parameters of the operation in stage 2 of the pipeline: bias; the lower and upper part of the
+    scale, unless they are in the registers of the second operand; and the last parameter, by the
+    stage whose registers hold the operation.
+    """
+
+    bias: Signal
+    scale: tuple[Signal, Signal] | None
+    bounds: list[Any]
+
+
 class _Operands(NamedTuple):
     """Registers after stage 2: ``total`` is the adder's result; ``lower`` and ``upper`` are the
     second operand, the scale, or the factor of MULTIPLY_ADD; ``added`` is the addend of
-    MULTIPLY_ADD, else 0.
+    MULTIPLY_ADD, else 0; ``bounds`` as in `_Parameters`.
     """
 
     total: Signal
@@ -236,7 +295,7 @@ class _Operands(NamedTuple):
     lower: Signal
     upper: Signal
     added: Signal | None
-    bounds: Any
+    bounds: list[Any]
 
 
 class _Products(NamedTuple):
@@ -294,7 +353,7 @@ def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
         _register(m, value, name)
         for value, name in zip(values, ("low", "middle", "high"), strict=True)
     )
-    too_wide = ~operands.bounds.wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any()
+    too_wide = ~operands.bounds[2].wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any()
     return _Products(
         low,
         middle,

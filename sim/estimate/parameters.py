@@ -45,6 +45,7 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
         timing.TABLE_WORDS,
         timing.gemm_latency(config),
         timing.alu_latency(config),
+        config.lane_columns,
         timing.early_end(config),
     ]
     known = timing.latencies(config)

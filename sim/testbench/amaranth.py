@@ -331,7 +331,7 @@ def run_unit(
         nonlocal taken
         await put_all(ctx, unit.i, micro_ops, pause)
         taken = cycles
-        await ctx.tick().repeat(10)
+        await ctx.tick().repeat(20)
 
     simulate(unit, drive, background=[*_serve_ahead(unit, reads), serve])
     return errors, taken

@@ -285,6 +285,19 @@ def test_a_later_extension_leaves_the_text_of_machines_without_it_as_it_was() ->
     assert Config.from_json(PYNQ.to_json()) == PYNQ
 
 
+def test_columns_share_lanes_with_requantize_alone() -> None:
+    extended = PRESETS["tiny-extended"]
+    shared = replace(extended, log_lane_columns=2)
+    assert (extended.lane_columns, extended.alu_lanes) == (1, 4)
+    assert (shared.lane_columns, shared.alu_lanes) == (4, 1)
+    assert "LOG_LANE_COLUMNS" not in extended.to_dict()
+    assert Config.from_json(shared.to_json()) == shared
+    with pytest.raises(ConfigError, match="LOG_LANE_COLUMNS = 3 is not a whole number from 0 to 2"):
+        replace(extended, log_lane_columns=3)
+    with pytest.raises(ConfigError, match="shares lanes with REQUANTIZE, which must be 1"):
+        replace(PRESETS["tiny"], log_lane_columns=1)
+
+
 def test_depthwise_products_take_as_many_taps_as_there_are_lanes_for() -> None:
     tiny = PRESETS["tiny"]
     assert [replace(tiny, depthwise=on).taps for on in (0, 1)] == [1, 2]

@@ -472,7 +472,7 @@ class Bound {
         const Meanwhile others = meanwhile(operation, alu_place);
         const Time head = parameters.issue_to_item + parameters.item_to_alu, written = parameters.alu_latency + 2;
         Value begun = command, begin = command.after(head);
-        Time after = 1;
+        Time after = parameters.alu_cycles;
         if (has_alu) {
             begun.join(alu_last.after(1 - head));
             for (const Edge& mine : loops.first)
@@ -488,7 +488,7 @@ class Bound {
             rereads |= overlaps(loops.table, of_unit[0][place]->loops->first_dst, of_unit[0][place]->loops->dsts);
         // What is read before the first item, when all earlier results are written.
         Time reads = 0;
-        if (loops.has_factor) reads += 2;
+        if (loops.has_factor) reads += parameters.alu_cycles + 1;
         if (loops.table >= 0 && rereads) reads += parameters.table_words + 1;
         if (has_alu && reads) begin.join(alu_last.after(written));
         // Parameters are read while earlier results are computed.

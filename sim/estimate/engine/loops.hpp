@@ -46,7 +46,7 @@ class Edges {
 template <typename Readable>
 Time parameters_read(const Parameters& parameters, Time now, std::int64_t first, Readable readable) {
     for (std::int64_t index = first; index < first + parameters.requantize_parameters; index++)
-        now = std::max(now, readable(index)) + 1;
+        now = std::max(now, readable(index)) + parameters.alu_cycles;
     return now + (first < parameters.first_copied);
 }
 
@@ -84,12 +84,12 @@ class Walk {
     }
 
     void item(std::int64_t dst, std::int64_t src) {
-        Time from = at + 1;
+        Time from = free();
         if (names(std::int32_t(dst), std::int32_t(src))) from = std::max(from, written(dst, src));
         if (command.requantizes && src != parameters_of) {
             // For the first item this is done when the instruction starts.
             if (parameters_of < 0) loops.parameters = src;
-            else from = std::max(from, parameters_read(parameters, at + 1, src, [this](auto index) { return readable(index); }));
+            else from = std::max(from, parameters_read(parameters, free(), src, [this](auto index) { return readable(index); }));
             parameters_of = src;
         }
         if (command.looks_up && src != loops.last_table) {
@@ -124,7 +124,8 @@ class Walk {
     void row(std::int64_t dst, std::int64_t src) {
         const std::int64_t ends = parameters.alu_latency + 1, n = command.iter_in;
         const bool skips = n > 2 * ends && is_free(dst, src);
-        const Time each = command.src_in && reads_ahead(src) && upper(src) == upper(dst) ? 2 : 1;
+        const bool reads = command.src_in && reads_ahead(src) && upper(src) == upper(dst);
+        const Time each = std::max<Time>(parameters.alu_cycles, reads ? 2 : 1);
         for (std::int64_t i = 0; i < n; i++) {
             if (skips && i == ends) {
                 at += (n - 2 * ends) * each;
@@ -188,6 +189,9 @@ class Walk {
             if (dsts[i] == src) from = std::max(from, taken[i] + parameters.alu_latency + 2);
         return from;
     }
+
+    // When the lanes have taken all columns of the item before.
+    Time free() const { return count ? at + parameters.alu_cycles : 0; }
 
     bool upper(std::int64_t index) const { return index >= parameters.acc_depth / 2; }
 

@@ -13,6 +13,7 @@ constexpr std::size_t PLACES = 64;
 
 using Time = std::int64_t;  // in cycles from the launch
 constexpr Time NEVER = Time(1) << 60;
+// Micro-ops of the ALU in flight, and one more.
 constexpr Time MOST_ALU_LATENCY = 7;
 
 // Compilers keep these in registers, but not the initializer lists of std::max and std::min.
@@ -59,7 +60,7 @@ struct Parameters {
     // Limits of the design: hw/timing.py, and hw/isa.py.
     std::int64_t queue_depth, in_flight, gemm_commands, alu_commands, bursts_in_flight, words_ahead;
     std::int64_t fetch_burst_bytes, burst_words, burst_bytes, requantize_parameters, table_words;
-    Time gemm_latency, alu_latency, early_end;
+    Time gemm_latency, alu_latency, alu_cycles, early_end;
     // Cycles from one event to the next: `Latencies` of hw/timing.py.
     Time launch_to_fetch;     // to the first request of fetch
     Time hand_over_to_issue;  // of an instruction that nothing else holds up
@@ -78,7 +79,7 @@ struct Parameters {
     bool fit() const {
         const std::int64_t most =
             std::max({queue_depth, 2 * in_flight, gemm_commands, alu_commands, 2 * bursts_in_flight, fetch_burst_bytes / 8});
-        return most <= std::int64_t(PLACES) && alu_latency <= MOST_ALU_LATENCY;
+        return most <= std::int64_t(PLACES) && alu_latency <= MOST_ALU_LATENCY * alu_cycles;
     }
 };
 

@@ -142,16 +142,18 @@ class Units {
     void begin_alu(Time now, Instruction& instruction) {
         const Loops& loops = *instruction.loops;
         const Time valid = std::max(now + parameters.issue_to_item + parameters.item_to_alu, alu.last + 1);
-        Time begin = valid + hazard(valid, loops);
+        // The lanes take all columns of an item before the next one.
+        const Time free = std::max(valid, alu.last + parameters.alu_cycles);
+        Time begin = std::max(free, valid + hazard(valid, loops));
         // The port of micro-ops is GEMM's in the cycle after a stall, in which the ALU moves on, and the
         // ALU's in the next one, in which it stalls.
         const Time lost = alu.ends_slowly && begin == alu.last + 1 && gemm.many_uops && gemm.last >= valid;
         begin += lost;
         if (loops.parameters >= 0) {
             const auto readable = [this](std::int64_t index) { return alu_readable(index); };
-            begin = std::max(begin, parameters_read(parameters, valid + lost, loops.parameters, readable));
+            begin = std::max(begin, parameters_read(parameters, free + lost, loops.parameters, readable));
         }
-        if (loops.has_factor) begin = std::max(begin, alu_written()) + 2;
+        if (loops.has_factor) begin = std::max(begin, alu_written()) + parameters.alu_cycles + 1;
         if (loops.table >= 0) {
             if (loops.table != table) {
                 begin = std::max(begin, alu_written()) + parameters.table_words + 1;

@@ -411,13 +411,14 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
     weights = weights * config.wgt.element_bytes // config.bus_bytes
     weight_loads = weight_tiles if steps == 1 else tiles * steps
     vectors = c.batch * workload.groups * c.outputs * c.output_height * c.output_width
-    operations = 0 if knobs.in_turn else c.requantize.operations
+    epilogue = c.requantize.operations * config.lane_columns
+    operations = 0 if knobs.in_turn else epilogue
     resets = 0 if config.overwrite and knobs.is_whole(c) else 1
     compute = vectors * (workload.products + operations + resets)
     stored = c.requantize.parts * config.out.element_bytes / config.bus_bytes
     # Each tile size has its own loop nest, which waits for its predecessor.
     results = knobs.groups * knobs.outputs * knobs.rows * knobs.columns
-    alone = region + results * (c.requantize.operations + stored)
+    alone = region + results * (epilogue + stored)
     return _changes(c, knobs) * weight_tiles * alone + overlapped(
         compute + tiles * (steps + 4) * TILE_CYCLES,
         tiles * steps * region + weight_loads * weights + vectors * stored,

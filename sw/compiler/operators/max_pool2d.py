@@ -199,9 +199,10 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
         row = p.input_columns(columns) * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
         load = channels * p.input_rows(rows) * row
         store = results * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
-        compute = results * (p.kernel[0] * p.kernel[1] + 1)
+        compute = results * (p.kernel[0] * p.kernel[1] + 1) * config.lane_columns
         if by_gemm:
-            alu, gemm = results * (p.kernel[0] * p.kernel[1] - 1), resets * (pixels + results)
+            alu = results * (p.kernel[0] * p.kernel[1] - 1) * config.lane_columns
+            gemm = resets * (pixels + results)
             # Each tile size has its own loop nest, and loop nests do not overlap.
             alike = not (p.output_height % rows or p.output_width % columns)
             compute = alu + gemm

@@ -278,7 +278,8 @@ def _cycles(c: TransposedConv2d, config: Config, knobs: TransposedConv2dKnobs) -
     weight_loads = output_tiles if loads == 1 else tiles * loads
     steps = c.batch * c.outputs * v.steps * u.steps
     vectors = steps * v.stride * u.stride
-    operations = 0 if knobs.in_turn else c.requantize.operations
+    epilogue = c.requantize.operations * config.lane_columns
+    operations = 0 if knobs.in_turn else epilogue
     resets = 0 if config.overwrite and knobs.is_whole(c) else 1
     compute = steps * c.inputs * v.kernel * u.kernel + vectors * (operations + resets)
     return overlapped(

@@ -120,10 +120,11 @@ class Pipeline:
     def gemm(self, cycles: float, after: Sequence[Task | None]) -> Task:
         return self._add("compute", Task("gemm", cycles, after))
 
-    def alu(self, cycles: float, after: Sequence[Task | None], passes: int = 1) -> Task:
-        """Run ``passes`` ALU instructions of ``cycles`` each. Later compute instructions can issue
-        once the last of them are in the ALU's queue.
+    def alu(self, uops: float, after: Sequence[Task | None], passes: int = 1) -> Task:
+        """Run ``passes`` ALU instructions of ``uops`` micro-ops each. Later compute instructions
+        can issue once the last of them are in the ALU's queue.
         """
+        cycles = uops * self._config.lane_columns
         last = min(passes, OVERLAPPING_PASSES)
         if passes > last:
             self._add("compute", Task("alu", (passes - last) * cycles, after))

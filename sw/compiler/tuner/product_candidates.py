@@ -105,7 +105,7 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     begun = pixels * p.resets(t, config) + pixels * p.is_added_to
     gemm = p.gemm_cycles(mean) + begun / steps
     alu = pixels * p.operations + vectors * p.pooled_operations
-    alu = alu + mean.outputs * p.parameter_cycles
+    alu = (alu + mean.outputs * p.parameter_cycles) * config.lane_columns
     store = bus_cycles(config, 1, vectors * p.requantize.parts * config.out.element_bytes)
     rows, length = p.image_tile(t)
     image = bus_cycles(config, rows, length * config.inp.element_bytes)
@@ -123,12 +123,13 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     step = np.maximum(step, (gemm + load + ROUND_TRIP_CYCLES) / (1 + t.ahead))
     turn = (steps * gemm + alu + store + ROUND_TRIP_CYCLES) / t.banks
     # All but the last ALU passes keep GEMM from issuing the next tile.
-    issue = steps * gemm + vectors * max(p.operations - OVERLAPPING_PASSES, 0)
+    waiting = max(p.operations - OVERLAPPING_PASSES, 0) * config.lane_columns
+    issue = steps * gemm + vectors * waiting
     slowest = np.maximum(np.maximum(steps * step, turn), issue)
     # The constants of all outputs are loaded at the start, or those of some between their tiles.
     held = p.outputs_held(t, config)
     words = sum(p.requantize.constant_bytes(config)) / config.bus_bytes
-    constants = held * (words + p.requantize.preparation_cycles)
+    constants = held * (words + p.requantize.preparation_cycles * config.lane_columns)
     begin = load_first - weights * p.loads_early(t, config)
     begin = np.maximum(begin, constants * t.in_turn)
     # Nothing overlaps between outputs with constants of their own.

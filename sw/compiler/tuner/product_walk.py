@@ -95,7 +95,7 @@ class _Tiles:
             pixels += nest.pixels
         gemm += pixels * (self.resets + p.is_added_to)
         last = self.tiles[-1].nest
-        alu = (last.pixels if config.overlap else pixels) * p.operations
+        alu = (last.pixels if config.overlap else pixels) * p.operations * config.lane_columns
         stored = last.vectors * p.requantize.parts * config.out.element_bytes
         store = float(bus_cycles(config, 1, stored, reads=False))
         return self.pipeline.estimate(self._schedule(), limit, gemm + alu + store)

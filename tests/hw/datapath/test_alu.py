@@ -16,6 +16,8 @@ from amaranth_vta.sim.model.arithmetic import requantized
 from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, shared, simulate
 
 CONFIG, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]
+# Two or four columns share a lane.
+SHARED = [replace(EXTENDED, log_lane_columns=1), replace(EXTENDED, log_lane_columns=2)]
 
 
 def wrap(value: int, width: int) -> int:
@@ -178,8 +180,8 @@ def micro_op(
 
 
 @pytest.mark.parametrize("gaps", [0, 0.5])
-@pytest.mark.parametrize("name", ["tiny", "batch2", "tiny-extended"])
-def test_alu_unit_works_as_if_one_micro_op_ran_after_the_other(name: str, gaps: float) -> None:
+@pytest.mark.parametrize("config", [CONFIG, PRESETS["batch2"], EXTENDED, *SHARED])
+def test_alu_unit_works_as_if_one_micro_op_ran_after_the_other(config: Config, gaps: float) -> None:
     rng = np.random.default_rng(3)
     items = [
         micro_op(
@@ -192,13 +194,13 @@ def test_alu_unit_works_as_if_one_micro_op_ran_after_the_other(name: str, gaps: 
         )
         for _ in range(150)
     ]
-    got, want, dones, _ = run(PRESETS[name], items, gaps)
+    got, want, dones, _ = run(config, items, gaps)
     assert np.array_equal(got, want)
     assert dones == [0] * sum(item["last"] for item in items)
 
 
 @pytest.mark.parametrize("gaps", [0, 0.5])
-@pytest.mark.parametrize("config", [EXTENDED, replace(CONFIG, lookup=1)])
+@pytest.mark.parametrize("config", [EXTENDED, replace(CONFIG, lookup=1), *SHARED])
 def test_alu_unit_looks_up_what_is_written_before_it(config: Config, gaps: float) -> None:
     """Overlapping tables, with operations in between that write to them."""
     rng = np.random.default_rng(4)
@@ -248,8 +250,11 @@ def test_alu_unit_reads_a_table_again_for_the_micro_op_behind_a_write_to_it() ->
     assert np.array_equal(got, want)
 
 
+@pytest.mark.parametrize("config", [EXTENDED, *SHARED])
 @pytest.mark.parametrize("instructions", [1, 5, 60])
-def test_alu_unit_reads_parameters_once_for_each_instruction(instructions: int) -> None:
+def test_alu_unit_reads_parameters_once_for_each_instruction(
+    instructions: int, config: Config
+) -> None:
     """Even if GEMM or a load has overwritten them meanwhile."""
     each = 60 // instructions
     items = [
@@ -257,12 +262,15 @@ def test_alu_unit_reads_parameters_once_for_each_instruction(instructions: int) 
         for n in range(60)
     ]
     items.append(micro_op(0, last=1))
-    accumulators = np.zeros((EXTENDED.acc.depth, EXTENDED.acc.rows, EXTENDED.acc.columns), int)
+    accumulators = np.zeros((config.acc.depth, config.acc.rows, config.acc.columns), int)
     ports = {"dst_read": accumulators, "src_read": accumulators}
-    unit = shared(AluUnit, EXTENDED)
+    unit = shared(AluUnit, config)
     _, cycles = run_unit(unit, items, ports, {"write": accumulators}, pauses(0))
     # The parameters have no copy.
-    assert cycles == len(items) + instructions * (REQUANTIZE_PARAMETERS + 1)
+    columns = config.lane_columns
+    parameters = instructions * (REQUANTIZE_PARAMETERS * columns + 1)
+    # The last item waits in the stall register.
+    assert cycles == 59 * columns + 2 + parameters
 
 
 def test_lane_multiplies_by_its_factor_and_adds() -> None:

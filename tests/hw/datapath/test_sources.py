@@ -126,8 +126,8 @@ def run(
             ctx.set(dut.alu.i.payload, item)
             await put_all(ctx, dut.alu.i, [item], pause)
         cycles -= 2
-        await ctx.tick().repeat(10)
-        cycles -= 10
+        await ctx.tick().repeat(20)
+        cycles -= 20
 
     simulate(dut, drive, background=[follow, disturb, *background])
     return got, cycles
@@ -225,13 +225,15 @@ def tables(rng: np.random.Generator, config: Config = CONFIG) -> tuple[list[dict
     return items, contents(config, rng)
 
 
+@pytest.mark.parametrize("log_columns", range(3))
 @pytest.mark.parametrize(("gaps", "share"), [(0, 0), (0.5, 0.3), (0, 0.5)])
 @pytest.mark.parametrize("kind", [sources, factors, parameters, tables])
 def test_alu_reads_what_was_written_last_with_a_copy_and_without(
-    kind: Callable, gaps: float, share: float
+    kind: Callable, gaps: float, share: float, log_columns: int
 ) -> None:
     items, accumulators = kind(np.random.default_rng(6))
-    got, _ = run(CONFIG, items, accumulators, gaps, share)
+    config = replace(CONFIG, log_lane_columns=log_columns)
+    got, _ = run(config, items, accumulators, gaps, share)
     assert np.array_equal(got, results(CONFIG, items, accumulators))
 
 

@@ -97,7 +97,8 @@ def quantization(node: Node, tensors: Tensors) -> Layer:
         # moves its operands, but its table has to be loaded.
         config = tensors.config
         table = config.table_elements * config.acc.element_bytes
-        if workload.vectors * workload.operations(config) > bus_cycles(config, 1, table):
+        alu = workload.vectors * workload.operations(config) * config.lane_columns
+        if alu > bus_cycles(config, 1, table):
             return function_layer(whole, tensors)
     function = tensors.function(weighted_sum, workload, node)
     given = tensors.pointwise_constants(workload)

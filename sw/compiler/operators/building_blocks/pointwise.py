@@ -165,7 +165,7 @@ def candidates(workload: Pointwise, config: Config) -> Iterator[tuple[float, Poi
     by_gemm = workload.by_gemm(env)
     for vectors in even_tiles(workload.vectors):
         load = vectors * loaded / config.bus_bytes + (wide + narrow) * ROW_CYCLES
-        work = vectors * workload.operations(config)
+        work = vectors * workload.operations(config) * config.lane_columns
         store = vectors * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
         if by_gemm and 2 * narrow * vectors > config.inp.depth:
             continue

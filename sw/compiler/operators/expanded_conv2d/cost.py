@@ -41,7 +41,8 @@ def _rough(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) 
     a, d = workload.expansion, workload.depthwise
     size = tile_sizes(workload, knobs.rows, knobs.columns)
     tiles = parts(d.group.output_height, knobs.rows) * parts(d.group.output_width, knobs.columns)
-    steps = a.requantize.operations * size.expanded, d.group.requantize.operations * size.results
+    vectors = a.requantize.operations * size.expanded, d.group.requantize.operations * size.results
+    steps = [config.lane_columns * operations for operations in vectors]
     products = a.products * size.expanded, d.products * size.results
     if knobs.in_turn:
         tile = max(sum(products), sum(steps)) + TILE_CYCLES

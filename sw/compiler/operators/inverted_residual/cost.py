@@ -40,11 +40,11 @@ def candidates(
     ):
         knobs = InvertedResidualKnobs(rows, columns, copies)
         if fits(workload, config, knobs):
-            found.append((_rough(workload, knobs), knobs))
+            found.append((_rough(workload, config, knobs), knobs))
     return sorted(found, key=lambda item: item[0])
 
 
-def _rough(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> float:
+def _rough(workload: InvertedResidualSizes, config: Config, knobs: InvertedResidualKnobs) -> float:
     """Estimated cycles, assuming equal tiles."""
     a, d, c = workload.expanded.expansion, workload.expanded.depthwise, workload.projection
     b = d.group
@@ -53,6 +53,7 @@ def _rough(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> flo
     results = c.outputs * size.results
     gemm = a.inputs * a.terms * size.expanded + d.products * size.results + c.terms * results
     alu = a.requantize.operations * size.expanded + b.requantize.operations * size.results
+    alu *= config.lane_columns
     forwarded = size.padded + size.results
     iteration = max(gemm, alu, forwarded) + TILE_CYCLES
     image = a.inputs * size.expanded if knobs.image_copies == 1 else 0
