@@ -80,8 +80,10 @@ def features(config: Config) -> dict[str, float]:
     return {
         "machine": 1.0,
         "lanes": lanes * config.acc_width / 32,
-        "lanes, requantize": lanes * config.requantize,
-        "lanes, lookup": lanes * config.lookup,
+        # The operand multiplexers of shared lanes take as many LUTs as the rest of the lanes that
+        # they save.
+        "lanes, requantize": config.alu_lanes * config.requantize,
+        "lanes, lookup": config.alu_lanes * config.lookup,
         "products": config.macs_per_cycle * config.inp_width * config.wgt_width / 64,
         "queues in LUTs": float(queues is Storage.LUTS),
         "counters": config.counters,
@@ -107,7 +109,7 @@ def multipliers(config: Config, family: str) -> int:
     in each; of the ALU's lanes; and, for deep scratchpads, of the extent and bounds
     checks.
     """
-    lanes, products = config.batch * config.block_out, config.macs_per_cycle
+    lanes, products = config.alu_lanes, config.macs_per_cycle
     deepest = max(memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc))
     checks = 2 * (deepest > DEEPEST_IN_LOGIC)
     if family == "xc7":

@@ -22,7 +22,7 @@ from tests.support.golden import VECTORS
 from tests.support.machines import others_nightly
 from tests.support.seeds import each_seed
 
-EXTENDED = ("tiny-extended", "bus256-extended", "pynq-extended")
+EXTENDED = ("tiny-extended", "bus256-extended", "one-lane", "pynq-extended")
 # The configurations of the conformance vectors, whose simulators other tests build as well, and
 # configurations with extensions.
 CONFIGS = {

@@ -77,4 +77,6 @@ CORNERS: dict[str, Config] = {
     # All extensions, and beats of two accumulators: the writes of one cycle may lie in both banks,
     # or partly in a table or a copy.
     "bus256-extended": replace(PRESETS["tiny-extended"], log_bus_width=8),
+    # One lane of the ALU for all four columns.
+    "one-lane": replace(PRESETS["tiny-extended"], log_lane_columns=2),
 }

@@ -11,7 +11,7 @@ import pytest
 # 8 bits, one and two rows, square tiles and others, buses of 64 and 256 bits, extensions.
 DAILY = (
     *("tiny", "batch2", "int4"),
-    *("tiny-extended", "bus256-extended", "pynq-extended"),
+    *("tiny-extended", "bus256-extended", "one-lane", "pynq-extended"),
 )
 
 

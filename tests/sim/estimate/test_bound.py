@@ -16,7 +16,9 @@ from amaranth_vta.sim.machine.dram import DramError, memory_timing
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.looping_programs import looping_program
 from amaranth_vta.sim.programs.random_programs import legal_program
+from tests.support.corners import CORNERS
 
+MACHINES = PRESETS | CORNERS
 CONTRACTS = (
     "latency=1",
     "latency=4,bandwidth=1/2",
@@ -27,7 +29,7 @@ CONTRACTS = (
 
 
 def cycles_of(device_name: str, name: str, image: ProgramImage, dram: str) -> int:
-    device = open_device(device_name, PRESETS[name], image.dram.size, dram=dram)
+    device = open_device(device_name, MACHINES[name], image.dram.size, dram=dram)
     device.write(0, image.dram)
     cycles = device.run(image.insn_addr, image.insn_count).cycles
     assert cycles is not None
@@ -35,10 +37,10 @@ def cycles_of(device_name: str, name: str, image: ProgramImage, dram: str) -> in
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)
-@pytest.mark.parametrize("name", ["tiny", "tiny-extended"])
+@pytest.mark.parametrize("name", ["tiny", "tiny-extended", "one-lane"])
 def test_the_rtl_keeps_the_bound_with_random_memories(name: str, contract: str) -> None:
     for seed in range(3):
-        image = legal_program(PRESETS[name], 300 + seed, length=20)
+        image = legal_program(MACHINES[name], 300 + seed, length=20)
         dram = f"random:{seed},{contract}"
         assert cycles_of("rtl", name, image, dram) <= cycles_of("bound", name, image, dram), seed
 
@@ -74,7 +76,7 @@ def test_a_bound_without_one_of_its_terms_is_exceeded(omitted: str) -> None:
 
 def least_slack(name: str, image: ProgramImage, contract: str, timing: MemoryTiming) -> int:
     """Cycles from the retirement of an instruction, by the estimate, to its bound, at the least."""
-    engine = Engine(PRESETS[name], timing)
+    engine = Engine(MACHINES[name], timing)
     replay = engine.replay(image.dram, image.insn_addr, image.insn_count, with_records=True)
     retired = np.empty(image.insn_count, np.int64)
     promised = MemoryContract.parse(contract)
@@ -82,11 +84,11 @@ def least_slack(name: str, image: ProgramImage, contract: str, timing: MemoryTim
     return int((retired - replay.records["retired"]).min())
 
 
-@pytest.mark.parametrize("name", ["tiny-extended", "pynq-extended"])
+@pytest.mark.parametrize("name", ["tiny-extended", "one-lane", "pynq-extended"])
 @pytest.mark.parametrize("latency", [1, 48, 200])
 def test_instructions_of_loops_retire_by_their_bounds(name: str, latency: int) -> None:
     for seed in range(10):
-        image = looping_program(PRESETS[name], seed, iterations=100)
+        image = looping_program(MACHINES[name], seed, iterations=100)
         for shared in (False, True):
             for timing in (
                 MemoryTiming(latency, shared),

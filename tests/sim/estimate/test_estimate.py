@@ -18,6 +18,7 @@ from amaranth_vta.sim.devices import DeviceError, RunOptions, open_device
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import legal_program
 from amaranth_vta.sw.runtime.device import Fault, RunResult
+from tests.support.corners import CORNERS
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "cycles.json").read_text("utf-8"))
 # Maximum error relative to a layer's cycles.
@@ -102,12 +103,17 @@ def test_stores_to_the_inputs_take_turns_with_others_as_on_the_rtl() -> None:
 
 @pytest.mark.parametrize(
     ("name", "of_one", "of_all"),
-    [("tiny", 0.03, 0.002), ("tiny-extended", 0.02, 0.002), ("pynq-extended", 0.025, 0.002)],
+    [
+        ("tiny", 0.03, 0.002),
+        ("tiny-extended", 0.02, 0.002),
+        ("one-lane", 0.02, 0.002),
+        ("pynq-extended", 0.025, 0.002),
+    ],
 )
 def test_random_programs_take_about_the_cycles_of_the_rtl(
     name: str, of_one: float, of_all: float
 ) -> None:
-    config = PRESETS[name]
+    config = (PRESETS | CORNERS)[name]
     totals = np.zeros(2, np.int64)
     for seed in range(30, 50):
         image = legal_program(config, seed)
