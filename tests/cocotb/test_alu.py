@@ -25,7 +25,12 @@ from amaranth_vta.sim.testbench.cocotb import Tiles, high, packed, put, serve_ti
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 SIMPLE = replace(PRESETS["tiny"], lookup=1)
-LANES = {"simple": SIMPLE, "requantizing": replace(SIMPLE, requantize=1, multiply_add=1, overlap=1)}
+REQUANTIZING = replace(SIMPLE, requantize=1, multiply_add=1, overlap=1)
+LANES = {
+    "simple": SIMPLE,
+    "requantizing": REQUANTIZING,
+    "shared": replace(REQUANTIZING, log_lane_columns=1),
+}
 # The bench runs on one machine after the other.
 CONFIG = LANES[os.environ.get("ALU_LANES", "simple")]
 MICRO_OP = IndexedUop(alu_operands(CONFIG), AluContext)
@@ -125,7 +130,7 @@ async def operations_run_one_after_the_other(dut: Any, gaps: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "lanes", [pytest.param("simple", marks=pytest.mark.nightly), "requantizing"]
+    "lanes", [pytest.param("simple", marks=pytest.mark.nightly), "requantizing", "shared"]
 )
 def test_alu_runs_under_cocotb(lanes: str, tmp_path: Path) -> None:
     from amaranth_vta.hw.datapath.alu import AluUnit
