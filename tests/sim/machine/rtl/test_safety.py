@@ -142,6 +142,8 @@ def test_a_launch_together_with_a_reset_is_refused() -> None:
     assert bench.status == {"refused"}
     bench.settle(2000)
     assert bench.status == {"refused"}
+    bench.machine.reset()
+    assert bench.status == set()
     assert runs_correctly(bench)
 
 
