@@ -7,9 +7,8 @@ stride-th tap, and no product is spent on zeros inserted between the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
@@ -17,9 +16,10 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES, overlapped
+from amaranth_vta.sw.compiler.tuner.product_candidates import best_tilings
 from amaranth_vta.sw.compiler.tuner.search import Choice
-from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.tiled_product import TiledProduct, TileSizes, Tiling
+from amaranth_vta.sw.compiler.tuner.tiles import parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.epilogue import Requantization, Step, epilogue, followed_by
@@ -29,7 +29,7 @@ from .building_blocks.window import padded
 
 
 @dataclass(frozen=True)
-class TransposedConv2d:
+class TransposedConv2d(TiledProduct):
     """Sizes of a transposed convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH
     images, BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` of the input are in pixels;
     ``pads`` are rows and columns cropped from the result at the top, left, bottom and right, and
@@ -49,15 +49,52 @@ class TransposedConv2d:
     output_padding: tuple[int, int] = (0, 0)
     pad_value: int = 0
 
+    keeps_images = True
+
     def followed_by(self, step: Step) -> TransposedConv2d | None:
         """This convolution with a ``step`` at its end; None unless the step is a `LookupTable`."""
         return followed_by(self, step) if isinstance(step, LookupTable) else None
 
-    def scheduled(self, env: Environment, knobs: TransposedConv2dKnobs) -> Scheduled:
+    def scheduled(self, env: Environment, knobs: Tiling) -> Scheduled:
         return scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[TransposedConv2dKnobs]:
-        return Choice.by_formula(candidates(self, config))
+    def considered(self, config: Config) -> Choice[Tiling]:
+        return best_tilings(self, config)
+
+    @cached_property
+    def whole(self) -> TileSizes:
+        """The extents; rows and columns are those of one phase."""
+        v, u = self.vertical, self.horizontal
+        return TileSizes(self.outputs, v.steps, u.steps, self.inputs, v.taps)
+
+    @property
+    def phases(self) -> int:
+        return self.strides[0] * self.strides[1]
+
+    @property
+    def weight_loops(self) -> tuple[int, ...]:
+        return self.strides[0], self.kernel[1]
+
+    def results(self, tile: TileSizes) -> tuple[int, int]:
+        return tile.rows * self.strides[0], tile.columns * self.strides[1]
+
+    def weights(self, tile: TileSizes) -> int:
+        rows = tile.kernel_rows * self.strides[0]
+        beyond = rows - self.kernel[0]
+        return (rows - beyond * (beyond > 0)) * self.kernel[1]
+
+    def gemm_cycles(self, tile: TileSizes) -> int:
+        # Each phase multiplies by its own weights.
+        return super().gemm_cycles(tile) // self.phases
+
+    def image_tile(self, tile: TileSizes) -> tuple[int, int]:
+        rows = tile.rows + tile.kernel_rows - 1
+        return tile.inputs * rows, tile.columns + self.horizontal.taps - 1
+
+    def image_in_dram(self, tile: TileSizes) -> tuple[int, int]:
+        rows, columns = self.image_tile(replace(tile, inputs=1))
+        columns = min(columns, self.width)
+        return tile.inputs * min(rows, self.height), columns
 
     @property
     def vertical(self) -> Axis:
@@ -112,36 +149,10 @@ class Axis:
         return max(self.taps - 1 - self.ahead, 0), max(self.steps + self.ahead - self.inputs, 0)
 
 
-@dataclass(frozen=True)
-class TransposedConv2dKnobs:
-    """The output tile that accumulates at a time: ``outputs`` channel tiles and, of each phase,
-    ``rows`` and ``columns``. Loaded at a time: ``inputs`` channel tiles and, of each phase, rows of
-    ``taps``. With ``ahead`` the next operands are prefetched, and with ``in_turn`` the next tile
-    accumulates while its predecessor is requantized and stored.
-    """
-
-    outputs: int
-    rows: int
-    columns: int
-    inputs: int
-    taps: int
-    ahead: bool = False
-    in_turn: bool = False
-
-    @property
-    def copies(self) -> int:
-        """Tiles of each operand held at a time."""
-        return 2 if self.ahead else 1
-
-    def is_whole(self, c: TransposedConv2d) -> bool:
-        """Whether all operands of a tile are loaded at once."""
-        return self.inputs >= c.inputs and self.taps >= c.vertical.taps
-
-
 def transposed_conv2d(
     workload: TransposedConv2d,
     env: Environment,
-    knobs: TransposedConv2dKnobs | None = None,
+    knobs: Tiling | None = None,
     name: str = "transposed_conv2d",
 ) -> Function:
     """Build a function of input, weights, bias and output.
@@ -156,7 +167,7 @@ def transposed_conv2d(
     return tuned(workload, env, knobs, name)
 
 
-def scheduled(c: TransposedConv2d, env: Environment, knobs: TransposedConv2dKnobs) -> Scheduled:
+def scheduled(c: TransposedConv2d, env: Environment, knobs: Tiling) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     v, u, product = c.vertical, c.horizontal, expression(c, env)
     y, conv = product.epilogue.y, product.total
@@ -166,19 +177,21 @@ def scheduled(c: TransposedConv2d, env: Environment, knobs: TransposedConv2dKnob
     tile = ((o, knobs.outputs), (h, rows), (w, columns))
     (oo, oi), (ho, hi), (wo, wi) = (s[y].split(axis, factor) for axis, factor in tile)
     (hq, hp), (wq, wp) = s[y].split(hi, v.stride), s[y].split(wi, u.stride)
-    s[y].reorder(oo, n, ho, wo, oi, hq, hp, wq, wp, b, k)
+    outer = (oo, n, ho, wo) if knobs.weights_outside else (n, ho, wo, oo)
+    s[y].reorder(*outer, oi, hq, hp, wq, wp, b, k)
     s[y].pragma(oi, env.dma_copy)
-    product.place_results(s, wo, env, 1 + knobs.in_turn)
+    product.place_results(s, outer[-1], env, knobs.copies_of_results)
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
     n, o, h, p, w, q, b, k = s[conv].op.axis
     ci, ty, tx, ki = product.axes
     co, ci = s[conv].split(ci, knobs.inputs)
-    to, ty = s[conv].split(ty, knobs.taps)
+    to, ty = s[conv].split(ty, knobs.kernel_rows)
     s[conv].reorder(co, to, p, q, n, o, ci, ty, tx, h, w, b, k, ki)
     s[conv].tensorize(b, env.gemm)
-    step = None if knobs.is_whole(c) else to
-    product.place_operands(s, wo, oo, step, (knobs.copies, knobs.copies), env)
+    step = None if c.is_whole(knobs) else to
+    copies = c.copies_of_image(knobs), c.copies_of_weights(knobs)
+    product.place_operands(s, wo, oo, step, copies, env)
     return s, product.args
 
 
@@ -226,65 +239,3 @@ def expression(c: TransposedConv2d, env: Environment) -> Product:
     phases = (c.outputs, v.stride, u.stride)
     end = epilogue(conv, phases, position, c.requantize, env, interleaved)
     return Product(x, w, x_buf, w_buf, axes, conv, end)
-
-
-def candidates(
-    workload: TransposedConv2d, config: Config
-) -> Iterator[tuple[float, TransposedConv2dKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with estimated cycles."""
-    c, v, u = workload, workload.vertical, workload.horizontal
-    for outputs, rows, inputs, taps, ahead in product(
-        even_tiles(c.outputs),
-        even_tiles(v.steps),
-        even_tiles(c.inputs),
-        even_tiles(v.taps),
-        (True, False),
-    ):
-        copies = 2 if ahead else 1
-        kernel = min(taps * v.stride, v.kernel)
-        if copies * outputs * inputs * kernel * u.kernel > config.wgt.depth:
-            continue
-        for in_turn in (True, False) if config.overlap else (False,):
-            bank = config.acc.depth // 2 if in_turn else config.acc.depth
-            constants = c.requantize.constants * (c.outputs if in_turn else outputs)
-            constants *= v.stride * u.stride
-            room = bank - constants - c.requantize.shared
-            for columns in even_tiles(u.steps):
-                loaded = inputs * (rows + taps - 1) * (columns + u.taps - 1)
-                results = outputs * rows * v.stride * columns * u.stride
-                if (
-                    copies * loaded <= config.inp.depth
-                    and c.requantize.accumulators * results <= room
-                ):
-                    knobs = TransposedConv2dKnobs(
-                        outputs, rows, columns, inputs, taps, ahead, in_turn
-                    )
-                    yield _cycles(c, config, knobs), knobs
-                    # Narrower tiles load more.
-                    break
-
-
-def _cycles(c: TransposedConv2d, config: Config, knobs: TransposedConv2dKnobs) -> float:
-    """Estimated cycles; assumes that the rows of a load do not overlap."""
-    v, u = c.vertical, c.horizontal
-    output_tiles = parts(c.outputs, knobs.outputs)
-    images = c.batch * parts(v.steps, knobs.rows) * parts(u.steps, knobs.columns)
-    loads = parts(c.inputs, knobs.inputs) * parts(v.taps, knobs.taps)
-    tiles = images * output_tiles
-    row = (knobs.columns + u.taps - 1) * config.inp.element_bytes / config.bus_bytes + ROW_CYCLES
-    region = knobs.inputs * (knobs.rows + knobs.taps - 1) * row
-    kernel = min(knobs.taps * v.stride, v.kernel) * u.kernel
-    weights = knobs.outputs * knobs.inputs * kernel * config.wgt.element_bytes / config.bus_bytes
-    weight_loads = output_tiles if loads == 1 else tiles * loads
-    steps = c.batch * c.outputs * v.steps * u.steps
-    vectors = steps * v.stride * u.stride
-    epilogue = c.requantize.operations * config.lane_columns
-    operations = 0 if knobs.in_turn else epilogue
-    resets = 0 if config.overwrite and knobs.is_whole(c) else 1
-    compute = steps * c.inputs * v.kernel * u.kernel + vectors * (operations + resets)
-    return overlapped(
-        compute + tiles * (loads * v.stride * u.stride + 4) * TILE_CYCLES,
-        tiles * loads * region + weight_loads * weights,
-        region + weights,
-        knobs.ahead,
-    )

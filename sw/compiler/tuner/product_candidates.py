@@ -129,7 +129,8 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     # The constants of all outputs are loaded at the start, or those of some between their tiles.
     held = p.outputs_held(t, config)
     words = sum(p.requantize.constant_bytes(config)) / config.bus_bytes
-    constants = held * (words + p.requantize.preparation_cycles * config.lane_columns)
+    preparation = p.requantize.preparation_cycles * config.lane_columns
+    constants = held * p.phases * (words + preparation)
     begin = load_first - weights * p.loads_early(t, config)
     begin = np.maximum(begin, constants * t.in_turn)
     # Nothing overlaps between outputs with constants of their own.

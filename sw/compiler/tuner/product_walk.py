@@ -210,11 +210,11 @@ class _Tiles:
 
     def _load_constants(self, channels: int) -> None:
         """Load the constants of channel tiles, and prepare the parameters."""
-        requantize = self.p.requantize
+        requantize, sets = self.p.requantize, channels * self.p.phases
         for size in filter(None, requantize.constant_bytes(self.config)):
-            self.pipeline.load_for_compute(channels * size)
+            self.pipeline.load_for_compute(sets * size)
         if requantize.preparation_cycles:
-            self.pipeline.alu(channels * requantize.preparation_cycles, [])
+            self.pipeline.alu(sets * requantize.preparation_cycles, [])
 
     def _load(self, tile: _Tile, before: _Tile | None, step: _Step) -> None:
         """Load the operands of a step, except those still held from the previous step, which was in

@@ -94,6 +94,11 @@ class TiledProduct(ABC):
         return False
 
     @property
+    def phases(self) -> int:
+        """Number of phases of a transposed convolution, each with its own constants."""
+        return 1
+
+    @property
     def parameter_cycles(self) -> int:
         """Cycles of the ALU to change parameters, per channel tile of an output tile."""
         return 0
@@ -121,14 +126,18 @@ class TiledProduct(ABC):
     def image_in_dram(self, tile: TileSizes) -> tuple[int, int]:
         """Contiguous pieces of an image tile in DRAM, and elements of each."""
 
+    def results(self, tile: TileSizes) -> tuple[int, int]:
+        """Rows and columns of results of a tile."""
+        return tile.rows, tile.columns
+
     def sums(self, tile: TileSizes) -> tuple[int, int]:
         """Rows and columns of sums that the results are computed from."""
-        return tile.rows, tile.columns
+        return self.results(tile)
 
     def results_in_dram(self, tile: TileSizes) -> tuple[int, int]:
         """Contiguous pieces of the results of a tile in DRAM, and elements of each."""
-        rows, columns = tile.rows, tile.columns
-        if columns >= self.whole.columns:
+        rows, columns = self.results(tile)
+        if tile.columns >= self.whole.columns:
             rows, columns = 1, rows * columns
         return tile.outputs * rows, columns
 
@@ -151,7 +160,7 @@ class TiledProduct(ABC):
 
     def vectors(self, tile: TileSizes) -> int:
         """Vectors of results of a tile."""
-        return tile.outputs * tile.rows * tile.columns
+        return tile.outputs * prod(self.results(tile))
 
     def pixels(self, tile: TileSizes) -> int:
         """Vectors of sums of a tile."""
@@ -246,7 +255,7 @@ class TiledProduct(ABC):
         every = np.where(t.in_turn, self.channels, t.outputs)
         results = self.accumulators(t) * t.copies_of_results // t.banks
         left = (config.acc.depth - self.requantize.shared) // t.banks - results
-        constants = self.requantize.constants
+        constants = self.phases * self.requantize.constants
         some: Any = 0
         if self.loads_some_constants and constants:
             most = np.maximum(left // constants // t.outputs, 1)

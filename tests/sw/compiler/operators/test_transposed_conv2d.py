@@ -20,9 +20,9 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
 )
 from amaranth_vta.sw.compiler.operators.transposed_conv2d import (
     TransposedConv2d,
-    TransposedConv2dKnobs,
     transposed_conv2d,
 )
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from tests.support.seeds import each_seed
 
@@ -115,15 +115,16 @@ def test_transposed_convolutions_are_exact_with_default_knobs(
 @pytest.mark.parametrize(
     "knobs",
     [
-        TransposedConv2dKnobs(1, 1, 1, 1, 1),
-        TransposedConv2dKnobs(1, 3, 2, 2, 1, ahead=True),
-        TransposedConv2dKnobs(2, 2, 4, 1, 2, in_turn=True),
-        TransposedConv2dKnobs(2, 2, 9, 2, 3, ahead=True, in_turn=True),
+        Tiling(1, 1),
+        Tiling(1, 3, 2, 2, 1, ahead=True, image_copies=4),
+        Tiling(2, 2, 4, 1, 2, in_turn=True),
+        Tiling(1, 2, 4, 2, 3, weights_outside=False, ahead=True),
+        Tiling(2, 2, 9, 2, 3, ahead=True, in_turn=True, result_copies=4),
     ],
 )
 @pytest.mark.parametrize("config", ["pynq", "pynq-extended"])
 def test_transposed_convolutions_are_exact_however_they_are_cut(
-    config: str, knobs: TransposedConv2dKnobs, run: Any, some: Callable[..., Any]
+    config: str, knobs: Tiling, run: Any, some: Callable[..., Any]
 ) -> None:
     env = Environment(PRESETS[config])
     workload = TransposedConv2d(
@@ -142,7 +143,7 @@ def test_no_pass_changes_what_a_transposed_convolution_does(
 ) -> None:
     env = Environment(PRESETS[config])
     workload = random_workload(seed, env.config, size=3)
-    knobs = TransposedConv2dKnobs(1, 2, 2, 1, 2, ahead=True)
+    knobs = Tiling(1, 2, 2, 1, 2, ahead=True)
     schedule = workload.scheduled(env, knobs)
     inputs = arguments(workload, schedule[1], some, seed)
     want = wanted(workload, inputs, env.out_dtype)
@@ -168,7 +169,7 @@ def test_each_phase_begins_by_overwriting(run: Any, some: Callable[..., Any]) ->
     workload = TransposedConv2d(
         1, 2, 1, 6, 5, (3, 3), PerChannelScale(), (2, 2), (1, 1, 1, 1), (1, 1)
     )
-    knobs = TransposedConv2dKnobs(1, 6, 5, 2, 2)
+    knobs = Tiling(1, 6, 5, 2, 2)
     text = transposed_conv2d(workload, env, knobs).lowered.instructions()
     assert "GEMM reset" not in text
     assert " MULTIPLY " in text
