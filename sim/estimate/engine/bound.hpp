@@ -3,41 +3,10 @@
 
 #pragma once
 
-#include <array>
-
 #include "between.hpp"
+#include "potential.hpp"
 
 namespace estimate {
-
-// What a memory promises. All 64-bit integers, in the order of sim/estimate/contract.py.
-struct Contract {
-    Time latency;   // from a read's being offered to its first word
-    Time response;  // from the last word of a burst written to its response
-    // Cycles in which no word moves though one could: at most `credit` at once, and on average
-    // `scale` - `rate` of `scale`.
-    std::int64_t scale, rate, credit;
-};
-
-constexpr int SETS = 1 << STREAMS, ALL = SETS - 1;
-
-// Upper bounds on the time of an event: `time`, in cycles, and by set of streams `less`, in cycles / scale: on
-// rate * time + scale * (credit - words that these streams have moved before).
-struct Potential {
-    Time time;
-    std::array<std::int64_t, SETS> less;
-    std::int64_t scale;
-
-    void join(const Potential& other) {
-        time = std::max(time, other.time);
-        for (int set = 0; set < SETS; set++) less[set] = std::max(less[set], other.less[set]);
-    }
-    Potential after(Time cycles) const {
-        Potential found = *this;
-        found.time += cycles;
-        for (std::int64_t& one : found.less) one += scale * cycles;
-        return found;
-    }
-};
 
 // The policy of `Flow` that bounds times.
 class Bound {
@@ -49,6 +18,7 @@ class Bound {
         : parameters(parameters), contract(contract), program(program), windows(windows),
           costs(costs_of(parameters, contract)), done(done) {
         for (Lane& lane : lanes) lane.end = launch().less[ALL];
+        for (Lane& lane : lanes) lane.turn.fill(-FAR);
         for (const std::size_t index : program.of_module[COMPUTE_MODULE]) {
             const Operation& operation = program.operations[index];
             if (operation.unit >= GEMM_UNIT) of_unit[operation.unit == ALU_UNIT].push_back(&operation);
@@ -102,13 +72,15 @@ class Bound {
         peak(FETCH_STREAM, first);
         all[FETCH_STREAM] = windows.moved[FETCH_STREAM][burst];
         tighten(from, least, all);
-        begin(FETCH_STREAM, from);
+        begin(FETCH_STREAM, asked_of(FETCH_STREAM, from));
         read(FETCH_STREAM, words, 1);
         raise(FETCH_STREAM, lanes[FETCH_STREAM].end);
+        fetch_ends.push_back(lanes[FETCH_STREAM].end);
         fetch_least = least;
         fetch_most = windows.most(FETCH_STREAM, burst);
         fetch_most[FETCH_STREAM] = windows.moved[FETCH_STREAM][burst];
-        fair(FETCH_STREAM, burst, from, 1, words);
+        fetch_turns.less.fill(FAR);
+        take_turns(FETCH_STREAM, burst, from, 1, fetch_turns);
     }
 
     // When so many words of the burst have come, the last of which holds the instruction `index`.
@@ -119,7 +91,7 @@ class Bound {
         for (int module = 0; module < MODULES; module++)
             most[module] = std::min(most[module], windows.moved[module][program.before(Module(module), index)]);
         Value value = expand(lanes[FETCH_STREAM].end, most);
-        value.less[WRITTEN] = std::min(value.less[WRITTEN], lanes[FETCH_STREAM].fair);
+        for (int set = 0; set < SETS; set++) value.less[set] = std::min(value.less[set], fetch_turns.less[set]);
         Words least = fetch_least;
         least[FETCH_STREAM] = std::max(least[FETCH_STREAM], most[FETCH_STREAM]);
         tighten(value, least, most);
@@ -141,14 +113,15 @@ class Bound {
 
   private:
     static constexpr std::int64_t UNKNOWN = -1, FAR = std::int64_t(1) << 60;
-    static constexpr int WRITTEN = 1 << STORE_MODULE;
 
     // The bursts of a stream, one after the other.
     struct Lane {
         std::int64_t end;           // of the latest one, less all words
         std::int64_t grant = -FAR;  // of the latest one, less all words with those of its own before
         std::int64_t sum = 0;       // of its own words so far
-        std::int64_t fair = -FAR;   // of the latest one, less the words written
+        // Of the latest transfer, and of each of a loader: by set of streams less their words, as `take_turns` finds.
+        std::array<std::int64_t, SETS> turn;
+        std::vector<std::array<std::int64_t, SETS>> turns;
         // By transfer of reads, and by burst written: `end`, and `sum`.
         std::vector<std::int64_t> ends, sums;
     };
@@ -193,6 +166,13 @@ class Bound {
         return from.less[ALL & ~(1 << stream)] - contract.scale * lanes[stream].sum;
     }
 
+    // The same, less all words of the first bursts of fetch too.
+    std::int64_t asked_behind_fetch(int stream, std::size_t bursts, const Value& from) const {
+        const std::int64_t words = lanes[stream].sum + windows.moved[FETCH_STREAM][bursts];
+        const std::int64_t less = from.less[ALL & ~(1 << stream) & ~(1 << FETCH_STREAM)];
+        return std::min(asked_of(stream, from), less - contract.scale * words);
+    }
+
     // The time less all words, while one of the first `count` transfers waits for memory or for fetch.
     std::int64_t peak_of(int stream, std::size_t count) const {
         return std::max(peaks[stream][count - 1], peaks[FETCH_STREAM][windows.fetch_burst(stream, count - 1)]);
@@ -232,11 +212,11 @@ class Bound {
         return value;
     }
 
-    // A transfer of a stream whose first burst can be asked for `from` then.
-    void begin(int stream, const Value& from) {
+    // A transfer of a stream whose first burst is asked for at `asked`.
+    void begin(int stream, std::int64_t asked) {
         Lane& lane = lanes[stream];
         const std::int64_t scale = contract.scale;
-        lane.grant = std::max(asked_of(stream, from), lane.grant + scale * ROOM_TO_GRANT);
+        lane.grant = std::max(asked, lane.grant + scale * ROOM_TO_GRANT);
         if (lane.ends.size() >= TURNS) {
             const std::size_t before = lane.ends.size() - TURNS;
             const std::int64_t own = lane.sum - lane.sums[before];
@@ -272,15 +252,16 @@ class Bound {
             lane.end = std::max(lane.end, end.less[ALL]);
             if (module == LOAD_MODULE) raise(module, peaks[module].back() + scale * operation.padded);
         } else {
-            begin(module, issued.after(parameters.issue_to_request));
+            const std::size_t fetched = windows.fetched_before(operation);
+            begin(module, asked_behind_fetch(module, fetched, issued.after(parameters.issue_to_request)));
+            lane.end = std::max(lane.end, fetch_ends[std::min(fetched, fetch_ends.size()) - 1]);
             for (std::size_t burst = 0; burst < operation.bursts; burst++)
                 read(module, program.burst_words[operation.first_burst + burst], operation.cycles_per_word());
             if (module == LOAD_MODULE) raise(module, lane.end + scale * operation.padded);
             most[module] -= operation.padded;
             end = expand(lane.end, most);
             const std::int64_t bursts = std::int64_t(operation.bursts);
-            fair(module, number, issued.after(parameters.issue_to_request), bursts, operation.words);
-            end.less[WRITTEN] = std::min(end.less[WRITTEN], lane.fair);
+            take_turns(module, number, issued.after(parameters.issue_to_request), bursts, end);
             for (int set = 0; set < SETS; set++)
                 if (!(set >> module & 1)) end.less[set] += scale * operation.padded;
             end.time += operation.padded;
@@ -293,23 +274,53 @@ class Bound {
         tighten(end, known, most);
         // Bursts in flight may have left no word: they count as more than they have.
         lane.end = std::min(lane.end, end.less[ALL] + scale * latency(parameters, contract));
-        lane.fair = end.less[WRITTEN];
+        for (int set = 0; set < SETS; set++)
+            lane.turn[set] = std::min(lane.turn[set], end.less[set] + scale * latency(parameters, contract));
+        lane.turns.push_back(lane.turn);
         lane.ends.push_back(end.less[ALL]);
         lane.sums.push_back(lane.sum);
         return end.after(parameters.word_to_done);
     }
 
-    // Bounds the last word of a transfer by the turns that readers take, whatever others read meanwhile: what is
-    // outstanding when it asks, then at most three bursts of others before each of its own.
-    void fair(int stream, std::size_t number, const Value& from, std::int64_t bursts, std::int64_t words) {
+    // Bounds the end of a transfer by the turns that readers take, less the words of its own stream, of STOREs and of
+    // any others. Memory answers in order, so only bursts in front of it count of the rest: those in flight when it
+    // asks, or a turn of each reader since the previous transfer, and one more turn before each further burst.
+    void take_turns(int stream, std::size_t number, const Value& from, std::int64_t bursts, Value& end) {
         Lane& lane = lanes[stream];
-        const std::int64_t fetched = parameters.fetch_burst_bytes / parameters.bus_bytes;
-        const std::int64_t outstanding = parameters.words_ahead + parameters.burst_words;
-        const std::int64_t others = 2 * fetched + parameters.burst_words;
-        const std::int64_t reads = outstanding + parameters.burst_words + bursts * others + words +
-                                   windows.blocked_meanwhile(stream, number);
-        const Time waits = latency(parameters, contract) * (bursts / 2 + 5);
-        lane.fair = std::max(from.less[WRITTEN], lane.fair) + contract.scale * (reads + waits);
+        const std::int64_t scale = contract.scale;
+        const Windows::Opening* const opening = windows.opening(stream, number);
+        // Words in front of it that have not come when it asks, and behind the previous transfer.
+        std::int64_t since_asked[STREAMS] = {}, since_previous[STREAMS] = {};
+        for (const int other : {int(LOAD_MODULE), int(COMPUTE_MODULE), FETCH_STREAM}) {
+            if (other == stream) continue;
+            const auto& [words, excess, run] = windows.largest_meanwhile(stream, number, other);
+            if (other == FETCH_STREAM) {
+                since_asked[other] = since_previous[other] = (2 + 2 * bursts) * words;
+            } else {
+                const std::int64_t turns = (bursts - 1) * words + windows.blocked_meanwhile(stream, number, other);
+                const std::int64_t flight = parameters.words_ahead + words + parameters.bursts_in_flight * excess;
+                since_asked[other] = flight + turns;
+                since_previous[other] = run + turns;
+            }
+            const std::int64_t all = windows.moved_meanwhile(stream, number, other);
+            since_asked[other] = std::min(since_asked[other], all);
+            since_previous[other] = std::min(since_previous[other], all);
+        }
+        for (int set = 0; set < ALL; set++) {
+            if (!(set >> STORE_MODULE & 1) || !(set >> stream & 1)) continue;
+            std::int64_t first = latency(parameters, contract), next = 0;
+            for (int other = 0; other < STREAMS; other++) {
+                if (set >> other & 1) continue;
+                first += since_asked[other];
+                next += since_previous[other];
+            }
+            std::int64_t asked = from.less[set];
+            if (const std::size_t count = lane.turns.size(); count >= TURNS)
+                asked = std::max(asked, lane.turns[count - TURNS][set] + scale * ROOM_TO_GRANT);
+            asked += scale * first;
+            lane.turn[set] = opening ? asked + scale * opening->late : std::max(asked, lane.turn[set] + scale * next);
+            end.less[set] = std::min(end.less[set], lane.turn[set]);
+        }
     }
 
     Value store(const Operation& operation, const Value& at) {
@@ -537,9 +548,9 @@ class Bound {
         if (overlaps(table, first, count)) table = -1;
     }
 
-    // Cycles from the grant of a transfer's last burst to that of the next one's first; from a word's or
-    // a response's arrival to the grant that waits for it; and of a STORE to the inputs besides its elements.
-    static constexpr Time ROOM_TO_GRANT = 5, FREED_TO_GRANT = 2, FORWARD_LATENCY = 6;
+    // Cycles from a word's or a response's arrival to the grant that waits for it; and of a STORE to the inputs
+    // besides its elements.
+    static constexpr Time FREED_TO_GRANT = 2, FORWARD_LATENCY = 6;
     // Cycles from the barrier to the first item of the ALU, besides its work, with a margin.
     static constexpr Time BARRIER_TO_ALU = 16;
     // Transfers whose turn is to come, with the one in progress.
@@ -556,6 +567,8 @@ class Bound {
     Turns turns;
     bool is_first = false;
     Words fetch_least = {}, fetch_most = {};
+    Value fetch_turns = {};
+    std::vector<std::int64_t> fetch_ends;  // by burst, less all words
     Value stored = {}, forwarded = {};
     bool has_stored = false, has_forwarded = false;
     std::vector<const Operation*> of_unit[2];
