@@ -6,7 +6,7 @@ each run, so that the host moves no data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -15,7 +15,7 @@ from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.runtime.memory import Motion
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
-from .support.layer import HostNode, Layer, RowTable, WindowSlices
+from .support.layer import HostNode, Layer, RowTable, WindowSlices, forms_read
 from .support.tensors import Tensors
 
 # Larger tables, such as the embeddings of a vocabulary, remain in the host's memory only.
@@ -28,26 +28,19 @@ def gathered_rows(items: Sequence[Layer | HostNode], tensors: Tensors) -> list[L
     exported C and read-only memory need."""
     if not any(isinstance(item, Layer) and item.in_windows for item in items):
         return list(items)
-    readers: dict[str, list[TiledTensor | None]] = {}
-    for item in items:
-        if isinstance(item, Layer):
-            for source in item.sources:
-                readers.setdefault(source.tensor, []).append(source)
-        else:
-            for name in item.reads:
-                readers.setdefault(name, []).append(None)
-    return [_gathered_row(item, readers, tensors) for item in items]
+    forms = forms_read(items)
+    return [_gathered_row(item, forms, tensors) for item in items]
 
 
 def _gathered_row(
-    item: Layer | HostNode, readers: dict[str, list[TiledTensor | None]], tensors: Tensors
+    item: Layer | HostNode, forms: Mapping[str, TiledTensor], tensors: Tensors
 ) -> Layer | HostNode:
     if isinstance(item, Layer) or not _takes_row(item.node, tensors):
         return item
     node, tile = item.node, tensors.config.out.element_bytes
     (result,) = node.outputs
-    row, *others = readers.get(result, [None])
-    if row is None or any(other != row for other in others) or result in tensors.network.outputs:
+    row = forms.get(result)
+    if row is None or result in tensors.network.outputs:
         return item
     table = tensors.network.types[node.inputs[0]].shape
     assert table is not None

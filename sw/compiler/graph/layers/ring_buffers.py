@@ -12,7 +12,7 @@ of which another layer transposes the tiles with the new row. Other rows are wri
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +27,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 from .stored_factors import holds_factors, transposing_tiles
-from .support.layer import RESULT, HostNode, Layer, Ring, RingWrite, WindowSlices
+from .support.layer import RESULT, HostNode, Layer, Ring, RingWrite, WindowSlices, forms_read
 from .support.tensors import Tensors
 
 _CONVERSIONS = frozenset({"DequantizeLinear", "QuantizeLinear"})
@@ -47,27 +47,17 @@ def ring_written(network: Network, name: str) -> Node | None:
 def ring_writes(items: Sequence[Layer | HostNode], tensors: Tensors) -> list[Layer | HostNode]:
     """``items`` with `RingWrite` in place of the operators that write ring buffers, as far as only
     layers read these, all in the same form."""
-    readers: dict[str, list[TiledTensor | None]] = {}
-    for item in items:
-        if isinstance(item, Layer):
-            for source in item.sources:
-                readers.setdefault(source.tensor, []).append(source)
-        else:
-            for name in item.reads:
-                readers.setdefault(name, []).append(None)
+    forms = forms_read(items)
     return [
-        _ring_write(tensors, item, readers) if isinstance(item, HostNode) else item
-        for item in items
+        _ring_write(tensors, item, forms) if isinstance(item, HostNode) else item for item in items
     ]
 
 
-def _ring_write(
-    tensors: Tensors, item: HostNode, readers: dict[str, list[TiledTensor | None]]
-) -> HostNode:
+def _ring_write(tensors: Tensors, item: HostNode, forms: Mapping[str, TiledTensor]) -> HostNode:
     network, result = tensors.network, item.node.outputs[0]
     node = ring_written(network, result)
-    held, *others = readers.get(result, [None])
-    if node is None or held is None or any(other != held for other in others):
+    held = forms.get(result)
+    if node is None or held is None:
         return item
     plain = isinstance(held.packing, FactorWeights) and held.packing.terms == 1
     if not plain or held.layout.dtype != "int8":

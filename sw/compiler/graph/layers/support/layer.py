@@ -178,6 +178,24 @@ class RingWrite(HostNode):
     rings: tuple[Ring, ...]
 
 
+def forms_read(items: Sequence[Layer | HostNode]) -> dict[str, TiledTensor]:
+    """The form in which ``items`` read a tensor, for each tensor that only layers read and that all
+    of them read in the same form."""
+    forms: dict[str, list[TiledTensor | None]] = {}
+    for item in items:
+        if isinstance(item, Layer):
+            for source in item.sources:
+                forms.setdefault(source.tensor, []).append(source)
+        else:
+            for name in item.reads:
+                forms.setdefault(name, []).append(None)
+    return {
+        name: first
+        for name, (first, *others) in forms.items()
+        if first is not None and all(other == first for other in others)
+    }
+
+
 def identifier(name: str) -> str:
     """Convert the name of a node, which may have any characters, to an identifier."""
     return "".join(c if c.isalnum() else "_" for c in name) or "layer"
