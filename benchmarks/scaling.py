@@ -70,7 +70,7 @@ def print_speed_ups(name: str, config: Config, dram: str) -> None:
 
 
 def compare_with_rtl(name: str, config: Config, dram: str, system: str) -> bool:
-    """Print the cycles of the RTL and of the estimate; whether these and the results agree."""
+    """Print the cycles of the RTL and the estimate; returns whether cycles and results agree."""
     machines, bits = map(int, system.split("x"))
     agrees = True
     for split in (False, True):

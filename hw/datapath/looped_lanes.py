@@ -42,8 +42,8 @@ class LoopedLanes(wiring.Component):
     """A `RequantizingLane` per scalar of an accumulator element, each with a `Table`, as loops in
     the module `LOOPS`: for simulation.
 
-    Timing: as in `RequantizingLane`. Results of lanes that columns share are delayed to those of
-    `SharedLanes`.
+    Timing: as in `RequantizingLane`. With shared lanes, results are delayed by as many
+    cycles as in `SharedLanes`.
     """
 
     LOOPS = Path(__file__).with_name("alu_lanes.sv")

@@ -63,7 +63,7 @@ class TransposedConv2d(TiledProduct):
 
     @cached_property
     def whole(self) -> TileSizes:
-        """The extents; rows and columns are those of one phase."""
+        """The extents, with the rows and columns of one phase."""
         v, u = self.vertical, self.horizontal
         return TileSizes(self.outputs, v.steps, u.steps, self.inputs, v.taps)
 

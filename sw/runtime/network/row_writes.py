@@ -50,7 +50,7 @@ def write_rows(step: WriteRows, buffer: Buffer, rows: Array, places: Array) -> N
 
 
 def place_of(step: MoveWindows, places: Array) -> int:
-    """The place to which windows move; negative ones count from the end, as those of Gather.
+    """The place to which windows move; negative ones count from the end, as in Gather.
     Raises `ModelError` unless it is one of ``count``.
     """
     count = step.count

@@ -41,7 +41,7 @@ def words(scalars: int, rng: np.random.Generator) -> tuple[list[int], list[int]]
 
 
 def alone(all_steps: list[Step], column: int) -> list[int]:
-    """Results of the operations in one column, by a lane of its own."""
+    """Results of the operations in one column, by a lane that is not shared."""
     dut = shared(RequantizingLane, multiplies_and_adds=True, rounds_twice=True)
     results: list[int] = []
 
