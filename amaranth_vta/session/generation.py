@@ -9,12 +9,10 @@ import numpy as np
 
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
-from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.tile_layout import Array
+from amaranth_vta.sw.runtime.network.token_inputs import TokenInputs
 
 from .batches import InputError, Run
-
-_IDS, _MASK, _PLACES = "input_ids", "mask", "position"
 
 
 @dataclass(frozen=True)
@@ -53,46 +51,17 @@ class Sampling:
 
 
 class TokenDecoder:
-    """The inputs of ``program`` for new tokens; raises `ModelError` if it is no decoder with caches
-    as variables.
+    """The ``inputs`` and results of ``program``; raises `ModelError` if it is no decoder with
+    caches as variables.
     """
 
     def __init__(self, program: NetworkProgram) -> None:
         if not program.has_variables:
             raise ModelError("generate needs a session of a decoder that was opened with a context")
-        found: dict[str, tuple[str, TensorType]] = {}
-        for name, info in program.inputs.items():
-            role = next((role for role in (_MASK, _PLACES, _IDS) if role in name), None)
-            if role is None or role in found or info.dtype.kind != "i" or not info.shape:
-                raise ModelError(
-                    f"generate does not know the input {name}, {info}; it provides only "
-                    "input_ids, attention_mask and position_ids"
-                )
-            found[role] = name, info
-        for role, name in ((_IDS, "input_ids"), (_MASK, "attention_mask")):
-            if role not in found:
-                raise ModelError(f"generate needs a decoder with an input {name}")
-        self._inputs = found
-        _, mask = found[_MASK]
-        self.context = (mask.shape or (0,))[-1]
+        self.inputs = TokenInputs(program.inputs)
+        self.context = self.inputs.context
         self._logits = next(iter(program.outputs))
         self.vocabulary = (program.outputs[self._logits].shape or (0,))[-1]
-
-    def feeds(self, tokens: Sequence[int], place: int, length: int) -> dict[str, Array]:
-        """Inputs of ``length`` that end with ``tokens`` after ``place`` others, whose keys and
-        values end the caches. Masked positions come first.
-        """
-        fed, end = {}, place + len(tokens)
-        for role, (name, info) in self._inputs.items():
-            *leading, size = info.shape or ()
-            if role == _MASK:
-                values = np.zeros((*leading, size), info.dtype)
-                values[..., -end:] = 1
-            else:
-                values = np.zeros((*leading, length), info.dtype)
-                values[..., -len(tokens) :] = tokens if role == _IDS else np.arange(place, end)
-            fed[name] = values
-        return fed
 
     def logits(self, outputs: Mapping[str, Array]) -> Array:
         """The logits of the next token."""
@@ -131,7 +100,7 @@ def generate(
     while True:
         count = (len(tokens) - place) % block or block
         new = tokens[place : place + count]
-        outputs = run(decoder.feeds(new, place, 1 if count == 1 else block))
+        outputs = run(decoder.inputs.feeds(new, place, 1 if count == 1 else block))
         place += count
         if place < len(tokens):
             continue

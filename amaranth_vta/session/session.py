@@ -30,6 +30,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
     NetworkProgram,
 )
 from amaranth_vta.sw.runtime.network.tile_layout import Array
+from amaranth_vta.sw.runtime.network.token_inputs import padding_of
 from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
 from .accuracy import LabelAccuracy, label_accuracy
@@ -331,8 +332,9 @@ class Session:
         sampling, decoder = Sampling(temperature, top_k, seed), TokenDecoder(self.program)
         prompt = [int(token) for token in prompt_ids]
         decoder.require(prompt, max_new_tokens)
-        self.reset()
         block = self.tokens_per_block
+        with self._lock:
+            self._runner.reset(padding_of(len(prompt), block))
         return generate(decoder, self.run, prompt, block, max_new_tokens, sampling, stop_ids)
 
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:

@@ -285,8 +285,8 @@ class PlacedProgram:
         # Without buffers of another placement.
         self._own_buffers: list[Buffer] = []
         self.streams: dict[int, tuple[int, Words]] = {}
-        # By window, the instructions relative to it, in each stream.
-        self._moved: dict[str, list[_MovedInstructions]] = {}
+        # The instructions relative to windows, by stream.
+        self._moved: list[_MovedInstructions] = []
         try:
             self._place(program, program.chosen(streams))
         except BaseException:
@@ -310,17 +310,15 @@ class PlacedProgram:
             self._own_buffers.append(buffer)
             buffer.write(words)
             self.streams[index] = buffer.address, words
-            for number, window in enumerate(program.windows, len(program.buffers)):
-                (where,) = np.nonzero(stream.buffer == number)
-                if where.size:
-                    moved = _MovedInstructions(program.config, buffer, words, where, window.motion)
-                    self._moved.setdefault(window.name, []).append(moved)
+            of_window = stream.buffer - len(program.buffers)
+            if (of_window >= 0).any():
+                moved = _MovedInstructions(program, buffer, words, of_window)
+                self._moved.append(moved)
 
     def move_windows(self, names: Collection[str], place: int) -> None:
         """Move windows to ``place``: change the addresses of instructions in device memory."""
-        for name in names:
-            for moved in self._moved.get(name, ()):
-                moved.move(place)
+        for moved in self._moved:
+            moved.move(tuple(names), place)
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called ``name``; raises `ProgramError` if the program has none."""
@@ -345,36 +343,39 @@ class PlacedProgram:
         """Frees the memory."""
         for buffer in self._own_buffers:
             buffer.free()
-        self._buffers, self._own_buffers, self.streams, self._moved = {}, [], {}, {}
+        self._buffers, self._own_buffers, self.streams, self._moved = {}, [], {}, []
 
 
 class _MovedInstructions:
-    """The instructions ``where`` of a placed stream, whose addresses move by ``motion``. ``words``
-    are the stream's, in ``buffer``.
+    """The instructions of a placed stream that are relative to windows of ``program``. ``words``
+    are the stream's, in ``buffer``, with all windows at place 0; ``of_window`` has the number of
+    the window of each, or less than 0.
     """
 
     def __init__(
-        self,
-        config: Config,
-        buffer: Buffer,
-        words: Words,
-        where: npt.NDArray[np.int64],
-        motion: Motion,
+        self, program: Program, buffer: Buffer, words: Words, of_window: npt.NDArray[np.int32]
     ) -> None:
-        self._config, self._buffer, self._words, self._motion = config, buffer, words, motion
-        self._runs = np.split(where, np.flatnonzero(np.diff(where) > 1) + 1)
-        self._originals = [words[run].copy() for run in self._runs]
-        self._offset = 0
+        self._program, self._buffer, self._words = program, buffer, words
+        (self._where,) = np.nonzero(of_window >= 0)
+        self._of_window, self._originals = of_window[self._where], words[self._where]
+        self._offsets = np.zeros(len(program.windows), np.int64)
 
-    def move(self, place: int) -> None:
-        offset = self._motion.offset(place)
-        if offset == self._offset:
+    def move(self, names: tuple[str, ...], place: int) -> None:
+        """Move the windows ``names`` to ``place``, all at once: each has few instructions."""
+        offsets = self._offsets.copy()
+        for number, window in enumerate(self._program.windows):
+            if window.name in names:
+                offsets[number] = window.motion.offset(place)
+        chosen = (offsets != self._offsets)[self._of_window]
+        self._offsets = offsets
+        if not chosen.any():
             return
-        self._offset = offset
-        for run, words in zip(self._runs, self._originals, strict=True):
-            of_one = np.zeros(len(words), np.int32)
-            self._words[run] = _relocated(self._config, words, of_one, np.array([offset]), 1)
-            self._buffer.write(self._words[run], int(run[0]) * isa.INSTRUCTION_BYTES)
+        given = self._originals[chosen], self._of_window[chosen]
+        where = self._where[chosen]
+        self._words[where] = _relocated(self._program.config, *given, offsets, 1)
+        for run in np.split(where, np.flatnonzero(np.diff(where) > 1) + 1):
+            begin, end = int(run[0]), int(run[-1]) + 1
+            self._buffer.write(self._words[begin:end], begin * isa.INSTRUCTION_BYTES)
 
 
 class Recorder(Runtime):

@@ -9,6 +9,7 @@ import click
 
 from amaranth_vta.cli.common.options import (
     config_option,
+    context_option,
     dim_option,
     images_option,
     rounding_option,
@@ -31,6 +32,7 @@ STEPS = ("loaded", "canonical", "placed", "planned")
 @images_option
 @rounding_option
 @dim_option
+@context_option
 @click.option(
     "--after",
     type=click.Choice(STEPS),
@@ -43,6 +45,7 @@ def show(
     images: int | None,
     allow_rounding: bool,
     dim: tuple[tuple[str, int], ...],
+    context: int | None,
     after: tuple[str, ...],
 ) -> None:
     """Print the graph of MODEL after each step of compilation.
@@ -51,14 +54,14 @@ def show(
 
     loaded: shapes fixed, constants folded. canonical: operators on integers wherever they compute
     the same. placed: on the machine or on the host, and why. planned: in the order in which they
-    run, with the transfers from one side to the other.
+    run, with the transfers from one side to the other. In a decoder with a --context, known marks
+    operators whose results for the tokens of a generation are in a table.
     """
-    from amaranth_vta.session.compilation import compile
-    from amaranth_vta.sw.compiler.graph.load.input_shapes import with_dimensions
-    from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
+    from amaranth_vta.session.compilation import compile, prepared
+    from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
     from amaranth_vta.sw.compiler.graph.load.opsets import conversion
 
-    read = with_dimensions(read_model(model), dict(dim))
+    read = prepared(model, config, dict(dim), context)
     compiled = compile(read, config, images, allow_rounding=allow_rounding)
     texts = {
         "loaded": lambda: _nodes(load_network(read, images or config.batch)),
@@ -107,7 +110,7 @@ def _planned(program: NetworkProgram) -> Iterator[str]:
         match step:
             case RunHost():
                 names = ", ".join(f"{item.name} ({item.operator})" for item in step.operators)
-                yield f"host         {names}"
+                yield f"{'known' if step.known else 'host':<13}{names}"
             case RunLayer():
                 yield f"machine      {step.name} ({step.operator}), {step.macs:,} MACs"
             case ToMachine():

@@ -140,7 +140,7 @@ class Network:
         model = self._model(list(self.nodes), self.inputs, self.outputs, self.constants)
         for item in self.states:
             value = b64encode(item.initial.tobytes()).decode()
-            declare_state(model, item.source, item.result, value)
+            declare_state(model, item.source, item.result, value, item.places)
         return model
 
     def with_types(self) -> onnx.ModelProto:
@@ -241,11 +241,16 @@ class Network:
 
 
 def declare_state(
-    model: onnx.ModelProto, source: str, result: str, initial: str | None = None
+    model: onnx.ModelProto,
+    source: str,
+    result: str,
+    initial: str | None = None,
+    places: int = 0,
 ) -> None:
     """Note a variable in the metadata of ``model``, with its initial bytes in base 64; zeros by
-    default."""
-    text = json.dumps({"source": source, "result": result, "initial": initial})
+    default. ``places`` is as in `State`."""
+    item = {"source": source, "result": result, "initial": initial, "places": places}
+    text = json.dumps(item)
     model.metadata_props.add(key=f"{_STATE}{source}", value=text)
 
 
@@ -266,7 +271,7 @@ def _states(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> tuple[St
             if item["initial"] is not None:
                 given = np.frombuffer(b64decode(item["initial"]), info.dtype)
                 initial = given.reshape(initial.shape)
-            found.append(State(item["source"], item["result"], initial))
+            found.append(State(item["source"], item["result"], initial, item["places"]))
     return tuple(found)
 
 

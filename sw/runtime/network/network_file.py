@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,7 @@ from amaranth_vta.sw.runtime.work import Work
 from .factors import FactorBias, FactorWeights
 from .network_program import (
     KeptTensor,
+    KnownRuns,
     Launch,
     MoveWindows,
     NetworkProgram,
@@ -38,7 +40,7 @@ from .validation import validate, validate_memory
 
 KIND = "network"
 # Array names, distinct from those of the program.
-_MODEL, _CONSTANT, _STATE = "model_{}", "constant_{}", "state_{}"
+_MODEL, _CONSTANT, _STATE, _KNOWN = "model_{}", "constant_{}", "state_{}", "known_{}"
 
 
 def save_network(network: NetworkProgram, path: str | Path) -> None:
@@ -80,6 +82,8 @@ def _parts_of_one(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Ar
     models = [step.model for step in network.steps if isinstance(step, RunHost)]
     for index, model in enumerate(models):
         arrays[_MODEL.format(index)] = np.frombuffer(model, np.uint8)
+    for index, value in enumerate(_known_arrays(network)):
+        arrays[_KNOWN.format(index)] = value
     for index, value in enumerate(network.constants.values()):
         arrays[_CONSTANT.format(index)] = value
     for index, state in enumerate(network.states):
@@ -98,11 +102,23 @@ def _parts_of_one(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Ar
             }
             for launch in network.launches
         ],
-        "states": [{"source": item.source, "result": item.result} for item in network.states],
+        "states": [_state_to_json(item) for item in network.states],
         "kept": [{"operand": asdict(item.operand), "buffer": item.buffer} for item in network.kept],
         **({"machines": network.machines} if network.machines > 1 else {}),
     }
     return header, arrays
+
+
+def _known_arrays(network: NetworkProgram) -> Iterator[Array]:
+    for step in network.steps:
+        if isinstance(step, RunHost) and step.known is not None:
+            yield from step.known.inputs.values()
+            yield from step.known.outputs.values()
+
+
+def _state_to_json(state: State) -> dict[str, Any]:
+    places = {"places": state.places} if state.places else {}
+    return {"source": state.source, "result": state.result, **places}
 
 
 def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkProgram:
@@ -123,9 +139,10 @@ def _from_parts_of_one(header: Mapping[str, Any], arrays: Mapping[str, Array]) -
             for index in range(sum(item["kind"] == "host" for item in header["steps"]))
         ]
     )
+    known = (arrays[_KNOWN.format(index)] for index in count())
     network = NetworkProgram(
         program=program,
-        steps=tuple(_step(item, program.config, models) for item in header["steps"]),
+        steps=tuple(_step(item, program.config, models, known) for item in header["steps"]),
         inputs={name: _type(item) for name, item in header["inputs"].items()},
         outputs={name: _type(item) for name, item in header["outputs"].items()},
         constants={
@@ -138,7 +155,12 @@ def _from_parts_of_one(header: Mapping[str, Any], arrays: Mapping[str, Array]) -
             for item in header.get("launches", ())
         ),
         states=tuple(
-            State(item["source"], item["result"], arrays[_STATE.format(index)])
+            State(
+                item["source"],
+                item["result"],
+                arrays[_STATE.format(index)],
+                item.get("places", 0),
+            )
             for index, item in enumerate(header.get("states", ()))
         ),
         kept=tuple(
@@ -155,7 +177,13 @@ def _step_to_json(step: Step) -> dict[str, Any]:
         case RunHost():
             operators = [asdict(item) for item in step.operators]
             inputs, outputs = list(step.inputs), list(step.outputs)
-            return {"kind": "host", "inputs": inputs, "outputs": outputs, "operators": operators}
+            host: dict[str, Any] = {"kind": "host", "operators": operators}
+            host |= {"inputs": inputs, "outputs": outputs}
+            if step.known is None:
+                return host
+            # Releases that do not know this key run the operators.
+            of_known = {"inputs": list(step.known.inputs), "outputs": list(step.known.outputs)}
+            return host | {"known": of_known}
         case RunLayer():
             work = {name: n for name, n in vars(step.work).items() if name != "config"}
             streams = [step.streams.start, step.streams.stop]
@@ -181,7 +209,9 @@ def _step_to_json(step: Step) -> dict[str, Any]:
             }
 
 
-def _step(item: Mapping[str, Any], config: Config, models: Iterator[bytes]) -> Step:
+def _step(
+    item: Mapping[str, Any], config: Config, models: Iterator[bytes], known: Iterator[Array]
+) -> Step:
     match item["kind"]:
         case "host":
             return RunHost(
@@ -189,6 +219,7 @@ def _step(item: Mapping[str, Any], config: Config, models: Iterator[bytes]) -> S
                 inputs=tuple(item["inputs"]),
                 outputs=tuple(item["outputs"]),
                 operators=tuple(OnHost(**operator) for operator in item["operators"]),
+                known=_known(item["known"], known) if "known" in item else None,
             )
         case "layer" | "shared_layer":
             return RunLayer(
@@ -210,6 +241,14 @@ def _step(item: Mapping[str, Any], config: Config, models: Iterator[bytes]) -> S
         case "move_windows":
             return MoveWindows(tuple(item["windows"]), item["place"], item["count"])
     raise ValueError(f"{item['kind']} is not a kind of step")
+
+
+def _known(names: Mapping[str, Sequence[str]], arrays: Iterator[Array]) -> KnownRuns:
+    """The known runs of a host step, with the next ``arrays``."""
+    inputs, outputs = (
+        {name: next(arrays) for name in names[which]} for which in ("inputs", "outputs")
+    )
+    return KnownRuns(inputs, outputs)
 
 
 def _operand(item: Mapping[str, Any]) -> TiledTensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -31,13 +31,41 @@ class OnHost:
 
 
 @dataclass(frozen=True)
+class KnownRuns:
+    """Results of a part of the network that were computed at compile time: ``inputs`` and
+    ``outputs`` by name, with a first dimension for the runs. Inputs may be of a smaller type.
+    """
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+    # By the bytes of their inputs, the numbers of runs; empty before the first look-up.
+    _numbers: dict[tuple[bytes, ...], int] = field(default_factory=dict, repr=False, compare=False)
+
+    def results(self, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
+        """The outputs for the inputs ``feeds``, of the shapes of the runs; None if these are not
+        among the runs.
+        """
+        if not self._numbers:
+            known = [array.astype(feeds[name].dtype) for name, array in self.inputs.items()]
+            for number, arrays in enumerate(zip(*known, strict=True)):
+                self._numbers[tuple(array.tobytes() for array in arrays)] = number
+        found = self._numbers.get(tuple(feeds[name].tobytes() for name in self.inputs))
+        if found is None:
+            return None
+        return {name: known[found] for name, known in self.outputs.items()}
+
+
+@dataclass(frozen=True)
 class RunHost:
-    """Runs ``model``, a part of the network as ONNX, on the host; inputs and outputs are names."""
+    """Runs ``model``, a part of the network as ONNX, on the host, unless the results are ``known``;
+    inputs and outputs are names.
+    """
 
     model: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     operators: tuple[OnHost, ...]
+    known: KnownRuns | None = None
 
 
 @dataclass(frozen=True)
@@ -129,12 +157,20 @@ class Launch:
 @dataclass(frozen=True)
 class State:
     """A variable of the network: a run reads it as ``source`` and writes it as ``result``. Before
-    the first run it is ``initial``.
+    the first run it is ``initial``. If ``places`` is not 0, it is the next of so many places in
+    ring buffers.
     """
 
     source: str
     result: str
     initial: Array
+    places: int = 0
+
+    def after(self, masked: int) -> Array:
+        """The initial value for a first run whose first ``masked`` rows are masked: in a ring
+        buffer these are at the last places, so that the first token is at place 0 in any case.
+        """
+        return (self.initial - masked) % self.places if self.places else self.initial
 
 
 @dataclass(frozen=True)
@@ -244,8 +280,12 @@ class NetworkProgram:
 
     @property
     def host_operator_count(self) -> int:
-        """Number of operators on the host."""
-        return sum(len(step.operators) for step in self.steps if isinstance(step, RunHost))
+        """Number of operators on the host whose results are not known in advance."""
+        return sum(
+            len(step.operators)
+            for step in self.steps
+            if isinstance(step, RunHost) and step.known is None
+        )
 
     def launched(self, by: str) -> list[int]:
         """The streams that a run launches; ``by`` is one of `LAUNCHES`."""

@@ -157,9 +157,11 @@ class Runner:
         self._states: dict[str, Array] = {} if beside is None else beside._states
         self.reset()
 
-    def reset(self) -> None:
-        """Set the network's variables to their initial values."""
-        self._states |= {item.source: item.initial for item in self._network.states}
+    def reset(self, masked: int = 0) -> None:
+        """Set the network's variables to their initial values. In the first run of a decoder the
+        first ``masked`` positions will be masked.
+        """
+        self._states |= {item.source: item.after(masked) for item in self._network.states}
         for variable in self._network.kept:
             initial = self._network.program.contents[variable.buffer]
             self._placed[0].buffer(variable.buffer).write(initial)
@@ -209,12 +211,15 @@ class Runner:
                     next(steps)
                 continue
             start = perf_counter()
-            results: Sequence[RunResult | None] = [None] * len(inputs)
+            results: Sequence[RunResult | None]
             if isinstance(step, RunLayer):
                 results = self._run_layer(step, len(inputs))
             else:
-                for placed, tensors in zip(self._placed, values, strict=False):
+                ran = [
                     self._run_on_host(index, step, placed, tensors)
+                    for placed, tensors in zip(self._placed, values, strict=False)
+                ]
+                results = [None] * sum(ran)
             seconds = (perf_counter() - start) / len(inputs)
             for result in results:
                 self.measured[index].add(seconds, result)
@@ -227,12 +232,16 @@ class Runner:
         step: RunHost | ToMachine | ToHost | WriteRows | MoveWindows,
         placed: PlacedProgram,
         values: dict[str, Array],
-    ) -> None:
-        """Run step ``index`` for one machine; adds the tensors that it computes to ``values``."""
+    ) -> bool:
+        """Run step ``index`` for one machine; adds the tensors that it computes to ``values``.
+        Returns whether it had to be run: its results may be known.
+        """
         match step:
             case RunHost():
                 feeds = {name: values[name] for name in step.inputs}
-                values |= run_session(self._sessions[index], step.outputs, feeds)
+                known = step.known.results(feeds) if step.known else None
+                values |= known or run_session(self._sessions[index], step.outputs, feeds)
+                return known is None
             case ToMachine(operand, buffer):
                 placed.buffer(buffer).write(_packed(operand, values[operand.tensor]))
             case WriteRows(_, buffer, rows, places):
@@ -244,6 +253,7 @@ class Runner:
                 images = operand.layout.unpack(data, operand.image, info.dtype)
                 assert info.shape is not None
                 values[tensor] = images.reshape(info.shape)
+        return True
 
     def _launch(
         self, streams: Sequence[int], runs: int, watched: Sequence[int] = ()

@@ -20,6 +20,7 @@ from amaranth_vta.sw.runtime.program import Program
 
 from .factors import FactorBias, FactorWeights
 from .network_program import (
+    KnownRuns,
     Launch,
     MoveWindows,
     NetworkProgram,
@@ -62,6 +63,7 @@ def validate(network: NetworkProgram) -> None:
     for name in network.outputs:
         require(name in known, f"nothing makes its output {name}")
     for item in network.states:
+        _check_numbers(item.source, (item.places,))
         require(_text(item.result) in known, f"nothing makes {item.result}, which it keeps")
         _check_kept(item.result, known[item.result], item.initial)
     for variable in network.kept:
@@ -100,6 +102,8 @@ def _check_step(
         case RunHost():
             for name in step.inputs:
                 require(name in known, f"no step produces {name}, which the host reads")
+            if step.known is not None:
+                _check_known(step, step.known)
             for name in step.outputs:
                 known[_text(name)] = _ANY
             for item in step.operators:
@@ -138,6 +142,16 @@ def _check_step(
             require(fits, f"{tensor} is not an image of {list(operand.image)}")
             require(operand.packing is None, f"{tensor} is packed")
             known[_text(tensor)] = info
+
+
+def _check_known(step: RunHost, runs: KnownRuns) -> None:
+    require(set(runs.inputs) == set(step.inputs), "known results are for other inputs")
+    require(set(runs.outputs) == set(step.outputs), "known results are of other tensors")
+    arrays = [*runs.inputs.values(), *runs.outputs.values()]
+    counts = {len(array) if array.ndim else 0 for array in arrays}
+    require(bool(step.inputs) and len(counts) == 1 and 0 not in counts, "known results lack runs")
+    for name, array in (*runs.inputs.items(), *runs.outputs.items()):
+        _check_type(name, TensorType(array.dtype, array.shape[1:]))
 
 
 def _check_windows(step: MoveWindows, known: dict[str, TensorType], program: Program) -> None:

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amaranth_vta import cli
+from tests.support.decoders import of_integers
 
 DIGITS = Path(__file__).parents[3] / "examples/digits/digits.onnx"
 
@@ -114,3 +115,16 @@ def test_show_prints_one_step_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.invoke(["show", str(DIGITS), "--config", "tiny", "--after", "placed"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if not line.startswith(" ")] == ["placed:"]
+
+
+def test_show_marks_what_is_known_for_the_tokens_of_a_decoder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(of_integers(16), tmp_path / "decoder.onnx")
+    shown = ["show", str(tmp_path / "decoder.onnx"), "--after", "planned"]
+    assert cli.invoke([*shown, "--context", "16"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (known,) = [line for line in lines if line.startswith("  known ")]
+    assert "cumsum (CumSum)" in known
+    (computed,) = [line for line in lines if line.startswith("  host ")]
+    assert computed.split() == ["host", "logits_DequantizeLinear", "(DequantizeLinear)"]

@@ -293,7 +293,7 @@ class _Rewriter:
             return self._added("Mod", f"{source}_{what}", total, size)
 
         result = remainder("next", np.array([new_rows]))
-        self._states[source] = State(source, result, initial)
+        self._states[source] = State(source, result, initial, rows)
         network.inputs.append(source)
         network.outputs.append(result)
         return _Places(

@@ -41,7 +41,7 @@ from .undefined_operators import (
 # Folding it would lose the quantization of a constant.
 _KEPT = frozenset({"DequantizeLinear"})
 # Operators whose results differ from run to run.
-_RANDOM = frozenset(
+RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"}
 )
 
@@ -296,7 +296,7 @@ def _is_known(network: Network, node: Node) -> bool:
 def _is_constant(network: Network, node: Node, known: set[str]) -> bool:
     if any(name and network.types[name].member is not None for name in node.outputs):
         return False  # constants are tensors, not sequences
-    return node.operator not in _KEPT | _RANDOM and not node.domain and known.issuperset(node.reads)
+    return node.operator not in _KEPT | RANDOM and not node.domain and known.issuperset(node.reads)
 
 
 def _first_line(error: Exception) -> str:

@@ -23,6 +23,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 )
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
+from .known_runs import known_nodes, with_known_runs
 from .placement import Placement
 
 Item = Layer | HostNode
@@ -62,7 +63,7 @@ class _Planner:
             on_host = [item for item in segment if isinstance(item, HostNode)]
             writes = [item for item in on_host if isinstance(item, RingWrite)]
             if hosts := [item for item in on_host if not isinstance(item, RingWrite)]:
-                self._run_host(hosts)
+                self._run_hosts(hosts)
             for item in writes:
                 self._write_rows(item)
             layers = [item for item in segment if isinstance(item, Layer)]
@@ -81,7 +82,22 @@ class _Planner:
                 self._bring_to_host(name)
         return self.done
 
-    def _run_host(self, hosts: Sequence[HostNode]) -> None:
+    def _run_hosts(self, hosts: Sequence[HostNode]) -> None:
+        """Run ``hosts``, those apart whose results are known for the tokens of a generation."""
+        if known := known_nodes(self.network, hosts):
+            step = with_known_runs(self.network, self._host_step(known))
+            if step.known is not None:
+                self._add_host(step)
+                hosts = [item for item in hosts if all(item is not other for other in known)]
+        if hosts:
+            self._add_host(self._host_step(hosts))
+
+    def _add_host(self, step: RunHost) -> None:
+        self.done.append(step)
+        self.on_host.update(step.outputs)
+
+    def _host_step(self, hosts: Sequence[HostNode]) -> RunHost:
+        """The step that runs ``hosts``, whose operands are brought to the host."""
         made = {name for item in hosts for name in item.node.outputs if name}
         read = {name for item in hosts for name in item.reads}
         inputs = sorted(read - made - self.network.constants.keys())
@@ -100,8 +116,7 @@ class _Planner:
             for item in hosts
         )
         data = model.SerializeToString(deterministic=True)
-        self.done.append(RunHost(data, tuple(inputs), tuple(outputs), tuple(operators)))
-        self.on_host.update(outputs)
+        return RunHost(data, tuple(inputs), tuple(outputs), tuple(operators))
 
     def _write_rows(self, item: RingWrite) -> None:
         rows, places = item.node.inputs

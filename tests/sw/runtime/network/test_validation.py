@@ -17,6 +17,7 @@ from amaranth_vta.sw.runtime.memory import Motion
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights
 from amaranth_vta.sw.runtime.network.network_program import (
     KeptTensor,
+    KnownRuns,
     MoveWindows,
     NetworkProgram,
     RunHost,
@@ -255,6 +256,23 @@ def test_a_tensor_is_made_before_it_is_used(digits: NetworkProgram) -> None:
         assert not is_valid(with_step(digits, RunHost, lambda step, n=names: replace(step, **n)))  # type: ignore[misc]
 
 
+def test_known_results_are_of_the_tensors_of_their_step(digits: NetworkProgram) -> None:
+    def with_known(make: Callable[[RunHost], KnownRuns]) -> NetworkProgram:
+        return with_step(digits, RunHost, lambda step: replace(step, known=make(step)))
+
+    def runs(step: RunHost, inputs: int = 2, outputs: int = 2, dtype: str = "int8") -> KnownRuns:
+        return KnownRuns(
+            {name: np.zeros((inputs, 1), dtype) for name in step.inputs},
+            {name: np.zeros((outputs, 1), dtype) for name in step.outputs},
+        )
+
+    assert is_valid(with_known(runs))
+    for given in ({"inputs": 3}, {"inputs": 0, "outputs": 0}, {"dtype": "U1"}):
+        assert not is_valid(with_known(lambda step, n=given: runs(step, **n)))  # type: ignore[misc]
+    assert not is_valid(with_known(lambda step: replace(runs(step), inputs={})))
+    assert not is_valid(with_known(lambda step: replace(runs(step), outputs={})))
+
+
 @pytest.fixture(scope="module")
 def kept_on_host() -> NetworkProgram:
     return program_of(kept_by_host())
@@ -280,6 +298,7 @@ def program_of(model: bytes) -> NetworkProgram:
         ),
         ({"initial": np.zeros((1, 7), np.int8)}, "state/window is not an image"),
         ({"initial": np.array(["a"])}, "state/window is of <U1"),
+        ({"places": -1}, "state/window has a size or count of -1"),
     ],
 )
 def test_the_host_keeps_a_variable_from_run_to_run(
