@@ -15,7 +15,16 @@ from amaranth_vta.session import InputError, Session
 from amaranth_vta.sw.runtime.array_file import write_arrays
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
-from tests.support.transformer_files import EACH, HEADS, WIDE, Feeds, Graph, held, quantized_dense
+from tests.support.transformer_files import (
+    EACH,
+    HEADS,
+    WIDE,
+    Feeds,
+    Graph,
+    generative,
+    held,
+    quantized_dense,
+)
 
 LENGTHS = (5, 12, 16, 17)
 
@@ -73,6 +82,24 @@ def test_padded_runs_equal_runs_of_each_length() -> None:
             assert {name: item.shape for name, item in report.outputs.items()} == {
                 name: item.shape for name, item in outputs.items()
             }
+
+
+def test_prompts_of_a_decoder_with_attention_as_one_operator_are_padded() -> None:
+    """The mask may end with padding of its own."""
+    model, _ = generative(quantized_dense, 0, 7, is_open=True)
+    buckets = {"sequence": 16, "total": 16}
+    with (
+        Session(model, "pynq-extended", buckets=buckets) as padded,
+        Session(model, "pynq-extended") as plain,
+    ):
+        for length, hidden in ((7, 0), (12, 3)):
+            _, inputs = generative(quantized_dense, 0, length, is_open=True)
+            inputs["attention_mask"][0, length - hidden :] = 0
+            outputs, alone = padded.run(inputs), plain.run(inputs)
+            for name, values in alone.items():
+                np.testing.assert_array_equal(outputs[name], values)
+            assert padded.inputs["input_ids"].shape[1] == 16
+            assert padded.check(inputs).ok
 
 
 @pytest.mark.parametrize(

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from operator import add, mul, sub, truediv
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Array, Network
-from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.model_error import ModelError
-from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 
-from .bounds import ZERO, Bounds, Elements, of_type, of_values
+from .attention import COUNTS, attention_rule
+from .bounds import ZERO, Bounds, Elements, of_type
+from .padded_tensors import VIEWS, Mixed, PaddedTensors, keeps_places
 
-_ELEMENTWISE = frozenset(
-    {
-        *("And", "Cast", "DequantizeLinear", "Equal", "Greater", "GreaterOrEqual", "Less"),
-        *("LessOrEqual", "Not", "Or", "QuantizeLinear", "Where", "Xor"),
-    }
-)
-_VIEWS = frozenset(
-    {"Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
-)
 _PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulNBits", "QLinearMatMul"})
 # Operators that combine the elements of each row, and the first of the row's axes.
 _NORMALIZATIONS = frozenset(
@@ -40,10 +32,6 @@ _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
 }
 # Inputs that only set sizes, which shapes of results show.
 _SIZES = {"Expand": 1, "Reshape": 1, "Slice": 2, "Split": 1, "Squeeze": 1, "Unsqueeze": 1}
-
-
-class _Mixed(Exception):
-    """A node uses padded elements for others; the message is a clause."""
 
 
 @dataclass(frozen=True)
@@ -66,135 +54,69 @@ def equal_positions(short: Network, long: Network) -> EqualPositions:
     inputs of integers that are no indices; they have 0 for padding, and show at least one position
     to each row by 1.
     """
-    comparison = _Comparison(short, long)
     try:
-        comparison.compare()
+        if _operators(short) != _operators(long):
+            raise Mixed("operators of the network depend on the size")
+        tensors = PaddedTensors(short, long)
+        rules = _Rules(tensors)
+        for node in long.nodes:
+            rules.visit(node)
         sizes = {
-            name: {axis: comparison.sizes(name)[axis] for axis in comparison.axes(name)}
+            name: {axis: tensors.sizes(name)[axis] for axis in tensors.axes(name)}
             for name in long.outputs
         }
-        return EqualPositions(sizes, comparison.masks)
-    except _Mixed as error:
+        return EqualPositions(sizes, tensors.masks)
+    except Mixed as error:
         raise ModelError(str(error)) from None
 
 
-class _Comparison:
-    def __init__(self, short: Network, long: Network) -> None:
-        self._short, self._long = short, long
-        # Elements of the long network's tensors, and the values of those that only masks determine,
-        # for masks of ones and zeros.
-        self._elements: dict[str, Elements] = {}
-        self._values: dict[str, list[Array]] = {}
-        self.masks = frozenset[str]()
+def _operators(network: Network) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    return [(node.operator, node.inputs, node.outputs) for node in network.nodes]
 
-    def compare(self) -> None:
-        short = [(node.operator, node.inputs, node.outputs) for node in self._short.nodes]
-        nodes = list(self._long.nodes)
-        if short != [(node.operator, node.inputs, node.outputs) for node in nodes]:
-            raise _Mixed("operators of the network depend on the size")
-        self._evaluate_masks(nodes)
-        for node in nodes:
-            self._visit(node)
 
-    def sizes(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor without padding."""
-        return self._shape(self._short, name)
+class _Rules:
+    """How operators treat padding."""
 
-    def _shape(self, network: Network, name: str) -> tuple[int, ...]:
-        shape = network.types[name].shape
-        if shape is None:
-            raise _Mixed(f"the shape of {name} is known only when the network runs")
-        return shape
+    def __init__(self, tensors: PaddedTensors) -> None:
+        self._tensors = tensors
+        self._sizes, self._axes, self._of = tensors.sizes, tensors.axes, tensors.of
+        self._constants = tensors.long.constants
 
-    def axes(self, name: str) -> list[int]:
-        """The padded axes of a tensor."""
-        if not name:
-            return []
-        short, long = self.sizes(name), self._shape(self._long, name)
-        if len(short) != len(long):
-            raise _Mixed(f"the rank of {name} depends on the size")
-        return [axis for axis, size in enumerate(short) if size != long[axis]]
-
-    def _evaluate_masks(self, nodes: list[Node]) -> None:
-        """Find the values of all tensors that element-wise operators compute from masks."""
-        types = self._long.types
-        masks = [name for name in self._long.inputs if self.axes(name) and self._is_mask(name)]
-        known, made = {*masks, *self._long.constants}, []
-        for node in nodes:
-            if _keeps_elements(node) and known.issuperset(node.reads):
-                known.update(node.outputs)
-                made.append(node)
-        names = [name for node in made for name in node.outputs]
-        if not names:
-            return
-        self.masks = frozenset(masks)
-        session = exact_session(self._long.part(made, masks, names).SerializeToString())
-        for one in (1, 0):
-            feeds = {}
-            for name in masks:
-                feeds[name] = np.zeros(self._shape(self._long, name), types[name].dtype)
-                feeds[name][tuple(slice(size) for size in self.sizes(name))] = one
-            for name, value in (feeds | run_session(session, names, feeds)).items():
-                self._values.setdefault(name, []).append(value)
-
-    def _is_mask(self, name: str) -> bool:
-        """Whether an input has integers that are no indices; those of 8 bits are data."""
-        dtype = self._long.types[name].dtype
-        if dtype.kind != "b" and not (dtype.kind in "iu" and dtype.itemsize > 1):
-            return False
-        waiting, seen = [name], {name}
-        while waiting:
-            for node in self._long.nodes.readers(waiting.pop()):
-                if node.domain or node.operator.startswith(("Gather", "OneHot", "Scatter")):
-                    return False
-                if _keeps_elements(node):
-                    waiting += [item for item in node.outputs if item not in seen]
-                    seen.update(node.outputs)
-        return True
-
-    def _of(self, name: str) -> Elements:
-        """Bounds on the elements of an operand."""
-        if name not in self._elements:
-            sizes = self.sizes(name)
-            if name in self._long.constants:
-                found = of_values([self._long.constants[name]], sizes)
-            elif name in self._values:
-                found = of_values(self._values[name], sizes)
-            else:
-                real = of_type(self._long.types[name])
-                padded = dict.fromkeys(self.axes(name), ZERO)
-                found = Elements(real, padded if name in self._long.inputs else {})
-            self._elements[name] = found
-        return self._elements[name]
-
-    def _visit(self, node: Node) -> None:
+    def visit(self, node: Node) -> None:
         """Require that a node keeps positions apart, and find bounds on its results."""
-        ignored = _SIZES.get(node.operator) if not node.domain else None
+        ignored = [_SIZES.get(node.operator)] if not node.domain else []
+        if node.operator == "GroupQueryAttention" and self._axes(node.inputs[0]):
+            ignored += COUNTS
         for index, name in enumerate(node.inputs):
-            if name and index != ignored:
+            if name and index not in ignored:
                 self._require_equal(node, name)
-        if not any(self.axes(name) for name in (*node.reads, *node.outputs) if name):
+        if not any(self._axes(name) for name in (*node.reads, *node.outputs) if name):
             return
         rule = self._rule(node)
         if rule is None or node.captured:
-            raise _Mixed(f"{node.name} ({node.operator}) combines padding with other positions")
+            raise Mixed(f"{node.name} ({node.operator}) combines padding with other positions")
         elements = rule(node)
-        (result, *_) = node.outputs
-        if elements is not None and result not in self._values:
-            self._elements[result] = elements
+        if elements is not None:
+            self._tensors.note(node.outputs[0], elements)
 
     def _rule(self, node: Node) -> Callable[[Node], Elements | None] | None:
         """The method for an operator; None if there is none."""
-        if _is_elementwise(node):
+        if keeps_places(node):
             return self._elementwise
         operator = node.operator
+        if (attention := attention_rule(node)) is not None:
+            return partial(attention, self._tensors)
         if operator in _NORMALIZATIONS:
             return self._normalization
+        if operator == "RotaryEmbedding":
+            return self._rotation
+        if operator == "GatherBlockQuantized":
+            return self._gather
         if operator in _PRODUCTS:
             return self._product
         if node.domain:
             return None
-        if operator in _VIEWS:
+        if operator in VIEWS:
             return self._view
         if operator.startswith("Reduce"):
             return self._reduction
@@ -205,32 +127,36 @@ class _Comparison:
 
     def _require_equal(self, node: Node, name: str) -> None:
         """A constant operand must be the same in both networks, apart from padding."""
-        short, long = self._short.constants.get(name), self._long.constants.get(name)
+        short, long = self._tensors.short.constants.get(name), self._constants.get(name)
         if short is None and long is None:
             return
         if short is not None and long is not None and short.ndim == long.ndim:
             part = long[tuple(slice(size) for size in short.shape)]
             if part.shape == short.shape and part.tobytes() == short.tobytes():
                 return
-        raise _Mixed(f"the constant {name} of {node.name} ({node.operator}) depends on the size")
+        raise Mixed(f"the constant {name} of {node.name} ({node.operator}) depends on the size")
 
     # Rules.
 
     def _elementwise(self, node: Node) -> Elements | None:
         result = node.outputs[0]
-        rank = len(self.sizes(result))
+        rank = len(self._sizes(result))
 
         def aligned(name: str) -> Elements:
             """Bounds by the axes of the result."""
-            moved = rank - len(self.sizes(name))
-            return self._of(name).moved({axis: axis + moved for axis in self.axes(name)})
+            moved = rank - len(self._sizes(name))
+            return self._of(name).moved({axis: axis + moved for axis in self._axes(name)})
 
         if node.operator in ("QuantizeLinear", "DequantizeLinear"):
             return self._quantization(node, aligned(node.inputs[0]))
-        axes = self.axes(result)
+        axes = self._axes(result)
         if node.operator in ("Cast", "Identity"):
-            # A cast to fewer bits may wrap.
-            return aligned(node.inputs[0]) if self._is_float(result) else None
+            given = aligned(node.inputs[0])
+            if self._is_float(result):
+                return given
+            # A cast to fewer bits may wrap, but keeps zeros.
+            zeros = {axis: ZERO for axis in axes if given.at(axis) == ZERO}
+            return Elements(of_type(self._tensors.long.types[result]), zeros)
         if node.operator == "Where":
             return self._where(axes, *(aligned(name) for name in node.inputs))
         if (function := _ARITHMETIC.get(node.operator)) is None or not self._is_float(result):
@@ -250,7 +176,7 @@ class _Comparison:
         )
 
     def _is_float(self, name: str) -> bool:
-        return self._long.types[name].dtype.kind == "f"
+        return self._tensors.long.types[name].dtype.kind == "f"
 
     def _where(self, axes: list[int], chosen: Elements, yes: Elements, no: Elements) -> Elements:
         def among(condition: Bounds, axis: int | None) -> Bounds:
@@ -269,7 +195,7 @@ class _Comparison:
         return Elements(among(chosen.real, None), padded, best)
 
     def _quantization(self, node: Node, elements: Elements) -> Elements | None:
-        scale, zero = (self._long.constants.get(node.input(index)) for index in (1, 2))
+        scale, zero = (self._constants.get(node.input(index)) for index in (1, 2))
         if scale is None or (zero is None and node.input(2)):
             return None
         (result,) = node.outputs
@@ -281,7 +207,7 @@ class _Comparison:
             return None
         if scale.size != 1:
             return None
-        limits = of_type(self._long.types[result])
+        limits = of_type(self._tensors.long.types[result])
 
         def quantized(value: float) -> float:
             stepped = float(np.rint(value / steps.flat[0]) + point.flat[0])
@@ -290,127 +216,124 @@ class _Comparison:
         return elements.mapped(quantized)
 
     def _normalization(self, node: Node) -> None:
-        rank = len(self.sizes(node.inputs[0]))
+        rank = len(self._sizes(node.inputs[0]))
         first = int(node.attributes.get("axis", -1)) % rank
         self._require_apart(node, range(first, rank))
 
+    def _rotation(self, node: Node) -> None:
+        """A rotation of each row, by cosines and sines of its position."""
+        self._require_apart(node, {len(self._sizes(node.inputs[0])) - 1})
+
     def _softmax(self, node: Node) -> Elements:
         (given,), (result,) = node.inputs, node.outputs
-        rank = len(self.sizes(given))
-        axis = int(node.attributes.get("axis", -1 if self._long.opsets[""] >= 13 else 1)) % rank
-        if self._long.opsets[""] < 13 and axis != rank - 1:
+        rank = len(self._sizes(given))
+        axis = (
+            int(node.attributes.get("axis", -1 if self._tensors.long.opsets[""] >= 13 else 1))
+            % rank
+        )
+        if self._tensors.long.opsets[""] < 13 and axis != rank - 1:
             self._require_apart(node, range(axis, rank))
         shares = Bounds(0.0, 1.0)
-        padded = dict.fromkeys(self.axes(result), shares)
+        padded = dict.fromkeys(self._axes(result), shares)
         if axis in padded:
             if not self._of(given).vanishes(axis):
-                raise _Mixed(f"no mask hides padding from {node.name} (Softmax)")
+                raise Mixed(f"no mask hides padding from {node.name} (Softmax)")
             padded[axis] = ZERO
         return Elements(shares, padded)
 
     def _reduction(self, node: Node) -> None:
         (given, *rest) = node.inputs
-        axes = self._long.constants.get(rest[0]) if rest and rest[0] else None
+        axes = self._constants.get(rest[0]) if rest and rest[0] else None
         listed = node.attributes.get("axes") if axes is None else axes.tolist()
-        rank = len(self.sizes(given))
+        rank = len(self._sizes(given))
         reduced = {axis % rank for axis in listed} if listed else set(range(rank))
         if rest and rest[0] and axes is None:
             reduced = set(range(rank))
         if node.operator == "ReduceSum":
-            reduced -= {axis for axis in self.axes(given) if self._of(given).at(axis) == ZERO}
+            reduced -= {axis for axis in self._axes(given) if self._of(given).at(axis) == ZERO}
         self._require_apart(node, reduced)
 
     def _running_sum(self, node: Node) -> None:
         if node.attributes.get("reverse", 0):
-            raise _Mixed(f"{node.name} (CumSum) counts positions from the end")
+            raise Mixed(f"{node.name} (CumSum) counts positions from the end")
 
     def _require_apart(self, node: Node, axes: Collection[int]) -> None:
         """No padding along the ``axes`` of the first operand, whose elements a node combines."""
-        if any(axis in axes for axis in self.axes(node.inputs[0])):
-            raise _Mixed(f"{node.name} ({node.operator}) combines padding with other positions")
+        if any(axis in axes for axis in self._axes(node.inputs[0])):
+            raise Mixed(f"{node.name} ({node.operator}) combines padding with other positions")
 
     def _product(self, node: Node) -> None:
         """Padding along the summed axis must have the factor 0 on one side."""
         quantized = node.operator == "QLinearMatMul"
         left, right = node.inputs[0], node.inputs[3 if quantized else 1]
         if node.operator == "MatMulNBits":
-            return self._require_apart(node, {len(self.sizes(left)) - 1})
+            return self._require_apart(node, {len(self._sizes(left)) - 1})
         zeros = (2, 5) if quantized else (2, 3) if node.operator == "MatMulInteger" else ()
         turned = node.attributes.get("transA", 0), not node.attributes.get("transB", 0)
         apart = True
         for side, name in enumerate((left, right)):
-            rank = len(self.sizes(name))
+            rank = len(self._sizes(name))
             summed = rank - 1 if rank == 1 or not turned[side] else rank - 2
-            if summed in self.axes(name):
+            if summed in self._axes(name):
                 apart = False
                 point: Array | None = np.zeros(1)
                 if zeros and node.input(zeros[side]):
-                    point = self._long.constants.get(node.input(zeros[side]))
+                    point = self._constants.get(node.input(zeros[side]))
                 hidden = self._of(name).at(summed)
                 if point is not None and point.size == 1 and hidden == Bounds(*[point.item()] * 2):
                     return None
         if not apart:
-            raise _Mixed(f"{node.name} ({node.operator}) adds padding to other positions")
+            raise Mixed(f"{node.name} ({node.operator}) adds padding to other positions")
         return None
 
     def _view(self, node: Node) -> Elements:
         given, (result,) = node.inputs[0], node.outputs
-        old, new = self.axes(given), self.axes(result)
+        old, new = self._axes(given), self._axes(result)
         if node.operator == "Transpose":
-            rank = len(self.sizes(given))
+            rank = len(self._sizes(given))
             order = list(node.attributes.get("perm", range(rank)[::-1]))
             return self._of(given).moved({axis: order.index(axis) for axis in old})
         if node.operator == "Expand":
-            moved = len(self.sizes(result)) - len(self.sizes(given))
+            moved = len(self._sizes(result)) - len(self._sizes(given))
             return self._of(given).moved({axis: axis + moved for axis in old})
-        for network in (self._short, self._long):
-            before, after = (self._shape(network, name) for name in (given, result))
+        for network in (self._tensors.short, self._tensors.long):
+            before, after = (self._tensors.shape(network, name) for name in (given, result))
             pairs = zip(old, new, strict=False)
             if len(old) != len(new) or any(
                 prod(before[:i]) != prod(after[:j]) or before[i] != after[j] for i, j in pairs
             ):
-                raise _Mixed(f"{node.name} ({node.operator}) joins positions with other axes")
+                raise Mixed(f"{node.name} ({node.operator}) joins positions with other axes")
         return self._of(given).moved(dict(zip(old, new, strict=True)))
 
     def _parts(self, node: Node) -> None:
-        rank = len(self.sizes(node.outputs[0]))
+        rank = len(self._sizes(node.outputs[0]))
         axis = int(node.attributes.get("axis", 0)) % rank
-        if any(axis in self.axes(name) for name in (*node.inputs[:1], *node.outputs)):
-            raise _Mixed(f"{node.name} ({node.operator}) joins or splits positions")
-        if node.operator == "Concat" and any(axis in self.axes(name) for name in node.inputs):
-            raise _Mixed(f"{node.name} (Concat) joins positions")
+        if any(axis in self._axes(name) for name in (*node.inputs[:1], *node.outputs)):
+            raise Mixed(f"{node.name} ({node.operator}) joins or splits positions")
+        if node.operator == "Concat" and any(axis in self._axes(name) for name in node.inputs):
+            raise Mixed(f"{node.name} (Concat) joins positions")
 
     def _slice(self, node: Node) -> None:
         given, result = node.inputs[0], node.outputs[0]
         starts, ends, axes, steps = (
-            self._long.constants.get(node.input(index)) for index in (1, 2, 3, 4)
+            self._constants.get(node.input(index)) for index in (1, 2, 3, 4)
         )
         if starts is None or ends is None:
-            raise _Mixed(f"{node.name} (Slice) has bounds that are known only when it runs")
+            raise Mixed(f"{node.name} (Slice) has bounds that are known only when it runs")
         for number, start in enumerate(starts.tolist()):
-            axis = (number if axes is None else int(axes[number])) % len(self.sizes(given))
-            if axis not in self.axes(given):
+            axis = (number if axes is None else int(axes[number])) % len(self._sizes(given))
+            if axis not in self._axes(given):
                 continue
-            step, size = 1 if steps is None else int(steps[number]), self.sizes(given)[axis]
-            whole = start == 0 and step == 1 and self.sizes(result)[axis] == size
+            step, size = 1 if steps is None else int(steps[number]), self._sizes(given)[axis]
+            whole = start == 0 and step == 1 and self._sizes(result)[axis] == size
             if not whole and not (step > 0 and start >= 0 and 0 <= int(ends[number]) <= size):
-                raise _Mixed(f"{node.name} (Slice) counts positions from the end")
+                raise Mixed(f"{node.name} (Slice) counts positions from the end")
 
     def _gather(self, node: Node) -> None:
         given, indices = node.inputs[:2]
-        axis = int(node.attributes.get("axis", 0)) % len(self.sizes(given))
-        if axis in self.axes(given):
-            chosen, size = self._long.constants.get(indices), self.sizes(given)[axis]
+        along = "gather_axis" if node.operator == "GatherBlockQuantized" else "axis"
+        axis = int(node.attributes.get(along, 0)) % len(self._sizes(given))
+        if axis in self._axes(given):
+            chosen, size = self._constants.get(indices), self._sizes(given)[axis]
             if chosen is None or np.any((chosen < 0) | (chosen >= size)):
-                raise _Mixed(f"{node.name} (Gather) takes positions that may be padding")
-
-
-def _keeps_elements(node: Node) -> bool:
-    """Whether a node is element-wise or only moves elements."""
-    return (node.operator in _VIEWS and not node.domain) or _is_elementwise(node)
-
-
-def _is_elementwise(node: Node) -> bool:
-    if node.operator in _ELEMENTWISE and not node.domain:
-        return True
-    return is_elementwise(node) and node.domain in ("", MICROSOFT)
+                raise Mixed(f"{node.name} (Gather) takes positions that may be padding")
