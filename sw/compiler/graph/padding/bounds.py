@@ -45,13 +45,16 @@ class Elements:
 
     ``real`` bounds the elements without padding, ``padded`` by axis those with padding along this
     axis only. ``best`` is by axis a lower bound on the greatest element without padding of each row
-    along this axis, and ``worst`` an upper bound on the least.
+    along this axis, and ``worst`` an upper bound on the least. ``rows`` is by axis a lower bound on
+    the greatest and an upper bound on the least element of each row, rows and elements of padding
+    included.
     """
 
     real: Bounds = ANY
     padded: Mapping[int, Bounds] = field(default_factory=dict)
     best: Mapping[int, float] = field(default_factory=dict)
     worst: Mapping[int, float] = field(default_factory=dict)
+    rows: Mapping[int, Bounds] = field(default_factory=dict)
 
     def at(self, axis: int | None) -> Bounds:
         """Bounds on the elements with padding along ``axis``, or without it."""
@@ -63,6 +66,15 @@ class Elements:
     def worst_at(self, axis: int) -> float:
         return min(self.worst.get(axis, self.real.high), self.real.high)
 
+    @property
+    def low(self) -> float:
+        """A lower bound on all elements."""
+        return min([self.real.low, *(bounds.low for bounds in self.padded.values())])
+
+    def row(self, axis: int) -> Bounds:
+        """The item of ``rows``."""
+        return self.rows.get(axis, Bounds(self.low, math.inf))
+
     def moved(self, axes: Mapping[int, int]) -> Elements:
         """The same elements, where each old axis has become another."""
 
@@ -71,6 +83,7 @@ class Elements:
             {new: self.padded[old] for old, new in axes.items() if old in self.padded},
             {new: self.best[old] for old, new in axes.items() if old in self.best},
             {new: self.worst[old] for old, new in axes.items() if old in self.worst},
+            {new: self.rows[old] for old, new in axes.items() if old in self.rows},
         )
 
     def mapped(self, function: Callable[[float], float]) -> Elements:
@@ -84,6 +97,7 @@ class Elements:
             {axis: of(bounds) for axis, bounds in self.padded.items()},
             {axis: function(value) for axis, value in self.best.items()},
             {axis: function(value) for axis, value in self.worst.items()},
+            {axis: of(bounds) for axis, bounds in self.rows.items()},
         )
 
     def vanishes(self, axis: int) -> bool:
@@ -103,7 +117,8 @@ def of_type(info: TensorType) -> Bounds:
 
 def of_values(values: Sequence[Array], sizes: tuple[int, ...]) -> Elements:
     """Bounds on elements between those of all ``values``, arrays of one shape; along each axis, the
-    first ``sizes`` are not padding. ``best`` and ``worst`` are those of the first array."""
+    first ``sizes`` are not padding. ``best``, ``worst`` and ``rows`` are those of the first
+    array."""
     axes = [axis for axis, size in enumerate(sizes) if values[0].shape[axis] != size]
     real = tuple(slice(size) for size in sizes)
 
@@ -117,6 +132,10 @@ def of_values(values: Sequence[Array], sizes: tuple[int, ...]) -> Elements:
         {axis: padded(axis) for axis in axes},
         {axis: float(first.max(axis).min()) for axis in rows},
         {axis: float(first.min(axis).max()) for axis in rows},
+        {
+            axis: Bounds(float(values[0].max(axis).min()), float(values[0].min(axis).max()))
+            for axis in rows
+        },
     )
 
 

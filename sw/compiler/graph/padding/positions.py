@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -164,15 +165,18 @@ class _Rules:
         left, right = (aligned(name) for name in node.inputs)
         if node.operator == "Div" and right.real.low <= 0 <= right.real.high:
             return None
-        best = {}
+        best, rows = {}, {}
         if node.operator == "Add":
             for axis in axes:
                 sums = left.best_at(axis) + right.real.low, left.real.low + right.best_at(axis)
                 best[axis] = max(sums)
+                sums = left.row(axis).low + right.low, left.low + right.row(axis).low
+                rows[axis] = Bounds(max(sums), math.inf)
         return Elements(
             left.real.combined(right.real, function),
             {axis: left.at(axis).combined(right.at(axis), function) for axis in axes},
             best,
+            rows=rows,
         )
 
     def _is_float(self, name: str) -> bool:
@@ -184,15 +188,18 @@ class _Rules:
                 return yes.at(axis) if condition.low else no.at(axis)
             return yes.at(axis).union(no.at(axis))
 
-        best = {}
+        best, rows = {}, {}
         for axis in axes:
             # Rows that show a position choose one operand there.
             if chosen.best_at(axis) == 1:
                 best[axis] = yes.real.low
             elif chosen.worst_at(axis) == 0:
                 best[axis] = no.real.low
+            some = chosen.row(axis)
+            lowest = [yes.low] * (some.low == 1) + [no.low] * (some.high == 0)
+            rows[axis] = Bounds(max(lowest, default=min(yes.low, no.low)), math.inf)
         padded = {axis: among(chosen.at(axis), axis) for axis in axes}
-        return Elements(among(chosen.real, None), padded, best)
+        return Elements(among(chosen.real, None), padded, best, rows=rows)
 
     def _quantization(self, node: Node, elements: Elements) -> Elements | None:
         scale, zero = (self._constants.get(node.input(index)) for index in (1, 2))
@@ -238,6 +245,11 @@ class _Rules:
         if axis in padded:
             if not self._of(given).vanishes(axis):
                 raise Mixed(f"no mask hides padding from {node.name} (Softmax)")
+            if len(padded) > 1 and not self._of(given).row(axis).low > -math.inf:
+                raise Mixed(
+                    f"a mask hides all positions from rows of padding in {node.name} (Softmax), "
+                    "whose results are no numbers"
+                )
             padded[axis] = ZERO
         return Elements(shares, padded)
 

@@ -63,13 +63,54 @@ def length_of(g: Graph, x: str) -> str:
     return str(g.add("Slice", g.add("Shape", x), g.numbers(1), g.numbers(2)))
 
 
-def causal(g: Graph, x: str, mask: str) -> str:
+def causal(g: Graph, x: str, mask: str, low: float = LOWEST) -> str:
     """Attention to earlier positions, whose mask Trilu cuts from a matrix of the input's size."""
     length = length_of(g, x)
     square = g.add("Concat", length, length, axis=0)
-    lowest = onnx.numpy_helper.from_array(np.array([LOWEST], np.float32))
+    lowest = onnx.numpy_helper.from_array(np.array([low], np.float32))
     upper = g.add("Trilu", g.add("ConstantOfShape", square, value=lowest), g.numbers(1), upper=1)
     return shares_of(g, x, g.add("Add", scores(g, x), upper))
+
+
+def causal_without_numbers(g: Graph, x: str, mask: str) -> str:
+    """Rows of padding see all positions before them."""
+    return causal(g, x, mask, -np.inf)
+
+
+def between_tokens(g: Graph, x: str, mask: str, low: float = LOWEST) -> str:
+    """Two layers of attention from tokens to tokens: rows of padding see nothing."""
+    shown = g.add("Cast", mask, to=TensorProto.BOOL)
+    pairs = g.add("And", *(g.add("Unsqueeze", shown, g.numbers(axis)) for axis in (1, 2)))
+    for _ in range(2):
+        x = shares_of(g, x, g.add("Where", pairs, scores(g, x), g.constant(np.float32(low))))
+    return x
+
+
+def between_tokens_without_numbers(g: Graph, x: str, mask: str) -> str:
+    return between_tokens(g, x, mask, -np.inf)
+
+
+def windows_without_numbers(g: Graph, x: str, mask: str) -> str:
+    """Two layers of attention to the token and its predecessor: the last rows see padding only."""
+    shown = g.add("Cast", g.add("Unsqueeze", mask, g.numbers(1)), to=TensorProto.FLOAT)
+    hidden = g.add(
+        "Mul", g.add("Sub", shown, g.constant(np.float32(1))), g.constant(np.float32(1e38))
+    )
+    length = length_of(g, x)
+    place = g.add(
+        "Range", g.constant(np.int64(0)), g.add("Squeeze", length), g.constant(np.int64(1))
+    )
+    rows, columns = (g.add("Unsqueeze", place, g.numbers(axis)) for axis in (1, 0))
+    far = g.add("Greater", g.add("Sub", rows, columns), g.numbers(1))
+    hidden = g.add(
+        "Where",
+        far,
+        g.constant(np.float32(-np.inf)),
+        g.add("Mul", hidden, g.constant(np.float32(1e10))),
+    )
+    for _ in range(2):
+        x = shares_of(g, x, g.add("Add", scores(g, x), hidden))
+    return x
 
 
 def places(g: Graph, x: str, mask: str) -> str:
@@ -97,7 +138,7 @@ def running_sum(g: Graph, x: str, mask: str) -> str:
 
 ACCEPTED = (
     *(masked_mean, chosen_scores, hidden_scores, causal, places, flattened, first_row),
-    running_sum,
+    *(running_sum, causal_without_numbers, between_tokens),
 )
 
 
@@ -194,6 +235,8 @@ REFUSED = {
     weak_mask: "no mask hides padding",
     unmasked: "no mask hides padding",
     mask_of_indices: "no mask hides padding",
+    between_tokens_without_numbers: "hides all positions from rows of padding",
+    windows_without_numbers: "hides all positions from rows of padding",
 }
 
 
