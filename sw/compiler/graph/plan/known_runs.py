@@ -20,8 +20,9 @@ from amaranth_vta.sw.runtime.network.network_program import KnownRuns, RunHost
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.token_inputs import TokenInputs
 
-# Larger tables would take more memory than they are worth.
-_MOST_BYTES = 1 << 20
+# Larger tables, of inputs or of results, would take more memory than they are worth. These hold the
+# masks of 1,024 positions.
+_MOST_BYTES = 1 << 21
 _REASON = "its results are known for the tokens of a generation; the host runs it for other inputs"
 
 
@@ -65,6 +66,7 @@ def with_known_runs(network: Network, step: RunHost) -> RunHost:
                 return step
             runs.append((feeds, results))
             size = sum(getattr(array, "nbytes", _MOST_BYTES) for array in results.values())
+            size = max(size, sum(array.size for array in feeds.values()))
             if size * tokens.context > _MOST_BYTES:
                 return step
             held = {state.source: results[state.result] for state in states}

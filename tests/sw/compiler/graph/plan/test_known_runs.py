@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from amaranth_vta.session import Session
 from amaranth_vta.session.compilation import compile
 from amaranth_vta.sw.compiler.graph.load.states import decoder
+from amaranth_vta.sw.compiler.graph.plan import known_runs
 from amaranth_vta.sw.runtime.network.network_file import load_network, save_network
 from amaranth_vta.sw.runtime.network.network_program import KnownRuns, NetworkProgram, RunHost
 from tests.support.decoders import growing, of_integers, reference_tokens
@@ -153,6 +154,19 @@ def test_large_results_are_computed_for_each_run(columns: int, known: int) -> No
     table = np.ones((SIZE, columns), np.float32)
     gather = helper.make_node("Gather", ["table", "position_ids"], ["row"])
     assert len(compiled(with_operators(gather, table=table))) == known
+
+
+@pytest.mark.parametrize(("most", "known"), [(SIZE * 18, True), (SIZE * 18 - 1, False)])
+def test_inputs_of_all_runs_are_limited_too(
+    monkeypatch: pytest.MonkeyPatch, most: int, known: bool
+) -> None:
+    """Each run has 18 elements of inputs, and two places of 8 bytes as results."""
+    monkeypatch.setattr(known_runs, "_MOST_BYTES", most)
+    found = compile(of_integers(SIZE), CONFIG, context=SIZE)
+    (step,) = (item for item in found.program.steps if isinstance(item, RunHost) and item.known)
+    places = replace(step, outputs=tuple(name for name in step.outputs if "place" in name))
+    made = known_runs.with_known_runs(found.network, replace(places, known=None))
+    assert (made.known is not None) == known
 
 
 def test_inputs_of_another_value_or_type_are_not_among_the_runs() -> None:
