@@ -44,8 +44,6 @@ _GIVEN = "/of the file"
 # Integer products. With uint8 data and int8 weights, ONNX Runtime saturates their sums on
 # processors without VNNI.
 _PRODUCTS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger"})
-# Operators that move elements but keep their scale.
-_MOVES = frozenset({"Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
@@ -154,12 +152,15 @@ class _Layers:
         from amaranth_vta.sw.compiler.graph.network import initial_values
         from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, with_outputs
 
+        from .file_roundings import roundings_of
+
         of_file = {name for node in model.graph.node for name in node.output if name}
         made = (name for node in network.nodes for name in node.outputs if name in of_file)
         self._common = [name for name in made if network.types[name].dtype in BYTE_TYPES]
         self._network, self._outputs = network, outputs
         self._noise = _NOISE_OF_HALVES if _has_halves(model) else _NOISE
-        self._quantized = _quantized(model, self._common)
+        self._quantized, model = roundings_of(model, self._common)
+        of_file.update(name for node in model.graph.node for name in node.output)
         sources = (item.source for item in self._quantized.values() if item.source in of_file)
         self._wanted = list(dict.fromkeys([*outputs, *self._common, *sources]))
         self._file = exact_session(with_outputs(model, self._wanted))
@@ -255,20 +256,6 @@ class _Layers:
         return exact_session(model.SerializeToString())
 
 
-@dataclass(frozen=True)
-class _Quantized:
-    """A QuantizeLinear of the file: its input ``source``, ``scale`` and ``zero`` point."""
-
-    source: str
-    scale: Array
-    zero: Array
-
-    def unrounded(self, found: dict[str, Array]) -> Array:
-        """The numbers that this operator rounds, in steps; float64."""
-        with np.errstate(over="ignore"):
-            return found[self.source].astype(np.float64) / self.scale.item() + int(self.zero.item())
-
-
 def _has_halves(model: onnx.ModelProto) -> bool:
     """Whether an initializer, a Constant or an input is float16."""
     from onnx import TensorProto
@@ -279,29 +266,6 @@ def _has_halves(model: onnx.ModelProto) -> bool:
     types += [item.t.data_type for item in attributes]
     types += [item.type.tensor_type.elem_type for item in graph.input]
     return TensorProto.FLOAT16 in types
-
-
-def _quantized(model: onnx.ModelProto, names: list[str]) -> dict[str, _Quantized]:
-    """The QuantizeLinear that produces each of ``names``, if its scale is a float32 constant of one
-    element.
-    """
-    from onnx import numpy_helper
-
-    constants = {item.name: item for item in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-            constants[node.output[0]] = node.attribute[0].t
-    found: dict[str, _Quantized] = {}
-    for node in model.graph.node:
-        if node.input and node.input[0] in constants:
-            continue
-        known = len(node.input) > 2 and {*node.input[1:3]} <= constants.keys()
-        if node.op_type != "QuantizeLinear" or node.output[0] not in names or not known:
-            continue
-        scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
-        if scale.size == 1 and scale.dtype == np.float32 and 0 < scale.item() < np.inf:
-            found[node.output[0]] = _Quantized(node.input[0], scale, zero)
-    return found
 
 
 def _without_saturation(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
@@ -323,10 +287,12 @@ def _step(network: Network, name: str) -> float | None:
     """The quantization step of an output; None if it is not quantized, or part of a sequence."""
     from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
 
+    from .file_roundings import MOVES
+
     if name not in network.types:
         return None
     node = network.maker(name)
-    while node is not None and node.operator in _MOVES:
+    while node is not None and node.operator in MOVES:
         name = node.inputs[0]
         node = network.maker(name)
     if network.types[name].dtype in BYTE_TYPES:

@@ -92,6 +92,63 @@ def test_a_bias_of_one_output_step_too_much_is_found(
     assert all(item.ok for item in found.outputs.values())  # only the layer comparison shows it
 
 
+def moved_ties() -> tuple[onnx.ModelProto, Array]:
+    """A product whose results are often halves, quantized before and after its heads are moved."""
+    numbers = np.random.default_rng(5)
+    constants: dict[str, Array] = {
+        "ten": np.array(0.1, np.float32),
+        "half": np.array(0.02, np.float32),
+        "unit": np.array(0.5, np.float32),
+        "none": np.array(0, np.int8),
+        "weights": numbers.integers(-6, 7, (32, 32)).astype(np.int8),
+        "bias": np.zeros(32, np.int32),
+        "step": np.array(np.float32(0.1) * np.float32(0.1)),
+        "zero": np.array(0, np.int32),
+        "heads": np.array([1, 16, 2, 16], np.int64),
+    }
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]> g (float[1, 16, 32] x) => (float[1, 2, 16, 16] y)
+        {
+            xq = QuantizeLinear(x, ten, none)  xr = DequantizeLinear(xq, ten, none)
+            wr = DequantizeLinear(weights, ten, none)  br = DequantizeLinear(bias, step, zero)
+            p = MatMul(xr, wr)  s = Add(br, p)
+            sq = QuantizeLinear(s, half, none)  sr = DequantizeLinear(sq, half, none)
+            h = Reshape(sr, heads)
+            hq = QuantizeLinear(h, half, none)  hr = DequantizeLinear(hq, half, none)
+            t = Transpose <perm = [0, 2, 3, 1]> (hr)
+            tq = QuantizeLinear(t, half, none)  tr = DequantizeLinear(tq, half, none)
+            u = Transpose <perm = [0, 2, 1, 3]> (hr)
+            uq = QuantizeLinear(u, half, none)  ur = DequantizeLinear(uq, half, none)
+            z = MatMul(ur, tr)
+            zq = QuantizeLinear(z, unit, none)  y = DequantizeLinear(zq, unit, none)
+        }
+    """)
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(value, name) for name, value in constants.items()
+    )
+    return model, numbers.normal(0, 0.3, (1, 16, 32)).astype(np.float32)
+
+
+def test_a_tie_before_moved_elements_is_half_a_step() -> None:
+    """The file rounds the product, and the quantizations behind it round whole steps."""
+    found = compared(*moved_ties())
+    assert found.layers["tq"].steps == 1
+    assert found.layers["tq"].unrounded == pytest.approx(0.5, abs=1e-3)
+    assert found.ok
+
+
+def test_a_wrong_bias_before_moved_elements_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sum_steps.sum_steps
+
+    def wrong(*given: Any) -> Any:
+        found = right(*given)
+        assert found is not None
+        return replace(found, bias=found.bias + 1)
+
+    monkeypatch.setattr(integer_products, "sum_steps", wrong)
+    assert not compared(*moved_ties()).ok
+
+
 def test_weights_that_are_wrong_by_one_step_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(values: Array, parameters: Any) -> Array:
         made = sum_steps.stored(values, parameters)
