@@ -10,7 +10,8 @@ from onnx import helper, numpy_helper
 
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
-_INT32 = (-(2**31), 2**31 - 1)
+# Greatest magnitude of a bias in steps of the sums; the sums fit int32, too.
+_GREATEST_BIAS = 2**30
 _DEQUANTIZED = "_DequantizeLinear_Output"
 
 
@@ -19,7 +20,8 @@ def remove_quantization_before_biases(model: onnx.ModelProto, given: onnx.ModelP
     DequantizeLinear between a MatMul with constant weights and the Add of a constant bias.
 
     The product and its bias are then one operator that rounds once, as a Gemm or a Conv is, and the
-    bias is int32 in steps of the product's sums.
+    bias is int32 in steps of the product's sums. Weights of nearly dead channels, in whose steps
+    the bias would not fit, get larger scales.
     """
     graph = model.graph
     readers: dict[str, list[onnx.NodeProto]] = {}
@@ -58,8 +60,14 @@ def remove_quantization_before_biases(model: onnx.ModelProto, given: onnx.ModelP
         scales = [scale_of(name) for name in product.input]
         if value is None or len(value.dims) != 1 or scales[0] is None or scales[1] is None:
             continue
-        steps = (scales[0] * scales[1]).astype(np.float32)
-        whole = np.clip(np.rint(numpy_helper.to_array(value).astype(np.float64) / steps), *_INT32)
+        addend = numpy_helper.to_array(value).astype(np.float64)
+        scale = _scale_for_bias(addend, scales[0], scales[1])
+        if (scale > scales[1]).any():
+            weight = makers[product.input[1]]
+            real = numpy_helper.to_array(values[product.input[1].removesuffix(_DEQUANTIZED)])
+            _quantize_again(real, scale, weight, constants)
+        steps = (scales[0] * scale).astype(np.float32)
+        whole = np.rint(addend / steps)
         name = f"{product.output[0]}_bias"
         parts = {
             f"{name}_quantized": whole.astype(np.int32),
@@ -80,6 +88,33 @@ def remove_quantization_before_biases(model: onnx.ModelProto, given: onnx.ModelP
         graph.node.remove(dequantize)
         unread += [bias, *quantize.input[1:], *dequantize.input[1:]]
     _drop(graph, unread)
+
+
+def _scale_for_bias(bias: Array, data: Array, weight: Array) -> Array:
+    """The scale ``weight`` of weights, scalar or (channels,), enlarged where ``bias`` would exceed
+    `_GREATEST_BIAS` steps of the sums; float32.
+    """
+    least = np.abs(bias) / (data.astype(np.float64) * _GREATEST_BIAS)
+    needed = least if weight.size > 1 else least.max()
+    # Rounding to float32 must not make a scale too small.
+    larger = np.nextafter(needed.astype(np.float32), np.float32(np.inf))
+    return np.where(needed > weight, larger, weight).reshape(weight.shape).astype(np.float32)
+
+
+def _quantize_again(
+    real: Array, scale: Array, dequantize: onnx.NodeProto, constants: dict[str, onnx.TensorProto]
+) -> None:
+    """Quantize the weights ``real`` with a larger ``scale``, scalar or of the last axis, in place
+    of what ``dequantize`` reads.
+    """
+    integers, zero = (constants[dequantize.input[index]] for index in (0, 2))
+    old, zeros = numpy_helper.to_array(integers), numpy_helper.to_array(zero)
+    made = np.rint(real.astype(np.float64) / scale) + zeros.astype(np.float64)
+    for item, value in (
+        (integers, made.astype(old.dtype)),
+        (constants[dequantize.input[1]], scale),
+    ):
+        item.CopyFrom(numpy_helper.from_array(value, item.name))
 
 
 def _drop(graph: onnx.GraphProto, names: Iterable[str]) -> None:

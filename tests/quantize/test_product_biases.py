@@ -11,7 +11,9 @@ from onnx import numpy_helper
 
 from amaranth_vta.networks import generate
 from amaranth_vta.quantize.product_biases import remove_quantization_before_biases
+from amaranth_vta.quantize.quantizer import Options, quantize
 from amaranth_vta.session import Session
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 
 BIAS = np.random.default_rng(1).normal(0, 0.4, 12).astype(np.float32)
 QUANTIZED = """
@@ -82,6 +84,31 @@ def test_a_bias_is_added_before_the_result_is_quantized(add: str) -> None:
         (layer,) = [item for item in session.layers if item.placed_on == "machine"]
     assert report.ok
     assert layer.operator.startswith("QLinear")
+
+
+@pytest.mark.parametrize(
+    "options", [Options(), Options(per_channel=False), Options(int4_weights=True)]
+)
+def test_biases_of_dead_channels_keep_their_values(options: Options) -> None:
+    """In steps of their sums, they are beyond int32."""
+    rng = np.random.default_rng(3)
+    weights = rng.normal(0, 1, (32, 16)).astype(np.float32)
+    weights[:, slice(3, 5) if options.per_channel else slice(None)] *= 1e-9
+    bias = rng.normal(0, 1, 16).astype(np.float32)
+    bias[3] = -9
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4, 32] x) => (float[4, 16] y) { m = MatMul(x, w) y = Add(m, b) }
+    """)
+    for name, value in (("w", weights), ("b", bias)):
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    samples = [{"x": rng.normal(0, 1, (4, 32)).astype(np.float32)} for _ in range(4)]
+    made = quantize(model, samples, options).model
+    x = samples[0]["x"]
+    found = run_session(exact_session(made.SerializeToString()), ["y"], {"x": x})["y"]
+    assert np.abs(found - (x @ weights + bias))[:, 3:5].max() < 0.2
+    integers = {item.name: numpy_helper.to_array(item) for item in made.graph.initializer}
+    assert np.abs(integers["m_bias_quantized"].astype(np.int64)).max() <= 2**30
 
 
 @pytest.mark.parametrize("add", ["Add(md, md)", "Sub(md, b_DequantizeLinear_Output)"])

@@ -11,7 +11,7 @@ preferably an m for which no result changes, otherwise the m with the smallest r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -78,8 +78,8 @@ def sum_steps(
     zero points, plus the tensor ``bias``, empty for none. ``weight`` has the parameters of the
     weights.
 
-    Steps are made coarser where the bias would not fit int32, as in nearly dead channels. None if
-    the bias is not constant with one number per channel, or not finite in steps.
+    Steps are made coarser where the bias or its sums would not fit int32, as in nearly dead
+    channels. None if the bias is not constant with one number per channel, or not finite in steps.
     """
     channels = len(weights)
     scale = _scale_of_sums(data, weight)
@@ -87,10 +87,12 @@ def sum_steps(
     if found is None or not is_of_channels(found[0], channels):
         return None
     values, exact = np.broadcast_to(found[0].reshape(-1), channels), found[1]
-    if exact:
+    product = _Product(weights.reshape(channels, -1), scale, values, data, limits)
+    if exact and product.fits():
         moved = FLOAT32 * STEPS
         return SumSteps(weights, weight, np.array(values), moved)
-    product = _Product(weights.reshape(channels, -1), scale, values, data, limits)
+    if exact:
+        product = replace(product, bias=values * scale.astype(np.float64))
     chosen = product.finer(weight.zero.dtype)
     if chosen is None:
         return None
@@ -136,6 +138,10 @@ class _Product:
     bias: Array
     data: QuantizationParameters
     limits: ResultLimits
+
+    def fits(self) -> bool:
+        """Whether all sums fit 32 bits, for a bias in steps."""
+        return bool((self._reach() + np.abs(self.bias.astype(np.float64))).max() <= _SUM_LIMIT)
 
     def finer(self, dtype: np.dtype) -> _Finer | None:
         """Choose the factors; None if the bias is not finite in steps."""

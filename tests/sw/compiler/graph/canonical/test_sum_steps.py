@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
 from amaranth_vta.sw.compiler.graph.canonical.quantization import QuantizationParameters
 from amaranth_vta.sw.compiler.graph.canonical.sum_steps import ResultLimits, SumSteps, sum_steps
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
 from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from tests.support.few_bits import FewBits
 from tests.support.seeds import each_seed
 
@@ -183,3 +184,36 @@ def test_a_dead_channel_leaves_the_others_their_finer_steps() -> None:
     assert (found.weights[[0, 2]] > 1).all()
     assert found.weights[1].tolist() == [0, 0]
     assert found.moved < 1 / 64
+
+
+def test_sums_beyond_int32_do_not_wrap() -> None:
+    """As of a nearly dead channel whose int32 bias a quantizer has saturated."""
+    rng = np.random.default_rng(6)
+    values: dict[str, Array] = {
+        "w": rng.integers(-127, 128, (16, 4)).astype(np.int8),
+        "w_s": np.array([0.01, 2e-9, 0.01, 2e-9], np.float32),
+        "b": np.array([200, -(2**31), 7, 2**31 - 1], np.int32),
+        "zeros": np.zeros(4, np.int8),
+        "none": np.zeros(4, np.int32),
+    }
+    values["b_s"] = np.float32(0.5) * values["w_s"]
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> g (int8[8, 16] x) => (int8[8, 4] y)
+        <float s = {0.5}, float t = {0.1}, int8 z = {0}>
+        {
+            xr = DequantizeLinear(x, s, z)  wr = DequantizeLinear<axis = 1>(w, w_s, zeros)
+            br = DequantizeLinear<axis = 0>(b, b_s, none)
+            p = MatMul(xr, wr)  a = Add(p, br)  y = QuantizeLinear(a, t, z)
+        }
+    """)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in values.items()
+    )
+    feeds = {"x": rng.integers(-128, 128, (8, 16)).astype(np.int8)}
+    network = canonical(load_network(model, 1))
+    assert "QLinearConv" in {node.operator for node in network.nodes}
+    results = [
+        run_session(exact_session(item.SerializeToString()), ["y"], feeds)["y"].astype(int)
+        for item in (model, network.to_onnx())
+    ]
+    assert abs(results[0] - results[1]).max() <= 1
