@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx
 
 from amaranth_vta.sw.compiler.graph.load.foreign_types import with_foreign_types
 from amaranth_vta.sw.compiler.graph.load.input_shapes import is_open
+from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network
 from amaranth_vta.sw.compiler.graph.network import Network
 
 
@@ -20,7 +23,14 @@ def closed(model: onnx.ModelProto) -> Network:
     for item in copied.graph.output:
         item.type.tensor_type.ClearField("shape")
     del copied.graph.value_info[:]
-    return Network.from_onnx(with_foreign_types(onnx.shape_inference.infer_shapes(copied)))
+    network = Network.from_onnx(with_foreign_types(onnx.shape_inference.infer_shapes(copied)))
+    if any(info.shape is None for info in network.types.values()):
+        # Exporters compute shapes from the open dimensions by Shape, Gather and Concat.
+        known = load_network(copied, 1).types
+        for name, info in network.types.items():
+            if info.shape is None and name in known:
+                network.types[name] = replace(info, shape=known[name].shape)
+    return network
 
 
 def reopened(network: Network, model: onnx.ModelProto) -> onnx.ModelProto:

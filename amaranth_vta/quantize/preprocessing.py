@@ -1,10 +1,10 @@
-"""Prepares a model for ONNX Runtime's quantizer: `sort_nodes`, and `UniqueNames`, which cannot
-collide with the names that the quantizer adds."""
+"""Prepares a model for ONNX Runtime's quantizer: `sort_nodes`, `separate_constants`, and
+`UniqueNames`, which cannot collide with the names that the quantizer adds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import onnx
 
@@ -37,6 +37,10 @@ class UniqueNames:
             self._tensors[name] = self._new(name)
         return self._tensors[name]
 
+    def of_copy(self, unique: str) -> str:
+        """A unique name for a copy of the tensor ``unique``."""
+        return self._new(self.original(unique))
+
     def _new(self, name: str) -> str:
         self._originals.append(name)
         return f"{name}{self._mark}{len(self._originals) - 1}{self._mark}"
@@ -66,6 +70,28 @@ class UniqueNames:
             tensors.name(name)
         _rename(model.graph, tensors.name, nodes.name)
         return tensors.names
+
+
+def separate_constants(names: UniqueNames, in_float: Collection[str]) -> None:
+    """Give the nodes ``in_float`` of the model of ``names`` their own copies of constants that
+    other nodes read, too: the quantizer quantizes a constant for all of its readers.
+    """
+    graph = names.model.graph
+    constants = {item.name: item for item in graph.initializer}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in set(node.input) & constants.keys():
+            readers.setdefault(name, []).append(node)
+    for name, nodes in readers.items():
+        exact = [node for node in nodes if node.name in in_float]
+        if not 0 < len(exact) < len(nodes):
+            continue
+        copied = onnx.TensorProto()
+        copied.CopyFrom(constants[name])
+        copied.name = names.of_copy(name)
+        graph.initializer.append(copied)
+        for node in exact:
+            node.input[:] = [copied.name if item == name else item for item in node.input]
 
 
 def sort_nodes(graph: onnx.GraphProto) -> None:

@@ -34,7 +34,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 from .calibration import calibrate
 from .float_parts import PRODUCTS, kept_in_float
 from .integer_rows import INTEGER_OPSET, rows_in_float, with_integer_rows
-from .preprocessing import UniqueNames, sort_nodes
+from .preprocessing import UniqueNames, separate_constants, sort_nodes
 from .product_biases import remove_quantization_before_biases
 from .recurrent_layers import with_unrolled_layers
 from .rotation_forms import with_full_rotations
@@ -124,6 +124,7 @@ def quantize(
         *_chosen(names, options.in_float),
         *(rows_in_float(unique) if options.integer_only else ()),
     }
+    separate_constants(names, in_float)
     ranges = tensor_ranges(unique.graph, distributions, options.percentile)
     overrides = _int4_weights(unique.graph, in_float, options) if options.int4_weights else {}
     if options.integer_only:

@@ -126,6 +126,54 @@ def test_a_decoder_masks_the_scores_of_blocks_on_the_machine() -> None:
     assert layers.count("RowSoftmax") == 2
 
 
+# An open batch, as exporters write it: sizes and positions are computed, and one constant serves
+# all operators.
+OPEN = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    g (float[n, 4, 32] x, int64[n, 4] mask) => (float[n, 4, 32] y)
+    <int64[1] zero = {0}, int64[1] first = {1}, int64 second = {1}, float one = {1},
+     float low = {-1e9}, int64[2] middle = {1, 2}>
+    {
+        size = Shape(x)  length = Gather(size, second)  end = Unsqueeze(length, zero)
+        position = Slice(table, zero, end, first)  e = Add(x, position)
+        l = LayerNormalization <axis = -1> (e, gain, shift)
+        q = MatMul(l, wq)  k = MatMul(l, wk)  t = Transpose <perm = [0, 2, 1]> (k)
+        s = MatMul(q, t)
+        wide = Unsqueeze(mask, first)  given = Cast <to = 1> (wide)  hidden = Sub(one, given)
+        off = Mul(hidden, low)  a = Add(s, off)
+        p = Softmax <axis = -1> (a)
+        o = MatMul(p, l)  more = Add(o, one)  y = MatMul(more, wo)
+    }
+"""
+
+
+def test_rows_of_a_network_that_computes_its_sizes_are_integers() -> None:
+    rng = np.random.default_rng(4)
+    model = onnx.parser.parse_model(OPEN)
+    values = {"table": rng.normal(0, 1, (1, 16, 32)), "gain": rng.uniform(1, 2, 32)}
+    values |= {name: rng.normal(0, 0.2, (32, 32)) for name in ("wq", "wk", "wo")}
+    values["shift"] = rng.normal(0, 1, 32)
+    for name, value in values.items():
+        model.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+    samples = [
+        {
+            "x": rng.normal(0, 1, (1, 4, 32)).astype(np.float32),
+            "mask": np.array([[1, 1, 1, seed % 2]]),
+        }
+        for seed in range(4)
+    ]
+    made = quantize(model, samples, OPTIONS)
+    assert not {"LayerNormalization", "Softmax"} & {node.op_type for node in made.model.graph.node}
+    assert made.model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "n"
+    with Session(made.model, "pynq-extended") as session:
+        for sample in samples:
+            assert session.check(sample).ok
+        assert {layer.operator for layer in session.layers if layer.placed_on == "machine"} >= {
+            "RowLayerNorm",
+            "RowSoftmax",
+        }
+
+
 def composed(*forms: tuple[str, list[str], str, dict[str, Any]]) -> Network:
     """A network of (operator, operands, result, attributes)."""
     constants = {
