@@ -1,4 +1,4 @@
-"""Models with open dimensions as networks, and back: `closed` and `reopened`."""
+"""Models with open dimensions as networks, and back: `closed`, `folded`, `reopened`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,23 @@ from amaranth_vta.sw.compiler.graph.network import Network
 
 def closed(model: onnx.ModelProto) -> Network:
     """The network of ``model`` with open dimensions of its inputs set to 1."""
+    copied = _of_size_one(model)
+    network = Network.from_onnx(with_foreign_types(onnx.shape_inference.infer_shapes(copied)))
+    if any(info.shape is None for info in network.types.values()):
+        # Exporters compute shapes from the open dimensions by Shape, Gather and Concat.
+        known = folded(model).types
+        for name, info in network.types.items():
+            if info.shape is None and name in known:
+                network.types[name] = replace(info, shape=known[name].shape)
+    return network
+
+
+def folded(model: onnx.ModelProto) -> Network:
+    """The network of `closed`, with operators on constants and shapes folded."""
+    return load_network(_of_size_one(model), 1)
+
+
+def _of_size_one(model: onnx.ModelProto) -> onnx.ModelProto:
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     for item in copied.graph.input:
@@ -23,14 +40,7 @@ def closed(model: onnx.ModelProto) -> Network:
     for item in copied.graph.output:
         item.type.tensor_type.ClearField("shape")
     del copied.graph.value_info[:]
-    network = Network.from_onnx(with_foreign_types(onnx.shape_inference.infer_shapes(copied)))
-    if any(info.shape is None for info in network.types.values()):
-        # Exporters compute shapes from the open dimensions by Shape, Gather and Concat.
-        known = load_network(copied, 1).types
-        for name, info in network.types.items():
-            if info.shape is None and name in known:
-                network.types[name] = replace(info, shape=known[name].shape)
-    return network
+    return copied
 
 
 def reopened(network: Network, model: onnx.ModelProto) -> onnx.ModelProto:

@@ -32,6 +32,7 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 from .calibration import calibrate
+from .composed_rows import with_row_operators
 from .float_parts import PRODUCTS, kept_in_float
 from .integer_rows import INTEGER_OPSET, rows_in_float, with_integer_rows
 from .preprocessing import UniqueNames, separate_constants, sort_nodes
@@ -112,6 +113,8 @@ def quantize(
     prepared = prepare(model)
     if (unrolled := with_unrolled_layers(prepared, options.in_float)) is not prepared:
         prepared = prepare(unrolled)
+    if (whole := with_row_operators(prepared, options.in_float)) is not prepared:
+        prepared = prepare(whole)
     if options.integer_only:
         prepared = with_full_rotations(prepared)
     names = UniqueNames(prepared)
