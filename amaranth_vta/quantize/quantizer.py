@@ -34,6 +34,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Array
 from .calibration import calibrate
 from .composed_rows import with_row_operators
 from .float_parts import PRODUCTS, kept_in_float
+from .functions import ComposedFunction, collapsed, composed_functions, expanded
 from .integer_rows import INTEGER_OPSET, rows_in_float, with_integer_rows
 from .preprocessing import UniqueNames, separate_constants, sort_nodes
 from .product_biases import remove_quantization_before_biases
@@ -301,8 +302,12 @@ def _quantized(
         source, known, result = (
             Path(folder) / name for name in ("float.onnx", "ranges.json", "int8.onnx")
         )
-        onnx.save(model, source)
         save_tensors_data(TensorsData(CalibrationMethod.MinMax, dict(ranges)), known)
+        quantized_types = [*(options.only or (*QDQRegistry, *QLinearOpsRegistry, *_OVER_PIXELS))]
+        functions: list[ComposedFunction] = []
+        if not options.operators:
+            functions = list(composed_functions(model.graph, in_float, quantized_types))
+        onnx.save(collapsed(model, functions), source)
         quantize_static(
             source,
             result,
@@ -311,14 +316,13 @@ def _quantized(
             activation_type=types[options.unsigned_activations],
             weight_type=types[options.unsigned_weights],
             per_channel=options.per_channel and not options.power_of_two,
-            op_types_to_quantize=[
-                *(options.only or (*QDQRegistry, *QLinearOpsRegistry, *_OVER_PIXELS))
-            ],
+            op_types_to_quantize=quantized_types,
             nodes_to_exclude=sorted(in_float),
             extra_options=extra,
             calibration_cache_path=known,
         )
         quantized = onnx.load(result)
+    expanded(quantized, model, functions)
     remove_quantization_before_biases(quantized, model)
     sort_nodes(quantized.graph)
     return quantized
