@@ -91,7 +91,7 @@ netlists: setup  ## Run random programs on machines and a board after synthesis 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python -m pytest -q -m "nightly or not nightly" tests/sim/machine/rtl/test_dot_products.py
 	$(BIN)/python benchmarks/netlists.py
-	$(BIN)/python benchmarks/netlists.py --config ecp5-25f --config tiny-extended --family ecp5 --collisions
+	$(BIN)/python benchmarks/netlists.py --config ecp5-25f --config tiny-extended --family ecp5
 	$(BIN)/python benchmarks/netlists.py --config ecp5-85f --family ecp5
 	$(BIN)/python benchmarks/netlists.py --board ulx3s-sdram --programs 3
 

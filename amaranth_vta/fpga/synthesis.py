@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from amaranth_vta.hw.system.parameters import SystemConfig
 from amaranth_vta.sim.machine.elaborate import system_verilog
 
 from .area import UNLIMITED, Area, products_in_luts
-from .flows import FLOWS, GATES
+from .flows import FLOWS
 from .refinement.refine import refine
 from .timing import NET_NS
 from .tools import Call, run, tool
@@ -33,9 +34,6 @@ _THOROUGH = (
 # Flattened into one module. Not with -widemux, which would save 4 to 20 % of the LUTs: Yosys 0.70
 # then miscompiles the machine, as `benchmarks/netlists.py` shows.
 _SYNTH_XC7 = "synth_xilinx -family xc7 -noiopad -flatten -top vta"
-_ECP5 = FLOWS["ecp5"]
-# By family, the synthesis step that maps memories, and the step after it.
-_MEMORIES = {"xc7": ("map_memory", "fine"), "ecp5": ("map_ram", GATES), "gowin": ("map_ram", GATES)}
 # By family, options that leave out cells for pins.
 _WITHOUT_PINS = {"gowin": " -noiopads"}
 # Steps of Yosys' `%ci` from the register of a product back to its multiplication.
@@ -44,17 +42,13 @@ _SOURCE, _REPORT, _NETLIST = "vta.v", "area.json", "netlist.json"
 
 
 def commands(family: str) -> str:
-    """The Yosys commands that map a machine to the cells of a ``family`` of `FAMILIES`."""
-    return _ECP5.commands("vta") if family == "ecp5" else f"{_THOROUGH}; {_SYNTH_XC7}"
-
-
-def commands_without_memories(family: str) -> str:
-    """The `commands`, but without mapping memories; ``family`` may also be ``gowin``."""
-    command, adders, (memories, following) = _SYNTH_XC7, f"{_THOROUGH}; ", _MEMORIES[family]
-    if flow := FLOWS.get(family):
-        command = f"{flow.command}{_WITHOUT_PINS.get(family, '')} -top vta"
-        adders = f"{flow.narrow_adders}; "
-    return f"{command} -run begin:{memories}; {adders}{command} -run {following}:check"
+    """The Yosys commands that map a machine to the cells of a ``family`` of `FAMILIES`, or of
+    ``gowin``, without cells for pins.
+    """
+    if family == "xc7":
+        return f"{_THOROUGH}; {_SYNTH_XC7}"
+    flow = FLOWS[family]
+    return replace(flow, command=flow.command + _WITHOUT_PINS.get(family, "")).commands("vta")
 
 
 def in_luts(config: Config, family: str, most: int) -> list[str]:

@@ -121,6 +121,8 @@ def _random_config(chance: random.Random) -> Config | None:
         chance.randint(1, 4),
     )
     width = chance.choice((3, 3, 2))
+    extensions = {name: chance.randrange(2) for name in EXTENSIONS}
+    columns = chance.randint(0, 2) if extensions["requantize"] else 0
     try:
         config = Config(
             log_inp_width=width,
@@ -135,8 +137,9 @@ def _random_config(chance: random.Random) -> Config | None:
             log_wgt_buff_size=block_in + block_out + chance.randint(1, 7),
             log_acc_buff_size=batch + block_out + 2 + chance.randint(2, 8),
             log_bus_width=chance.choice((6, 6, 6, 7, 8, 9)),
-            **{name: chance.randrange(2) for name in EXTENSIONS},
             log_dram_size=chance.choice((46, 46, 46, chance.randint(25, 45))),
+            log_lane_columns=columns,
+            **extensions,
         )
     except ConfigError:
         return None

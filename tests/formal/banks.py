@@ -208,19 +208,30 @@ PROOFS = tuple(
         modules=(gemm, hazards, sources, alu, compute),
         specify=lambda *modules, config=config: BankProperty(modules[0], *modules[-2:], config),
         mode="bmc",
-        depth=16,
+        depth=depth,
         bugs=bugs,
     )
-    for what, config, bugs in (
-        ("simple lanes", replace(PRESETS["tiny"], overlap=1), _BUGS),
+    for what, config, depth, bugs in (
+        ("simple lanes", replace(PRESETS["tiny"], overlap=1), 16, _BUGS),
         (
             "REQUANTIZE, LOOKUP and MULTIPLY_ADD",
             PRESETS["tiny-extended"],
+            16,
             (
                 *_BUGS,
                 ("self.asks & ~self.waits & (~self.late | is_free)", "self.asks & ~self.waits"),
                 ("self.asks & ~self.waits", "self.asks"),
                 ("srcs_next.eq(Cat(Const(0, 1), hits[1:]))", "srcs_next.eq(0)"),
+            ),
+        ),
+        (
+            "lanes that two columns share",
+            replace(PRESETS["tiny-extended"], log_lane_columns=1),
+            18,
+            (
+                ("busy_banks(stages[:-2])", "busy_banks(stages[:-3])"),
+                ("alu.busy_ports.eq(gemm.busy_ports)", "alu.busy_ports.eq(0)"),
+                ("reader.waits.eq(hazards.source_waits)", "reader.waits.eq(hazards.waits)"),
             ),
         ),
     )
