@@ -7,8 +7,8 @@ Yosys maps a machine to the cells of an FPGA, flattened and optimized as for a b
 the changes of `refine`. Verilator compiles the netlist with the models of `cell_models`, in which a
 read of a byte of a block RAM that is written in the same cycle returns inverted data.
 The netlist runs programs of ``vta fuzz``, faulty ones included: faults, tokens, counters and all of
-memory are compared with the functional model, and cycles with the design before synthesis. Exits
-with 1 on any difference.
+memory are compared with the functional model, and, where nothing is undefined, cycles with the
+design before synthesis. Exits with 1 on any difference.
 
 With ``--board``, a board's whole design is mapped to the cells of its chip instead: the machine,
 the SDRAM controller or memory on the chip, the host link and the UART, without clock and pins. The
@@ -146,7 +146,9 @@ def found(machine: Path, chosen: Case) -> list[str]:
         "rtl", chosen.config, image.dram.size, dram=chosen.dram, origin=image.origin
     )
     _, expected = differences(before, image, reference)
-    if cycles != expected:
+    # Otherwise cycles may depend on contents of scratchpads at power-up: random in the design, zero
+    # in block RAMs.
+    if reference.ordered and cycles != expected:
         different.append(f"{cycles} cycles, not {expected}")
     return different
 
