@@ -212,34 +212,70 @@ endmodule
 
 
 def _gowin_block_rams() -> str:
-    """Models of SDPB and SDPX9B as Yosys uses them, without output registers, and with widths of
-    whole bytes: port A writes and port B reads (UG285).
+    """Models of SDPB and SDPX9B, where port A writes and port B reads, and of DPB and DPX9B, as
+    Yosys uses them: without output registers, and with widths of whole bytes (UG285).
     """
     return "".join(
-        f"""
+        _gowin_block_ram(name, bits, dual)
+        for name, bits, dual in (
+            ("SDPB", 8, False),
+            ("SDPX9B", 9, False),
+            ("DPB", 8, True),
+            ("DPX9B", 9, True),
+        )
+    )
+
+
+def _gowin_block_ram(name: str, bits: int, dual: bool) -> str:
+    """``bits`` are those of a byte; both ports of a ``dual`` RAM read and write."""
+    declared, content = _words(f"[{32 * bits - 1}:0]", "INIT_RAM_", "02X", 64)
+    width = (2 if dual else 4) * bits
+    if dual:
+        pins = f"""OCEA, OCEB, WREA, WREB,
+  input [{width - 1}:0] DIA, DIB, output [{width - 1}:0] DOA, DOB"""
+        modes = "READ_MODE0 = 0, READ_MODE1 = 0, WRITE_MODE0 = 0, WRITE_MODE1 = 0"
+        registered = "READ_MODE0 || READ_MODE1"
+    else:
+        pins = f"OCE, input [{width - 1}:0] DI, output [{width - 1}:0] DO"
+        modes, registered = "READ_MODE = 0", "READ_MODE"
+    writes = {
+        side: (f"{{4{{WRE{side}}}}}" if dual else f"{{4{{1'b{int(side == 'A')}}}}}")
+        for side in "AB"
+    }
+    strobes = "".join(
+        f"  wire [3:0] strobe_{side} = {writes[side]} &\n"
+        f"    (BIT_WIDTH_{port} == {bits} ? 4'b1 : AD{side}[3:0]);\n"
+        for port, side in enumerate("AB")
+    )
+    modes_of_ports = "".join(
+        f'.MODE_{side}(WRITE_MODE{port} == 0 ? "NO_CHANGE" :\n'
+        f'      WRITE_MODE{port} == 1 ? "WRITE_FIRST" : "READ_FIRST"), '
+        for port, side in enumerate("AB" if dual else "")
+    )
+    connected = (
+        ".data_a(DIA), .data_b(DIB), .read_a(DOA), .read_b(DOB)"
+        if dual
+        else f".data_a(DI), .data_b({4 * bits}'b0), .read_b(DO)"
+    )
+    return f"""
 module {name}(
-  input CLKA, CEA, RESETA, CLKB, CEB, RESETB, OCE,
   input [13:0] ADA, ADB, input [2:0] BLKSELA, BLKSELB,
-  input [{4 * bits - 1}:0] DI, output [{4 * bits - 1}:0] DO
+  input CLKA, CEA, RESETA, CLKB, CEB, RESETB, {pins}
 );
-{(words := _words(f"[{32 * bits - 1}:0]", "INIT_RAM_", "02X", 64))[0]}
-  parameter READ_MODE = 0, BIT_WIDTH_0 = {4 * bits}, BIT_WIDTH_1 = {4 * bits}, BLK_SEL_0 = 0,
-    BLK_SEL_1 = 0, RESET_MODE = "SYNC";
-  if (BIT_WIDTH_0 % {bits} || BIT_WIDTH_1 % {bits} || READ_MODE)
+{declared}  parameter BIT_WIDTH_0 = {width}, BIT_WIDTH_1 = {width}, BLK_SEL_0 = 0, BLK_SEL_1 = 0,
+    RESET_MODE = "SYNC", {modes};
+  if (BIT_WIDTH_0 % {bits} || BIT_WIDTH_1 % {bits} || {registered})
     $error("a form of {name} without a model");
-  wire [3:0] strobe = BIT_WIDTH_0 == {bits} ? 4'b1 : ADA[3:0];
-  vta_block_ram #(
+{strobes}  vta_block_ram #(
     .BYTE({bits}), .BYTES_A(BIT_WIDTH_0 / {bits}), .BYTES_B(BIT_WIDTH_1 / {bits}),
-    .CONTENT({words[1]})
+    {modes_of_ports}.CONTENT({content})
   ) ram (
-    .clk_a(CLKA), .enable_a(CEA), .reset_a(1'b0), .address_a(ADA[13:3]), .strobe_a(strobe),
-    .data_a(DI), .clk_b(CLKB), .enable_b(CEB), .reset_b(RESETB), .address_b(ADB[13:3]),
-    .strobe_b(4'b0), .data_b({4 * bits}'b0), .read_b(DO)
+    .clk_a(CLKA), .enable_a(CEA), .reset_a(RESETA), .address_a(ADA[13:3]), .strobe_a(strobe_A),
+    .clk_b(CLKB), .enable_b(CEB), .reset_b(RESETB), .address_b(ADB[13:3]), .strobe_b(strobe_B),
+    {connected}
   );
 endmodule
 """
-        for name, bits in (("SDPB", 8), ("SDPX9B", 9))
-    )
 
 
 def _xc7_block_rams() -> str:

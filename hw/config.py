@@ -528,7 +528,6 @@ _TINY = Config(
     log_wgt_buff_size=10,
     log_acc_buff_size=11,
 )
-# Names of all extensions.
 EXTENSIONS = tuple(item.name for item in fields(Config) if item.metadata.get("extension"))
 _ALL = dict.fromkeys(EXTENSIONS, 1)
 # The extensions that quantized networks need on a small machine.
@@ -577,7 +576,7 @@ PRESETS: dict[str, Config] = {
         log_dram_size=25,
         **_FOR_NETWORKS,
     ),
-    # For an ECP5-85F and a memory slower than the bus, which FORWARD relieves. Decision record 59.
+    # For an ECP5-85F, and a memory slower than the bus, which FORWARD relieves. Records 59 and 85.
     "ecp5-85f": Config(
         log_block_in=3,
         log_block_out=3,
@@ -588,6 +587,7 @@ PRESETS: dict[str, Config] = {
         log_dram_size=25,
         overlap=1,
         forward=1,
+        log_lane_columns=1,
         **_FOR_NETWORKS,
     ),
     # 1,024 multiply-accumulates per cycle on a 128-bit bus.
