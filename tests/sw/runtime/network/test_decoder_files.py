@@ -91,7 +91,12 @@ def test_a_file_holds_weights_and_tables_once(decoder: NetworkProgram, saved: Pa
     contents = decoder.block.program.contents
     other = sum(data.nbytes for name, data in contents.items() if name not in common)
     shared = sum(data.nbytes for name, data in contents.items() if name in common)
-    added = sum(data.nbytes for name, data in np.load(saved).items() if name.startswith("block_"))
+    # Without the masks and orders that depend on positions, which differ.
+    added = sum(
+        data.nbytes
+        for name, data in np.load(saved).items()
+        if name.startswith("block_") and not name.startswith("block_known_")
+    )
     words = sum(item.words.nbytes + item.buffer.nbytes for item in decoder.block.program.streams)
     models = sum(len(step.model) for step in decoder.block.steps if hasattr(step, "model"))
     assert other + words < added < other + words + models - 256 * 64  # rows of embeddings
