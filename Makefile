@@ -93,7 +93,7 @@ netlists: setup  ## Run random programs on machines and a board after synthesis 
 	$(BIN)/python benchmarks/netlists.py
 	$(BIN)/python benchmarks/netlists.py --config ecp5-25f --config tiny-extended --family ecp5
 	$(BIN)/python benchmarks/netlists.py --config ecp5-85f --family ecp5
-	$(BIN)/python benchmarks/netlists.py --board ulx3s-sdram --programs 3
+	$(BIN)/python benchmarks/netlists.py --board ulx3s-sdram --board tang-primer-20k --programs 3
 
 products: setup  ## Run ResNet-18 on the RTL with the multipliers that synthesis gets, not loops; minutes
 	$(BIN)/python benchmarks/shipped_products.py
