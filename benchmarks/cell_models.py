@@ -1,8 +1,8 @@
 """Models of the cells of FPGAs in Verilog, for `netlists.py`: by Yosys, and ours of multipliers and
 block RAMs, of which Yosys declares only the ports.
 
-A block RAM has two ports. In the cycle in which one port writes a byte, reading it by the other one
-gives the inverted old byte, since a chip's data are undefined then.
+A block RAM has two ports. A port that reads a byte in the cycle in which the other port writes it
+returns the inverted old byte, since a chip's data are undefined then.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _DSP_SLICE = re.compile(r"(^module DSP48E1 .*?)(?=^endmodule)", re.DOTALL | re.M
 # Verilator warnings about the cell models, which are written for other simulators.
 _ACCEPTED = ("SPECIFYIGN", "INITIALDLY", "ALWNEVER", "COMBDLY", "TIMESCALEMOD", "UNOPTFLAT")
 # The memory of a block RAM: rows of bytes, of 8 or 9 bits. A port reads and writes a part of a row,
-# of BYTES_A or BYTES_B bytes, in the low bits of its data. Addresses count bytes.
+# of BYTES_a or BYTES_b bytes, in the low bits of its data. Addresses count bytes.
 _BLOCK_RAM = """
 module vta_block_ram #(
-  parameter BYTE = 9, BYTES = 4, LOG_ROWS = 9, BYTES_A = 4, BYTES_B = 4, MODE_A = "NO_CHANGE",
-    MODE_B = "NO_CHANGE",
+  parameter BYTE = 9, BYTES = 4, LOG_ROWS = 9, BYTES_a = 4, BYTES_b = 4, MODE_a = "NO_CHANGE",
+    MODE_b = "NO_CHANGE",
   parameter [(BYTE * BYTES << LOG_ROWS) - 1:0] CONTENT = 0
 ) (
   input clk_a, enable_a, reset_a, clk_b, enable_b, reset_b,
@@ -38,49 +38,44 @@ module vta_block_ram #(
   output reg [BYTE * BYTES - 1:0] read_a, read_b
 );
   reg [BYTE * BYTES - 1:0] rows [0:(1 << LOG_ROWS) - 1];
-  integer row, byte_a, byte_b;
-  initial begin
+  wire [LOG_ROWS - 1:0] row_a = address_a / BYTES, row_b = address_b / BYTES;
+  wire [BYTES - 1:0] write_a, write_b;
+  integer row;
+  initial
     for (row = 0; row < 1 << LOG_ROWS; row = row + 1)
       rows[row] = CONTENT[BYTE * BYTES * row +: BYTE * BYTES];
-    read_a = 0;
-    read_b = 0;
-  end
-  wire [LOG_ROWS - 1:0] row_a = address_a / BYTES, row_b = address_b / BYTES;
-  wire [31:0] first_a = address_a % BYTES / BYTES_A * BYTES_A;
-  wire [31:0] first_b = address_b % BYTES / BYTES_B * BYTES_B;
-  wire [BYTES - 1:0] part_a = enable_a ? strobe_a << BYTES - BYTES_A >> BYTES - BYTES_A : 0;
-  wire [BYTES - 1:0] part_b = enable_b ? strobe_b << BYTES - BYTES_B >> BYTES - BYTES_B : 0;
-  wire [BYTES - 1:0] write_a = part_a << first_a, write_b = part_b << first_b;
-  wire [BYTE * BYTES - 1:0] word_a = data_a << first_a * BYTE, word_b = data_b << first_b * BYTE;
-  reg [BYTE * BYTES - 1:0] next_a, next_b;
-  always @* begin
-    next_a = rows[row_a];
-    next_b = rows[row_b];
-    for (byte_a = 0; byte_a < BYTES; byte_a = byte_a + 1) begin
-      if (write_b[byte_a] && row_a == row_b)
-        next_a[byte_a * BYTE +: BYTE] = ~next_a[byte_a * BYTE +: BYTE];
-      else if (write_a[byte_a] && MODE_A == "WRITE_FIRST")
-        next_a[byte_a * BYTE +: BYTE] = word_a[byte_a * BYTE +: BYTE];
-      if (write_a[byte_a] && row_a == row_b)
-        next_b[byte_a * BYTE +: BYTE] = ~next_b[byte_a * BYTE +: BYTE];
-      else if (write_b[byte_a] && MODE_B == "WRITE_FIRST")
-        next_b[byte_a * BYTE +: BYTE] = word_b[byte_a * BYTE +: BYTE];
-    end
-  end
-  always @(posedge clk_a) begin
-    for (byte_b = 0; byte_b < BYTES; byte_b = byte_b + 1)
-      if (write_a[byte_b]) rows[row_a][byte_b * BYTE +: BYTE] <= word_a[byte_b * BYTE +: BYTE];
-    if (reset_a) read_a <= 0;
-    else if (enable_a && (!write_a || MODE_A != "NO_CHANGE")) read_a <= next_a >> first_a * BYTE;
-  end
-  always @(posedge clk_b) begin
-    for (byte_b = 0; byte_b < BYTES; byte_b = byte_b + 1)
-      if (write_b[byte_b]) rows[row_b][byte_b * BYTE +: BYTE] <= word_b[byte_b * BYTE +: BYTE];
-    if (reset_b) read_b <= 0;
-    else if (enable_b && (!write_b || MODE_B != "NO_CHANGE")) read_b <= next_b >> first_b * BYTE;
-  end
-endmodule
 """
+# A port, where THIS is its letter, and OTHER that of the other one.
+_PORT = """
+  wire [31:0] first_THIS = address_THIS % BYTES / BYTES_THIS * BYTES_THIS;
+  wire [BYTES - 1:0] part_THIS = enable_THIS ? strobe_THIS & (1 << BYTES_THIS) - 1 : 0;
+  assign write_THIS = part_THIS << first_THIS;
+  wire [BYTE * BYTES - 1:0] word_THIS = data_THIS << first_THIS * BYTE;
+  reg [BYTE * BYTES - 1:0] next_THIS;
+  integer byte_THIS, written_THIS;
+  initial read_THIS = 0;
+  always @* begin
+    next_THIS = rows[row_THIS];
+    for (byte_THIS = 0; byte_THIS < BYTES; byte_THIS = byte_THIS + 1)
+      if (write_OTHER[byte_THIS] && row_a == row_b)
+        next_THIS[byte_THIS * BYTE +: BYTE] = ~next_THIS[byte_THIS * BYTE +: BYTE];
+      else if (write_THIS[byte_THIS] && MODE_THIS == "WRITE_FIRST")
+        next_THIS[byte_THIS * BYTE +: BYTE] = word_THIS[byte_THIS * BYTE +: BYTE];
+  end
+  always @(posedge clk_THIS) begin
+    for (written_THIS = 0; written_THIS < BYTES; written_THIS = written_THIS + 1)
+      if (write_THIS[written_THIS])
+        rows[row_THIS][written_THIS * BYTE +: BYTE] <= word_THIS[written_THIS * BYTE +: BYTE];
+    if (reset_THIS) read_THIS <= 0;
+    else if (enable_THIS && (!write_THIS || MODE_THIS != "NO_CHANGE"))
+      read_THIS <= next_THIS >> first_THIS * BYTE;
+  end
+"""
+
+
+def _block_ram() -> str:
+    ports = (_PORT.replace("THIS", this).replace("OTHER", other) for this, other in ("ab", "ba"))
+    return f"{_BLOCK_RAM}{''.join(ports)}endmodule\n"
 
 
 def models(family: str) -> str:
@@ -104,7 +99,7 @@ def models(family: str) -> str:
     ours = "".join(model() for model in own[family])
     defined = _NAME.findall(ours)
     text = _MODULE.sub(lambda m: "" if m["name"] in defined else m[0], text)
-    return text + _BLOCK_RAM + ours
+    return text + _block_ram() + ours
 
 
 def _words(text: str, names: str, digits: str, count: int) -> tuple[str, str]:
@@ -180,7 +175,7 @@ module DP16KD(
       content[half * 18 +: 18] = PADDED[half * 20 +: 18];
   endfunction
   vta_block_ram #(
-    .BYTES_A(DATA_WIDTH_A / 9), .BYTES_B(DATA_WIDTH_B / 9), .MODE_A(MODE_A), .MODE_B(MODE_B),
+    .BYTES_a(DATA_WIDTH_A / 9), .BYTES_b(DATA_WIDTH_B / 9), .MODE_a(MODE_A), .MODE_b(MODE_B),
     .CONTENT(content(0))
   ) ram (
     {connected}
@@ -227,7 +222,7 @@ def _gowin_block_rams() -> str:
 
 
 def _gowin_block_ram(name: str, bits: int, dual: bool) -> str:
-    """``bits`` are those of a byte; both ports of a ``dual`` RAM read and write."""
+    """A RAM with ``bits`` per byte; both ports of a ``dual`` RAM read and write."""
     declared, content = _words(f"[{32 * bits - 1}:0]", "INIT_RAM_", "02X", 64)
     width = (2 if dual else 4) * bits
     if dual:
@@ -248,9 +243,9 @@ def _gowin_block_ram(name: str, bits: int, dual: bool) -> str:
         for port, side in enumerate("AB")
     )
     modes_of_ports = "".join(
-        f'.MODE_{side}(WRITE_MODE{port} == 0 ? "NO_CHANGE" :\n'
+        f'.MODE_{letter}(WRITE_MODE{port} == 0 ? "NO_CHANGE" :\n'
         f'      WRITE_MODE{port} == 1 ? "WRITE_FIRST" : "READ_FIRST"), '
-        for port, side in enumerate("AB" if dual else "")
+        for port, letter in enumerate("ab" if dual else "")
     )
     connected = (
         ".data_a(DIA), .data_b(DIB), .read_a(DOA), .read_b(DOB)"
@@ -267,7 +262,7 @@ module {name}(
   if (BIT_WIDTH_0 % {bits} || BIT_WIDTH_1 % {bits} || {registered})
     $error("a form of {name} without a model");
 {strobes}  vta_block_ram #(
-    .BYTE({bits}), .BYTES_A(BIT_WIDTH_0 / {bits}), .BYTES_B(BIT_WIDTH_1 / {bits}),
+    .BYTE({bits}), .BYTES_a(BIT_WIDTH_0 / {bits}), .BYTES_b(BIT_WIDTH_1 / {bits}),
     {modes_of_ports}.CONTENT({content})
   ) ram (
     .clk_a(CLKA), .enable_a(CEA), .reset_a(RESETA), .address_a(ADA[13:3]), .strobe_a(strobe_A),
@@ -341,8 +336,8 @@ module {name}(
   always @* begin
 {nines}  end
   vta_block_ram #(
-    .BYTES({most}), .BYTES_A(WIDTH_A ? WIDTH_A / 9 : 1), .BYTES_B(WIDTH_B ? WIDTH_B / 9 : 1),
-    .MODE_A(WRITE_MODE_A), .MODE_B(WRITE_MODE_B), .CONTENT(content(0))
+    .BYTES({most}), .BYTES_a(WIDTH_A ? WIDTH_A / 9 : 1), .BYTES_b(WIDTH_B ? WIDTH_B / 9 : 1),
+    .MODE_a(WRITE_MODE_A), .MODE_b(WRITE_MODE_B), .CONTENT(content(0))
   ) ram (
     .clk_a(CLKARDCLK), .enable_a(ENARDEN), .reset_a(RSTRAMARSTRAM), .clk_b(CLKBWRCLK),
     .enable_b(ENBWREN), .reset_b(RSTRAMB), .address_a(ADDRARDADDR[{bits - 1}:3]),
