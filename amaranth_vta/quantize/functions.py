@@ -9,6 +9,10 @@ from math import prod
 import onnx
 from onnx import helper
 
+from amaranth_vta.sw.compiler.graph.nodes import renamed_node
+
+from .preprocessing import replace_nodes
+
 # Operators of which functions of one tensor are composed.
 _OF_NUMBERS = frozenset(
     {
@@ -48,12 +52,18 @@ def composed_functions(
             (x,) = reads
             operands[node.output[0]] = x
             groups.setdefault(x, []).append(node)
+    readers: dict[str, set[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.name)
     for x, nodes in groups.items():
         names = {node.name for node in nodes}
-        read = {
-            name for node in graph.node if node.name not in names for name in node.input
-        } | outputs
-        ends = [node for node in nodes if node.output[0] in read]
+        results = [(node, node.output[0]) for node in nodes]
+        ends = [
+            node
+            for node, name in results
+            if name in outputs or not readers.get(name, set()) <= names
+        ]
         if len(nodes) > 1 and ends == nodes[-1:] and any(n.op_type in quantized for n in nodes):
             yield ComposedFunction(x, nodes[-1].output[0], tuple(nodes))
 
@@ -71,8 +81,7 @@ def collapsed(model: onnx.ModelProto, functions: Collection[ComposedFunction]) -
             nodes.append(helper.make_node(_STAND_IN, [function.x], [function.y], node.name))
         elif node.name not in names:
             nodes.append(node)
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
+    replace_nodes(made.graph, nodes)
     return made
 
 
@@ -91,15 +100,8 @@ def expanded(
             nodes.append(node)
             continue
         renamed = {function.x: node.input[0], function.y: node.output[0]}
-        for part in function.nodes:
-            copied = onnx.NodeProto()
-            copied.CopyFrom(part)
-            for names in (copied.input, copied.output):
-                names[:] = [renamed.get(name, name) for name in names]
-            nodes.append(copied)
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
+        nodes += [renamed_node(part, renamed) for part in function.nodes]
+    replace_nodes(graph, nodes)
     known = {item.name for item in graph.initializer}
     read = {name for item in functions for node in item.nodes for name in node.input}
     graph.initializer.extend(

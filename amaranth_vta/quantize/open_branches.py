@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 
 from amaranth_vta.sw.compiler.graph.load.input_shapes import dimension_name, inputs_of, is_open
+from amaranth_vta.sw.compiler.graph.nodes import subgraphs
 
 from .float_parts import PRODUCTS
-from .preprocessing import subgraphs
 
 # Operators whose results do not depend on the elements of their operand.
 _SIZES = frozenset({"Shape", "Size"})

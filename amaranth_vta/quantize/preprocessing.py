@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import onnx
+
+from amaranth_vta.sw.compiler.graph.nodes import subgraphs
 
 _MARK = "`"
 
@@ -73,8 +75,8 @@ class UniqueNames:
 
 
 def separate_constants(names: UniqueNames, in_float: Collection[str]) -> None:
-    """Give the nodes ``in_float`` of the model of ``names`` their own copies of constants that
-    other nodes read, too: the quantizer quantizes a constant for all of its readers.
+    """Copy constants that nodes ``in_float`` share with other nodes, for the former: the quantizer
+    quantizes a constant for all of its readers. Renames in the model of ``names``.
     """
     graph = names.model.graph
     constants = {item.name: item for item in graph.initializer}
@@ -117,9 +119,14 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
                 continue
             order.setdefault(index, graph.node[index])
             waiting.pop()
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in order.values()]
+    replace_nodes(graph, order.values())
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Replace the nodes of ``graph`` by copies of ``nodes``, which may be its own."""
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
-    graph.node.extend(nodes)
+    graph.node.extend(copies)
 
 
 class _Restored:
@@ -174,12 +181,3 @@ def _rename(
         item.output[:] = [tensor(name) if name else "" for name in item.output]
         for inner in subgraphs(item):
             _rename(inner, tensor, node)
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The branches of an If, or the body of a Loop or Scan."""
-    for item in node.attribute:
-        if item.type == onnx.AttributeProto.GRAPH:
-            yield item.g
-        elif item.type == onnx.AttributeProto.GRAPHS:
-            yield from item.graphs

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from amaranth_vta.sw.compiler.graph.nodes import renamed_node
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 # Operators that move elements but keep their scale.
@@ -52,13 +53,9 @@ def roundings_of(
         source = first.input[0]
         for move in reversed(moves):
             result = f"{node.output[0]}/unrounded/{move.output[0]}"
-            clone = onnx.NodeProto()
-            clone.CopyFrom(move)
-            clone.name = result
-            clone.input[0], source = source, result
-            del clone.output[:]
-            clone.output.append(result)
-            moved.graph.node.append(clone)
+            copied = renamed_node(move, {move.input[0]: source, move.output[0]: result})
+            copied.name = source = result
+            moved.graph.node.append(copied)
         found[node.output[0]] = FileRounding(source, rounding.scale, rounding.zero)
     return found, moved
 

@@ -145,13 +145,40 @@ def _attribute(attribute: onnx.AttributeProto) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The branches of an If, or the body of a Loop or Scan."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def renamed_node(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """A copy of ``node`` and its subgraphs with tensors renamed by ``names``."""
+    copied = onnx.NodeProto()
+    copied.CopyFrom(node)
+    for given in (copied.input, copied.output):
+        renamed = [names.get(name, name) for name in given]
+        del given[:]
+        given.extend(renamed)
+    for graph in subgraphs(copied):
+        own = {item.name for item in (*graph.input, *graph.initializer)}
+        own |= {name for inner in graph.node for name in inner.output}
+        outer = {name: new for name, new in names.items() if name not in own}
+        inner_nodes = [renamed_node(inner, outer) for inner in graph.node]
+        del graph.node[:]
+        graph.node.extend(inner_nodes)
+        for item in graph.output:
+            item.name = outer.get(item.name, item.name)
+    return copied
+
+
 def _captured(node: onnx.NodeProto) -> set[str]:
     found: set[str] = set()
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            known = {item.name for item in (*graph.input, *graph.initializer)}
-            for inner in graph.node:
-                found |= {name for name in inner.input if name and name not in known}
-                found |= _captured(inner) - known
-                known |= set(inner.output)
+    for graph in subgraphs(node):
+        known = {item.name for item in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            found |= {name for name in inner.input if name and name not in known}
+            found |= _captured(inner) - known
+            known |= set(inner.output)
     return found

@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from amaranth_vta.sw.compiler.graph.network import UNKNOWN, Network
-from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node, renamed_node, subgraphs
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 from .undefined_operators import nodes_of
@@ -193,7 +193,7 @@ class _Copy:
                 if name:
                     names[name] = self._name(name)
                     self.network.types[names[name]] = UNKNOWN
-            copied = _renamed(proto, names)
+            copied = renamed_node(proto, names)
             own = proto.name or f"{proto.op_type}_{number}"
             made.append(Node.from_onnx(copied, f"{prefix}_{own}"))
         self.made += len(made)
@@ -218,30 +218,8 @@ def _defined(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (item.name for item in (*graph.input, *graph.initializer))
     for node in nodes_of(graph.node):
         yield from node.output
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from (item.name for item in (*inner.input, *inner.initializer))
-
-
-def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    """A copy of ``node`` and its subgraphs with tensors renamed by ``names``."""
-    copied = onnx.NodeProto()
-    copied.CopyFrom(node)
-    for given in (copied.input, copied.output):
-        renamed = [names.get(name, name) for name in given]
-        del given[:]
-        given.extend(renamed)
-    for attribute in copied.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            own = {item.name for item in (*graph.input, *graph.initializer)}
-            own |= {name for inner in graph.node for name in inner.output}
-            outer = {name: new for name, new in names.items() if name not in own}
-            inner_nodes = [_renamed(inner, outer) for inner in graph.node]
-            del graph.node[:]
-            graph.node.extend(inner_nodes)
-            for item in graph.output:
-                item.name = outer.get(item.name, item.name)
-    return copied
+        for inner in subgraphs(node):
+            yield from (item.name for item in (*inner.input, *inner.initializer))
 
 
 def _has_equivalent_branches(network: Network, node: Node, infer: Infer) -> bool:

@@ -9,7 +9,7 @@ from functools import cache
 import onnx
 from onnx import defs
 
-from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT
+from amaranth_vta.sw.compiler.graph.nodes import MICROSOFT, subgraphs
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import UnknownOperatorError, exact_session
 
@@ -130,9 +130,8 @@ def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Yield ``nodes`` and the nodes of all subgraphs in their attributes."""
     for node in nodes:
         yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from nodes_of(inner.node)
+        for inner in subgraphs(node):
+            yield from nodes_of(inner.node)
 
 
 def _is_newer(node: onnx.NodeProto, version: int) -> bool:
