@@ -32,8 +32,8 @@ class PaddedTensors:
 
     def __init__(self, short: Network, long: Network) -> None:
         self.short, self.long = short, long
-        # Elements of the long network's tensors, and the values of those that only masks determine,
-        # for masks of ones and zeros.
+        # Elements of the long network's tensors, and the values of tensors that only masks
+        # determine, for masks of ones and zeros.
         self._elements: dict[str, Elements] = {}
         self._values: dict[str, list[Array]] = {}
         self.masks = frozenset[str]()
@@ -86,7 +86,7 @@ class PaddedTensors:
             self._elements[name] = elements
 
     def _is_mask(self, name: str) -> bool:
-        """Whether an input has integers that are no indices; those of 8 bits are data."""
+        """Whether an input has integers that are no indices; 8-bit integers are data."""
         dtype = self.long.types[name].dtype
         if dtype.kind != "b" and not (dtype.kind in "iu" and dtype.itemsize > 1):
             return False

@@ -1,4 +1,4 @@
-"""Computes at compile time what the host would compute from the positions of tokens.
+"""Evaluates host operators at compile time that depend only on the positions of tokens.
 
 In a generation of tokens the attention mask and the positions of each run are known, only tokens
 are not. So are the places in ring buffers, which the runs count, and all that the host computes
@@ -27,8 +27,8 @@ _REASON = "its results are known for the tokens of a generation; the host runs i
 
 
 def known_nodes(network: Network, hosts: Sequence[HostNode]) -> list[HostNode]:
-    """Those of ``hosts``, in topological order, that in a decoder depend only on the positions of
-    tokens, and on variables for which this is true too."""
+    """The operators of ``hosts``, in topological order, that depend only on the positions of tokens
+    in a decoder, and on variables that do so too."""
     tokens = _tokens(network)
     if tokens is None:
         return []
