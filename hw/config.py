@@ -94,6 +94,7 @@ class Config:
     round_twice: int = _extension("a REQUANTIZE that can round as TensorFlow Lite does", True)
     wgt_4bit: int = _extension("LOADs that expand weights of 4 bits to 8", True)
     log_lane_columns: int = _log2(0, 2, 0, "columns that share a lane of the ALU", later=True)
+    log_word_cycles: int = _log2(0, 4, 0, "cycles of the memory per word of the bus", later=True)
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -559,12 +560,10 @@ PRESETS: dict[str, Config] = {
     ),
     # VTA's published configuration, without extensions: 1 x 16 x 16 on a Zynq-7020.
     "pynq": PYNQ,
-    # The published configuration with all extensions.
     "pynq-extended": replace(PYNQ, **_ALL),
     # A small machine for tests of the extensions.
     "tiny-extended": replace(_TINY, **_ALL),
-    # For an ECP5-25F: scratchpads fill block RAMs of 512 words, and parts that networks can do
-    # without are left out; products for which the device has no multipliers are built from LUTs.
+    # For an ECP5-25F: scratchpads fill block RAMs; parts that networks can do without are missing.
     "ecp5-25f": Config(
         log_block_in=2,
         log_block_out=2,
@@ -576,7 +575,7 @@ PRESETS: dict[str, Config] = {
         log_dram_size=25,
         **_FOR_NETWORKS,
     ),
-    # For an ECP5-85F, and a memory slower than the bus, which FORWARD relieves. Records 59 and 85.
+    # For an ECP5-85F with SDRAM, which FORWARD relieves. Decision records 59, 85 and 87.
     "ecp5-85f": Config(
         log_block_in=3,
         log_block_out=3,
@@ -588,6 +587,7 @@ PRESETS: dict[str, Config] = {
         overlap=1,
         forward=1,
         log_lane_columns=1,
+        log_word_cycles=2,
         **_FOR_NETWORKS,
     ),
     # 1,024 multiply-accumulates per cycle on a 128-bit bus.

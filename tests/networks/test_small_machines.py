@@ -4,15 +4,18 @@ the machine, and results equal the reference's.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from amaranth_vta.hw.boards.boards import BOARDS
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.measurements.networks import measure_model
 from amaranth_vta.networks import MLPERF_TINY, generate, generate_tiny
 from amaranth_vta.report.host_summary import summary
 from amaranth_vta.session import Session, random_inputs
+from amaranth_vta.sim.devices import RunOptions
 
 PRESETS_OF_CHIPS = ("ecp5-25f", "ecp5-85f")
 # Networks of `vta bench`: input size and width factor, the network's own if there are none.
@@ -54,6 +57,16 @@ def test_results_equal_the_references(name: str, config: str) -> None:
         report = session.check(random_inputs(session))
     assert report.elements > 0
     assert report.mismatches == 0
+
+
+def test_schedules_for_a_slow_memory_load_fewer_bytes() -> None:
+    loaded = {}
+    for log_word_cycles in (0, 2):
+        config = replace(PRESETS["ecp5-85f"], log_word_cycles=log_word_cycles)
+        options = RunOptions("estimate", "ddr", timing_only=True)
+        measured = measure_model(source("mlperf-resnet"), None, config, options)
+        loaded[log_word_cycles] = measured.whole.bytes_loaded
+    assert loaded[2] < 0.6 * loaded[0]
 
 
 def test_without_requantization_the_convolutions_of_a_network_run_on_the_host() -> None:

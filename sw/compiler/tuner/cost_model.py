@@ -20,11 +20,10 @@ from amaranth_vta.hw import timing
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.memory_timing import DDR
 
-# The memory that schedules are optimized for: cycles from a request to its first word, reads in
-# flight at most, and the fraction of cycles in which a word is transferred.
+# The memory that schedules are optimized for: cycles from a request to its first word, and reads in
+# flight at most.
 READ_LATENCY = DDR.latency
 READS_OUTSTANDING = min(DDR.reads_outstanding, timing.BURSTS_IN_FLIGHT)
-BUS_SHARE = 1 - DDR.refresh_stall / DDR.refresh_period
 # Cycles to fetch instructions before the first data request, and cycles after the last response.
 _LAUNCH_CYCLES = 60
 _FINISH_CYCLES = 30
@@ -167,10 +166,15 @@ class Pipeline:
         return task
 
 
+def bus_share(config: Config) -> float:
+    """The greatest fraction of cycles in which the memory transfers a word of the bus."""
+    return (1 - DDR.refresh_stall / DDR.refresh_period) / (1 << config.log_word_cycles)
+
+
 def bus_cycles(config: Config, rows: Any, row_bytes: Any, reads: bool = True) -> Any:
     """Cycles of a transfer from its first word to its last. Arguments are numbers or arrays."""
     row = -(-row_bytes // config.bus_bytes)
-    cycles = rows * row / BUS_SHARE
+    cycles = rows * row / bus_share(config)
     if reads:
         # Short rows do not hide the latency: the reads in flight have too few words.
         rounds, rest = divmod(rows - 1, READS_OUTSTANDING)

@@ -32,11 +32,13 @@ SHIFT = RoundingShift(5, -128, 127)
 
 
 def test_long_rows_take_the_whole_bus_and_short_ones_wait_for_the_memory() -> None:
-    size = TINY.bus_bytes
-    assert model.bus_cycles(TINY, 4, 100 * size) == pytest.approx(400 / model.BUS_SHARE)
+    size, share = TINY.bus_bytes, model.bus_share(TINY)
+    assert model.bus_cycles(TINY, 4, 100 * size) == pytest.approx(400 / share)
     # Eight bursts of one word are in flight at a time: seven round trips, and one more word.
     assert model.bus_cycles(TINY, 57, size) == 7 * (48 + 1) + 1
-    assert model.bus_cycles(TINY, 57, size, reads=False) == pytest.approx(57 / model.BUS_SHARE)
+    assert model.bus_cycles(TINY, 57, size, reads=False) == pytest.approx(57 / share)
+    slow = replace(TINY, log_word_cycles=2)
+    assert model.bus_cycles(slow, 4, 100 * size) == 4 * model.bus_cycles(TINY, 4, 100 * size)
 
 
 def test_loads_overlap_gemm_as_far_as_there_are_copies() -> None:
@@ -49,7 +51,7 @@ def test_loads_overlap_gemm_as_far_as_there_are_copies() -> None:
             buffer.use(pipeline.gemm(500, [buffer.loaded]))
         estimate = pipeline.estimate()
         assert estimate.gemm == 5000
-        assert estimate.bus == pytest.approx(3800 / model.BUS_SHARE)
+        assert estimate.bus == pytest.approx(3800 / model.bus_share(TINY))
         cycles[copies] = estimate
     assert cycles[1].cycles > 5000 + 3800 + 1000
     assert cycles[2].waits == pytest.approx(0, abs=1)
