@@ -1,4 +1,5 @@
-"""Print the estimated energy of networks for machines with BATCH 1 and 2, as Markdown.
+"""Print energies per event, and the estimated energy of networks for machines with BATCH 1 and 2,
+as Markdown.
 
 python benchmarks/energy.py [NETWORK ...]
 """
@@ -13,7 +14,8 @@ from tables import row
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
-from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
+from amaranth_vta.sim.energy.energies import Energy
+from amaranth_vta.sim.energy.technologies import TECHNOLOGIES, Technology
 
 _NETWORKS = ("resnet18", "mobilenetv2", "bert-tiny")
 _PARTS = ("WGT", "ACC", "DRAM")
@@ -27,6 +29,8 @@ _TWO = replace(
 
 
 def main() -> None:
+    _print_events()
+    print()
     heads = ("network", "BATCH", "technology", "mJ", "band", "pJ per MAC", *_PARTS)
     print(row(*heads), f"|---|--:|---|{'--:|' * (len(heads) - 3)}", sep="\n")
     for name in sys.argv[1:] or _NETWORKS:
@@ -48,6 +52,35 @@ def main() -> None:
                         *(f"{share:.0%}" for share in shares),
                     )
                     print(row(*cells), flush=True)
+
+
+def _print_events() -> None:
+    print(row("pJ", *TECHNOLOGIES), f"|---|{'--:|' * len(TECHNOLOGIES)}", sep="\n")
+    columns = [_events(technology) for technology in TECHNOLOGIES.values()]
+    for event in columns[0]:
+        print(row(event, *(_with_band(column[event]) for column in columns)))
+
+
+def _events(technology: Technology) -> dict[str, Energy]:
+    sizes = {"8 KiB": 8 << 10, "32 KiB": 32 << 10, "1 MiB": 1 << 20}
+    return {
+        "addition, 8 bits": technology.addition(8),
+        "addition, 32 bits": technology.addition(32),
+        "multiplication, 8 bits": technology.multiplication(8, 8),
+        "multiplication, 32 bits": technology.multiplication(32, 32),
+        **{f"64 bits of {name}": technology.sram_byte(size) * 8 for name, size in sizes.items()},
+        "64 bits of DRAM": technology.dram_byte * 8,
+    }
+
+
+def _with_band(energy: Energy) -> str:
+    if energy.low == energy.high:
+        return f"{energy.typical:.3g}"
+    low, typical, high = (
+        f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+        for value in (energy.low, energy.typical, energy.high)
+    )
+    return f"{typical} ({low} to {high})"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from amaranth_vta.hw.system.parameters import SystemConfig
 from .evaluate import Cost, Simulated
 from .implementation import Implemented
 from .machines import CandidateMachine, exceeded
-from .spec import MACHINE_COUNT, MEMORY_BUS, Spec
+from .spec import ENERGIES, MACHINE_COUNT, MEMORY_BUS, Spec
 
 OK, FAILED, OVER_LIMIT = "ok", "failed", "over limit"
 # Column of results.csv for each attribute of `Implemented`.
@@ -40,7 +40,10 @@ class Run:
     host_macs: int
     bytes: int
     energy_45nm: int
+    energy_28nm: int
     energy_7nm: int
+    energy_xc7: int
+    energy_ecp5: int
 
     @classmethod
     def of(cls, cost: Cost) -> Run:
@@ -51,8 +54,7 @@ class Run:
             macs=cost.macs,
             host_macs=cost.host_macs,
             bytes=cost.bytes_moved,
-            energy_45nm=round(cost.energy["45nm"]),
-            energy_7nm=round(cost.energy["7nm"]),
+            **{f"energy_{name}": round(energy) for name, energy in cost.energy.items()},
         )
 
 
@@ -92,8 +94,7 @@ def metrics(spec: Spec, row: Row) -> dict[str, float]:
         "cycles": cycles,
         "seconds": cycles / (clock_mhz(spec) * 1e6),
         "bytes": run.bytes / run.images,
-        "energy_45nm": run.energy_45nm / run.images,
-        "energy_7nm": run.energy_7nm / run.images,
+        **{name: getattr(run, name) / run.images for name in ENERGIES},
         "lut": area.lut,
         "ff": area.ff,
         "dsp": area.dsp,

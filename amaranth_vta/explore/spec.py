@@ -12,6 +12,7 @@ from typing import Any
 from amaranth_vta.errors import VtaError
 from amaranth_vta.fpga.chips import CHIPS, Chip
 from amaranth_vta.hw.config import DEFAULT, Config, ConfigError
+from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 from amaranth_vta.sim.machine.dram import TIMINGS
 from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited
 
@@ -19,13 +20,13 @@ METHODS = ("grid", "random", "optuna")
 # Parameters beside the keys of a configuration: the number of machines, and the bits of the memory
 # bus that they share.
 MACHINE_COUNT, MEMORY_BUS = "MACHINES", "MEMORY_BUS"
-# Metrics to minimize or limit, with units: columns of results.csv.
+# Energies by technology, and all metrics to minimize or limit, with units: columns of results.csv.
+ENERGIES = {f"energy_{name}": f"pJ per image in {name}, estimated" for name in TECHNOLOGIES}
 METRICS = {
     "cycles": "cycles per image",
     "seconds": "seconds per image at the clock of the chip",
     "bytes": "bytes moved per image",
-    "energy_45nm": "pJ per image in 45 nm, estimated",
-    "energy_7nm": "pJ per image in 7 nm, estimated",
+    **ENERGIES,
     "lut": "LUTs",
     "ff": "flip-flops",
     "dsp": "multipliers",

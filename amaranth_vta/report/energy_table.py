@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from .text_table import text_table
 
 if TYPE_CHECKING:
+    from amaranth_vta.sim.energy.energies import Energy
     from amaranth_vta.sim.energy.network_energy import NetworkEnergy
-    from amaranth_vta.sim.energy.technologies import Energy
 
 ENERGY_HEADS = ("", "typical", "from", "to")
 _INCLUDED = (

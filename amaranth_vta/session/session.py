@@ -489,7 +489,7 @@ class Session:
         from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 
         if technology not in TECHNOLOGIES:
-            raise ValueError(f"technology is {' or '.join(TECHNOLOGIES)}, not {technology!r}")
+            raise ValueError(f"technology is one of {', '.join(TECHNOLOGIES)}, not {technology!r}")
         return network_energy(self.program, TECHNOLOGIES[technology], self.images_per_run)
 
     def report(self, technology: str | None = None) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.events import Events, alu_event
 
-from .technologies import Energy, Technology, summed
+from .energies import Energy, summed
+from .technologies import Technology
 
 # Parts of the machine in the order of a report.
 PARTS = ("multipliers", "adders", "INP", "WGT", "ACC", "UOP", "ALU", "DRAM")
@@ -80,12 +81,12 @@ def _products(config: Config, technology: Technology, count: Energy) -> dict[str
     """
     inp, wgt, acc = (config.memory(item).scalar_width for item in _OPERANDS)
     product = technology.multiplication(inp, wgt)
-    least, most = technology.addition(inp + wgt), technology.addition(acc)
-    typical = technology.addition(inp + wgt + config.log_block_in / 2)
-    return {
-        "multipliers": count * product,
-        "adders": Energy(count.low * least, count.typical * typical, count.high * most),
-    }
+    sums = _between(
+        technology.addition(inp + wgt),
+        technology.addition(inp + wgt + config.log_block_in / 2),
+        technology.addition(acc),
+    )
+    return {"multipliers": count * product, "adders": count * sums}
 
 
 def _operation(config: Config, technology: Technology, op: isa.AluOp) -> Energy:
@@ -96,15 +97,19 @@ def _operation(config: Config, technology: Technology, op: isa.AluOp) -> Energy:
         case isa.AluOp.MUL | isa.AluOp.MULTIPLY_ADD:
             # Factors are 16 bits wide in many programs, and at most as wide as an accumulator.
             least = technology.multiplication(width, isa.IMMEDIATE_WIDTH)
-            most = technology.multiplication(width, width)
-            sums = add if op is isa.AluOp.MULTIPLY_ADD else 0.0
-            return Energy(least + sums, least + sums, most + sums)
+            products = _between(least, least, technology.multiplication(width, width))
+            return products + add if op is isa.AluOp.MULTIPLY_ADD else products
         case isa.AluOp.REQUANTIZE:
             product = technology.multiplication(isa.MULTIPLIED_WIDTH, isa.SCALE_WIDTH)
             # The bias, the zero point and the two bounds.
-            value = product + 4 * add
-            return Energy(product, value, value)
+            value = product + add * 4
+            return _between(product, value, value)
         case isa.AluOp.LOOKUP:
             return technology.sram_byte(isa.TABLE_BYTES)
         case _:
-            return Energy(add, add, add)
+            return add
+
+
+def _between(least: Energy, typical: Energy, most: Energy) -> Energy:
+    """The energy of an operation that is ``least``, ``typical`` or ``most``."""
+    return Energy(least.low, typical.typical, most.high)

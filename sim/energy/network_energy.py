@@ -8,8 +8,9 @@ from typing import Any
 
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 
+from .energies import Energy, summed
 from .model import PARTS, energy_by_part
-from .technologies import Energy, Technology, summed
+from .technologies import Technology
 
 
 @dataclass(frozen=True)

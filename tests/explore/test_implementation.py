@@ -14,6 +14,7 @@ from amaranth_vta.explore.evaluate import Cost, EvaluationTask
 from amaranth_vta.fpga import routing, synthesis
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.fpga.tools import Call
+from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 
 DIGITS = Path(__file__).parents[2] / "examples/digits/digits.onnx"
 TEXT = f"""
@@ -52,7 +53,7 @@ CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_FF": 50, "MULT18X18D": 28, "DP16KD":
 def cost(task: EvaluationTask, _: bytes) -> Cost:
     """More multipliers take fewer cycles, so all three machines are on the Pareto front."""
     columns = json.loads(task.config)["LOG_BLOCK_IN"]
-    return Cost(1, 1000 >> columns, 1, 64, 0, (), {"45nm": 0.0, "7nm": 0.0})
+    return Cost(1, 1000 >> columns, 1, 64, 0, (), dict.fromkeys(TECHNOLOGIES, 0.0))
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from amaranth_vta.report.energy_table import energy_table
 from amaranth_vta.report.layer_table import OVERLAP, layer_table
 from amaranth_vta.report.text_table import counted, text_table
 from amaranth_vta.session import LaunchReport, LayerReport, Session
+from amaranth_vta.sim.energy.energies import Energy
 from amaranth_vta.sim.energy.model import PARTS
 from amaranth_vta.sim.energy.network_energy import LayerEnergy, NetworkEnergy
-from amaranth_vta.sim.energy.technologies import TECHNOLOGIES, Energy
+from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 from amaranth_vta.sw.runtime.counters import Spent
 
 DIGITS = Path(__file__).parents[2] / "examples/digits"
