@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ENERGY_HEADS = ("", "typical", "from", "to")
 _INCLUDED = (
-    "An estimate: counts of events times published energies per event. It includes arithmetic, "
+    "An estimate: counts of events times energies per event. It includes arithmetic, "
     "scratchpads and DRAM, and excludes clock tree, registers, control, leakage and the host."
 )
 

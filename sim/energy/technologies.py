@@ -145,8 +145,8 @@ _28NM = _derived(
 
 
 # I. Kuon and J. Rose, Measuring the gap between FPGAs and ASICs, IEEE TCAD 26 (2007): ratio of
-# dynamic power at equal frequency in 90 nm, of circuits with multipliers and memories; high is that
-# of circuits of logic alone.
+# dynamic power at equal frequency in 90 nm, of circuits with multipliers and memories. Low is the
+# favorable end, high is that of circuits of logic alone.
 _FPGA_TO_ASIC = Energy(4.6, 7.1, 14.0)
 
 

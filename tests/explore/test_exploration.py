@@ -23,6 +23,7 @@ from amaranth_vta.explore.folder import Folder
 from amaranth_vta.explore.page import source_of
 from amaranth_vta.explore.spec import Spec, SpecError, load_spec
 from amaranth_vta.explore.workers import TaskOutcome
+from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 
 DIGITS = Path(__file__).parents[2] / "examples/digits/digits.onnx"
 TEXT = f"""
@@ -114,6 +115,29 @@ def test_a_known_point_is_not_computed_again(
     whole = explored(spec, tmp_path / "first", InProcess())
     monkeypatch.setattr("amaranth_vta.explore.evaluate._estimate", None)
     assert explored(spec, tmp_path / "second", InProcess()) == whole
+
+
+def test_energies_in_all_technologies_are_columns_and_limits(tmp_path: Path) -> None:
+    names = [f"energy_{name}" for name in TECHNOLOGIES]
+    path = tmp_path / "spec.toml"
+    least = TEXT.replace("[2, 3]", "[2]").replace("[6, 7]", "[6]").replace("[10, 40]", "[10]")
+
+    def line(limits: str) -> dict[str, str]:
+        path.write_text(f"{least}[limits]\n{limits}")
+        text = explored(load_spec(path), tmp_path / f"run {limits}", InProcess()).decode()
+        (found,) = csv.DictReader(text.splitlines())
+        return found
+
+    found = line("")
+    energies = {name: int(found[name]) for name in names}
+    assert sorted(names, key=lambda name: energies[name]) == [
+        *("energy_7nm", "energy_28nm", "energy_45nm", "energy_xc7", "energy_ecp5")
+    ]
+    for name, energy in energies.items():
+        assert line(f"{name} = {energy}")["status"] == "ok"
+        over = line(f"{name} = {energy - 1}")
+        assert over["status"] == "over limit"
+        assert over["reason"].startswith(name)
 
 
 def test_another_spec_is_not_resumed(spec_path: Path, tmp_path: Path) -> None:
