@@ -5,22 +5,11 @@
 #include <array>
 
 #include "clocks.hpp"
+#include "costs.hpp"
 
 namespace estimate {
 
 using Words = std::array<std::int64_t, STREAMS>;
-
-// Words as which a burst read counts, so that memory always has a word to transfer: while bursts take all places in
-// flight, and while as many words are outstanding as the machine asks for ahead.
-struct Costs {
-    std::int64_t least;           // of each burst
-    std::int64_t latency, ahead;  // cycles from one word to another one with `ahead` - 1 words between them
-
-    std::int64_t of(std::int64_t words) const {
-        const std::int64_t more = std::min(latency - ahead, words * (latency - ahead) / ahead + 1);
-        return std::max(words + std::max<std::int64_t>(0, more), least);
-    }
-};
 
 // The most words as which one burst of some transfers counts, and besides those that it has; and the most words of
 // bursts of one transfer that are granted in as many cycles as pass between two transfers of another reader.
@@ -33,14 +22,12 @@ struct Burst {
         run = std::max(run, other.run);
     }
 };
-// Cycles from the grant of a transfer's last burst to that of the next one's first.
-constexpr Time ROOM_TO_GRANT = 5;
 
 // The least and the most that each stream may have moved before each event.
 class Windows {
   public:
     Windows(const Parameters& parameters, const Program& program, const Clocks& clocks, const Costs& costs)
-        : clocks(clocks), costs(costs) {
+        : clocks(clocks) {
         for (int stream = 0; stream < MODULES; stream++) {
             moved[stream].push_back(0);
             blocked[stream].push_back(0);
@@ -52,20 +39,21 @@ class Windows {
                 Burst largest;
                 if (stream == STORE_MODULE) cost += operation.words;
                 for (std::size_t burst = 0; burst < operation.bursts && stream != STORE_MODULE; burst++) {
-                    const std::int64_t words = program.burst_words[operation.first_burst + burst] * each;
-                    cost += costs.of(words);
-                    largest.join({costs.of(words), costs.of(words) - words, 0});
+                    const std::int64_t words = costs.of(operation, burst);
+                    cost += words;
+                    largest.join({words, words - costs.cycles_of(operation, burst), 0});
                 }
                 bursts[stream].push_back(largest);
                 moved[stream].push_back(moved[stream].back() + cost);
                 blocked[stream].push_back(blocked[stream].back() + operation.padded + operation.words * (each - 1));
             }
         }
-        for (const Module module : {LOAD_MODULE, COMPUTE_MODULE}) find_runs(parameters, program, module);
+        for (const Module module : {LOAD_MODULE, COMPUTE_MODULE}) find_runs(parameters, program, costs, module);
         moved[FETCH_STREAM].push_back(0);
-        for (const std::int64_t words : clocks.fetch_words) {
-            moved[FETCH_STREAM].push_back(moved[FETCH_STREAM].back() + costs.of(words));
-            bursts[FETCH_STREAM].push_back({costs.of(words), costs.of(words) - words, costs.of(words)});
+        for (std::size_t burst = 0; burst < clocks.fetch_words.size(); burst++) {
+            const std::int64_t words = costs.of_fetch(burst);
+            moved[FETCH_STREAM].push_back(moved[FETCH_STREAM].back() + words);
+            bursts[FETCH_STREAM].push_back({words, words - clocks.fetch_words[burst], words});
         }
         words.push_back(0);
         padding.push_back(0);
@@ -195,17 +183,15 @@ class Windows {
 
     // The bursts that the arbiter grants one loader while the other one has no request for as long as it can between
     // two transfers.
-    void find_runs(const Parameters& parameters, const Program& program, Module module) {
+    void find_runs(const Parameters& parameters, const Program& program, const Costs& costs, Module module) {
         struct Cost {
             std::int64_t words, cost;
         };
         std::vector<Cost> all;
         for (const std::size_t index : program.of_module[module]) {
             const Operation& operation = program.operations[index];
-            for (std::size_t burst = 0; burst < operation.bursts; burst++) {
-                const std::int64_t words = program.burst_words[operation.first_burst + burst];
-                all.push_back({words, costs.of(words * operation.cycles_per_word())});
-            }
+            for (std::size_t burst = 0; burst < operation.bursts; burst++)
+                all.push_back({program.burst_words[operation.first_burst + burst], costs.of(operation, burst)});
         }
         std::size_t first = 0;
         for (std::size_t number = 0; number < program.of_module[module].size(); number++) {
@@ -341,7 +327,6 @@ class Windows {
     }
 
     const Clocks& clocks;
-    const Costs costs;
     std::vector<std::size_t> fetch_bursts[MODULES];  // with each instruction
     std::vector<Release> releases[STREAMS];
     std::vector<Opening> openings[STREAMS];

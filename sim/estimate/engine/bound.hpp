@@ -4,7 +4,6 @@
 #pragma once
 
 #include "between.hpp"
-#include "potential.hpp"
 
 namespace estimate {
 
@@ -13,27 +12,16 @@ class Bound {
   public:
     using Value = Potential;
 
-    Bound(const Parameters& parameters, const Contract& contract, const Program& program, const Windows& windows,
-          Time* done)
-        : parameters(parameters), contract(contract), program(program), windows(windows),
-          costs(costs_of(parameters, contract)), done(done) {
+    Bound(const Parameters& parameters, const Contract& contract, const Program& program, const Costs& costs,
+          const Windows& windows, Time* done)
+        : parameters(parameters), contract(contract), program(program), costs(costs), windows(windows),
+          done(done) {
         for (Lane& lane : lanes) lane.end = launch().less[ALL];
         for (Lane& lane : lanes) lane.turn.fill(-FAR);
         for (const std::size_t index : program.of_module[COMPUTE_MODULE]) {
             const Operation& operation = program.operations[index];
             if (operation.unit >= GEMM_UNIT) of_unit[operation.unit == ALU_UNIT].push_back(&operation);
         }
-    }
-
-    // Cycles from the end of a burst to the first word of the one that takes its place in flight.
-    static Time latency(const Parameters& parameters, const Contract& contract) {
-        return parameters.grant_to_memory + contract.latency + FREED_TO_GRANT + ROOM_TO_GRANT;
-    }
-    // Also transfers of one burst each leave no cycle without a word if their bursts count as `least` words.
-    static Costs costs_of(const Parameters& parameters, const Contract& contract) {
-        const std::int64_t places = parameters.bursts_in_flight - 1;
-        const Time waits = latency(parameters, contract);
-        return {std::max<Time>((waits + places - 1) / places, ROOM_TO_GRANT + 1), waits, parameters.words_ahead - 1};
     }
 
     Value launch() const {
@@ -62,7 +50,7 @@ class Bound {
         return value;
     }
 
-    void fetch(std::size_t burst, std::int64_t words, const Value& asked) {
+    void fetch(std::size_t burst, std::int64_t, const Value& asked) {
         Value from = asked;
         Words all;
         all.fill(UNKNOWN);
@@ -73,7 +61,7 @@ class Bound {
         all[FETCH_STREAM] = windows.moved[FETCH_STREAM][burst];
         tighten(from, least, all);
         begin(FETCH_STREAM, asked_of(FETCH_STREAM, from));
-        read(FETCH_STREAM, words, 1);
+        read(FETCH_STREAM, costs.of_fetch(burst));
         raise(FETCH_STREAM, lanes[FETCH_STREAM].end);
         fetch_ends.push_back(lanes[FETCH_STREAM].end);
         fetch_least = least;
@@ -225,15 +213,15 @@ class Bound {
         is_first = true;
     }
 
-    // The next burst read.
-    void read(int stream, std::int64_t words, std::int64_t each) {
+    // The next burst read, which counts as so many words.
+    void read(int stream, std::int64_t words) {
         Lane& lane = lanes[stream];
         const std::int64_t scale = contract.scale;
         if (!is_first) lane.grant += scale;
         is_first = false;
         lane.end = std::max(lane.end, lane.grant + scale * (parameters.grant_to_memory + contract.latency - 1));
-        lane.sum += costs.of(words * each);
-        lane.grant -= scale * costs.of(words * each);
+        lane.sum += words;
+        lane.grant -= scale * words;
     }
 
     Value load(const Operation& operation, const Value& issued) {
@@ -256,7 +244,7 @@ class Bound {
             begin(module, asked_behind_fetch(module, fetched, issued.after(parameters.issue_to_request)));
             lane.end = std::max(lane.end, fetch_ends[std::min(fetched, fetch_ends.size()) - 1]);
             for (std::size_t burst = 0; burst < operation.bursts; burst++)
-                read(module, program.burst_words[operation.first_burst + burst], operation.cycles_per_word());
+                read(module, costs.of(operation, burst));
             if (module == LOAD_MODULE) raise(module, lane.end + scale * operation.padded);
             most[module] -= operation.padded;
             end = expand(lane.end, most);
@@ -273,9 +261,9 @@ class Bound {
         known[module] = most[module];
         tighten(end, known, most);
         // Bursts in flight may have left no word: they count as more than they have.
-        lane.end = std::min(lane.end, end.less[ALL] + scale * latency(parameters, contract));
+        lane.end = std::min(lane.end, end.less[ALL] + scale * costs.latency);
         for (int set = 0; set < SETS; set++)
-            lane.turn[set] = std::min(lane.turn[set], end.less[set] + scale * latency(parameters, contract));
+            lane.turn[set] = std::min(lane.turn[set], end.less[set] + scale * costs.latency);
         lane.turns.push_back(lane.turn);
         lane.ends.push_back(end.less[ALL]);
         lane.sums.push_back(lane.sum);
@@ -308,7 +296,7 @@ class Bound {
         }
         for (int set = 0; set < ALL; set++) {
             if (!(set >> STORE_MODULE & 1) || !(set >> stream & 1)) continue;
-            std::int64_t first = latency(parameters, contract), next = 0;
+            std::int64_t first = costs.latency, next = 0;
             for (int other = 0; other < STREAMS; other++) {
                 if (set >> other & 1) continue;
                 first += since_asked[other];
@@ -548,9 +536,8 @@ class Bound {
         if (overlaps(table, first, count)) table = -1;
     }
 
-    // Cycles from a word's or a response's arrival to the grant that waits for it; and of a STORE to the inputs
-    // besides its elements.
-    static constexpr Time FREED_TO_GRANT = 2, FORWARD_LATENCY = 6;
+    // Cycles of a STORE to the inputs besides its elements.
+    static constexpr Time FORWARD_LATENCY = 6;
     // Cycles from the barrier to the first item of the ALU, besides its work, with a margin.
     static constexpr Time BARRIER_TO_ALU = 16;
     // Transfers whose turn is to come, with the one in progress.
@@ -559,8 +546,8 @@ class Bound {
     const Parameters& parameters;
     const Contract& contract;
     const Program& program;
+    const Costs& costs;
     const Windows& windows;
-    const Costs costs;
     Time* const done;
     Lane lanes[STREAMS];
     std::vector<std::int64_t> peaks[STREAMS];
@@ -583,18 +570,30 @@ class Bound {
     bool gemm_since_barrier = true;
 };
 
-// Cycles to the end of a stream, at most; -1 if it would not come to it.
+// Cycles to the end of a stream, at most; -1 if it would not come to it. `done` has those to the retirement of each
+// instruction, if not null.
 inline Time bound(const Parameters& parameters, const Contract& contract, Stream& stream, std::uint64_t address,
                   std::uint64_t count, Time* done) {
     const Program program(parameters, stream, address, count);
     if (!program.is_legal) return -1;
     Clocks clocks;
     if (!Flow<Clocks>(parameters, program, clocks).run()) return -1;
-    const Windows windows(parameters, program, clocks, Bound::costs_of(parameters, contract));
-    Bound policy(parameters, contract, program, windows, done);
-    Flow<Bound> flow(parameters, program, policy);
-    if (!flow.run()) return -1;
-    return flow.finished.time;
+    const Costs costs(parameters, contract, program, clocks.fetch_words);
+    const Windows windows(parameters, program, clocks, costs);
+    const auto evaluate = [&](const Contract& promised, Time* retired) {
+        Bound policy(parameters, promised, program, costs, windows, retired);
+        Flow<Bound> flow(parameters, program, policy);
+        flow.run();
+        return flow.finished.time;
+    };
+    const Time found = evaluate(contract, done);
+    if (!contract.has_pauses()) return found;
+    // Also all cycles but the pauses, with as many pauses as can be from the launch to the event.
+    std::vector<Time> others(done ? count : 0);
+    const Time end = contract.with_pauses(evaluate(contract.without_pauses(), done ? others.data() : nullptr));
+    for (std::size_t index = 0; index < others.size(); index++)
+        done[index] = std::min(done[index], contract.with_pauses(others[index]));
+    return std::min(found, end);
 }
 
 }  // namespace estimate

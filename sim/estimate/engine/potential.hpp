@@ -8,13 +8,33 @@
 
 namespace estimate {
 
-// What a memory promises. All 64-bit integers, in the order of sim/estimate/contract.py.
+// Of any `period` consecutive cycles, at most `stall` are pauses.
+struct Pauses {
+    std::int64_t stall, period;
+
+    std::int64_t within(Time cycles) const { return cycles / period * stall + std::min(stall, cycles % period); }
+};
+
+// What a memory promises. All 64-bit integers, in the order of sim/estimate/library.py.
 struct Contract {
     Time latency;   // from a read's being offered to its first word
     Time response;  // from the last word of a burst written to its response
-    // Cycles in which no word moves though one could: at most `credit` at once, and on average
-    // `scale` - `rate` of `scale`.
+    // Pauses, in which no word moves though one could: at most `credit` at once, and on average
+    // `scale` - `rate` of `scale` cycles; more closely, of each kind of `pauses`.
     std::int64_t scale, rate, credit;
+    Pauses pauses[2];
+
+    bool has_pauses() const { return rate < scale; }
+    Contract without_pauses() const { return {latency, response, 1, 1, 0, {{0, 1}, {0, 1}}}; }
+
+    // The most cycles from the launch of which at most `others` are no pauses. Each step from the average keeps an
+    // upper bound; few are left to gain after those.
+    Time with_pauses(Time others) const {
+        Time found = scale * (others + credit) / rate;
+        for (int step = 0; step < 16; step++)
+            found = std::min(found, others + pauses[0].within(found) + pauses[1].within(found));
+        return found;
+    }
 };
 
 constexpr int SETS = 1 << STREAMS, ALL = SETS - 1;

@@ -45,6 +45,25 @@ def test_the_rtl_keeps_the_bound_with_random_memories(name: str, contract: str) 
         assert cycles_of("rtl", name, image, dram) <= cycles_of("bound", name, image, dram), seed
 
 
+@pytest.mark.parametrize("loads", [3, 8])
+@pytest.mark.parametrize(("stall", "period"), [(300, 780), (40, 100)])
+def test_pauses_are_those_of_the_periods_that_have_begun(
+    loads: int, stall: int, period: int
+) -> None:
+    image = ProgramImage.assemble(
+        PRESETS["tiny"],
+        np.zeros(4096, np.uint8),
+        2048,
+        [*loads * [Load(memory=Memory.ACC, x_size=8, y_size=1)], Finish()],
+    )
+    contract = f"latency=4,refresh={stall}/{period}"
+    others, bound = (
+        cycles_of("bound", "tiny", image, f"random:1,{text}") for text in ("latency=4", contract)
+    )
+    runs = [cycles_of("rtl", "tiny", image, f"random:{seed},{contract}") for seed in range(8)]
+    assert others < max(runs) <= bound <= others + -(-bound // period) * stall
+
+
 def moves(count: int) -> ProgramImage:
     program = [
         item
@@ -118,9 +137,26 @@ def test_instructions_behind_long_loads_retire_by_their_bounds(latency: int) -> 
     assert 0 <= slack <= 60
 
 
+@pytest.mark.parametrize(("short", "long"), [(3, 4), (4, 3), (6, 1)])
+@pytest.mark.parametrize("latency", [48, 80, 126])
+def test_short_bursts_among_long_ones_retire_by_their_bounds(
+    short: int, long: int, latency: int
+) -> None:
+    pair = [Load(memory=Memory.UOP, x_size=1), Load(memory=Memory.INP, x_size=1)]
+    longer = [Load(memory=Memory.ACC, x_size=4), Load(memory=Memory.WGT, x_size=1)]
+    program = ProgramImage.assemble(
+        PRESETS[DEFAULT],
+        np.zeros(1 << 15, np.uint8),
+        1 << 14,
+        [*(15 * (short * pair + long * longer)), Finish()],
+    )
+    slack = least_slack(DEFAULT, program, f"latency={latency}", MemoryTiming(latency))
+    assert 0 <= slack <= 40
+
+
 @pytest.mark.parametrize(
     ("network", "most"),
-    [("mlp", 1.03), ("bert-tiny", 1.1), ("digits", 1.09), ("keywords", 1.1), ("llama-tiny", 1.12)],
+    [("mlp", 1.03), ("bert-tiny", 1.1), ("digits", 1.09), ("keywords", 1.1), ("llama-tiny", 1.1)],
 )
 def test_the_bound_of_a_network_is_close(network: str, most: float) -> None:
     estimate, bound = (
