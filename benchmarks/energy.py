@@ -1,5 +1,5 @@
-"""Print energies per event, and the estimated energy of networks for machines with BATCH 1 and 2,
-as Markdown.
+"""Print energies per event, and the estimated energy of networks and the DRAM pages that they open
+for machines with BATCH 1 and 2, as Markdown.
 
 python benchmarks/energy.py [NETWORK ...]
 """
@@ -7,6 +7,7 @@ python benchmarks/energy.py [NETWORK ...]
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import replace
 
 from tables import row
@@ -16,9 +17,12 @@ from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
 from amaranth_vta.sim.energy.energies import Energy
 from amaranth_vta.sim.energy.technologies import TECHNOLOGIES, Technology
+from amaranth_vta.sw.runtime.dram_pages import PAGE_BYTES
 
 _NETWORKS = ("resnet18", "mobilenetv2", "bert-tiny")
 _PARTS = ("WGT", "ACC", "DRAM")
+# Technologies whose energy of activations is apart from that of bytes.
+_ACTIVATED = tuple(item.name for item in TECHNOLOGIES.values() if item.activation.high)
 _ONE = PRESETS["pynq-extended"]
 _TWO = replace(
     _ONE,
@@ -33,6 +37,7 @@ def main() -> None:
     print()
     heads = ("network", "BATCH", "technology", "mJ", "band", "pJ per MAC", *_PARTS)
     print(row(*heads), f"|---|--:|---|{'--:|' * (len(heads) - 3)}", sep="\n")
+    pages = []
     for name in sys.argv[1:] or _NETWORKS:
         model = generate(name).sized
         for config in (_ONE, _TWO):
@@ -52,6 +57,27 @@ def main() -> None:
                         *(f"{share:.0%}" for share in shares),
                     )
                     print(row(*cells), flush=True)
+                pages.append(row(name, str(config.batch), *_pages(session)))
+    heads = ("network", "BATCH", "MB", "KiB per page", "pages", *_ACTIVATED)
+    print("", row(*heads), f"|---|{'--:|' * (len(heads) - 1)}", *pages, sep="\n")
+
+
+def _pages(session: Session) -> tuple[str, ...]:
+    """Bytes and pages of DRAM per image, and the typical share of activations in the energy."""
+    counts = sum((counts for _, counts in session.program.layer_events), Counter())
+    moved = (counts["bytes_read"] + counts["bytes_written"]) / session.images_per_run
+    least, most = (counts[f"pages_{end}"] / session.images_per_run for end in ("least", "most"))
+    shares = []
+    for technology in _ACTIVATED:
+        energy = session.energy(technology)
+        activations = sum(energy.pages) / 2 * energy.technology.activation.typical
+        shares.append(f"{activations / energy.total.typical:.1%}")
+    return (
+        f"{moved / 1e6:.2f}",
+        f"{moved / most / 1024:.2f} to {moved / least / 1024:.2f}",
+        f"{least:,.0f} to {most:,.0f}",
+        *shares,
+    )
 
 
 def _print_events() -> None:
@@ -70,6 +96,7 @@ def _events(technology: Technology) -> dict[str, Energy]:
         "multiplication, 32 bits": technology.multiplication(32, 32),
         **{f"64 bits of {name}": technology.sram_byte(size) * 8 for name, size in sizes.items()},
         "64 bits of DRAM": technology.dram_byte * 8,
+        f"{PAGE_BYTES // 1024} KiB page of DRAM opened": technology.activation,
     }
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from amaranth_vta.sw.runtime.dram_pages import PAGE_BYTES
+
 from .text_table import text_table
 
 if TYPE_CHECKING:
@@ -34,9 +36,16 @@ def energy_sections(energy: NetworkEnergy) -> dict[str, Mapping[str, Energy]]:
     return {"layer": {layer.name: layer.total for layer in energy.layers}, "part": energy.parts}
 
 
-def energy_notes(energy: NetworkEnergy) -> tuple[str, str]:
-    """The events that count, and the source of the energies per event."""
-    return _INCLUDED, f"Energies per event: {energy.technology.source}."
+def energy_notes(energy: NetworkEnergy) -> tuple[str, ...]:
+    """DRAM pages, the events that count, and the source of the energies per event."""
+    least, most = energy.pages
+    charged = "charged apart from" if energy.technology.activation.high else "included in"
+    return (
+        f"DRAM pages of {PAGE_BYTES // 1024} KiB opened: {least:,} to {most:,}; their energy is "
+        f"{charged} that of bytes.",
+        _INCLUDED,
+        f"Energies per event: {energy.technology.source}.",
+    )
 
 
 def energy_heading(energy: NetworkEnergy) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from amaranth_vta.sw.runtime.dram_pages import PAGE_BYTES
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 
 from .energies import Energy, summed
@@ -13,12 +14,24 @@ from .model import PARTS, energy_by_part
 from .technologies import Technology
 
 
+class OpenedPages(NamedTuple):
+    """Bounds on the number of DRAM pages that are opened, of `PAGE_BYTES` each; see
+    `opened_pages`.
+    """
+
+    least: int
+    most: int
+
+
 @dataclass(frozen=True)
 class LayerEnergy:
-    """The estimated energy of a layer in one run, by part of the machine; see `PARTS`."""
+    """The estimated energy of a layer in one run, by part of the machine (see `PARTS`), and the
+    DRAM pages that it opens.
+    """
 
     name: str
     parts: dict[str, Energy]
+    pages: OpenedPages
 
     @property
     def total(self) -> Energy:
@@ -44,19 +57,29 @@ class NetworkEnergy:
     def total(self) -> Energy:
         return summed(layer.total for layer in self.layers)
 
+    @property
+    def pages(self) -> OpenedPages:
+        """The DRAM pages that all layers open."""
+        pages = [layer.pages for layer in self.layers]
+        return OpenedPages(sum(item.least for item in pages), sum(item.most for item in pages))
+
     def report(self) -> dict[str, Any]:
-        """All numbers, for JSON, in picojoules per run."""
+        """All numbers, for JSON: energies in picojoules per run, and DRAM pages opened."""
         return {
             "technology": self.technology.name,
             "source": self.technology.source,
             "estimated": True,
-            **_numbers(self.parts),
-            "layers": [{"name": layer.name, **_numbers(layer.parts)} for layer in self.layers],
+            "page_bytes": PAGE_BYTES,
+            **_numbers(self.parts, self.pages),
+            "layers": [
+                {"name": layer.name, **_numbers(layer.parts, layer.pages)} for layer in self.layers
+            ],
         }
 
 
-def _numbers(parts: Mapping[str, Energy]) -> dict[str, Any]:
+def _numbers(parts: Mapping[str, Energy], pages: OpenedPages) -> dict[str, Any]:
     return {
+        "pages_opened": pages._asdict(),
         "total": asdict(summed(parts.values())),
         "parts": {part: asdict(energy) for part, energy in parts.items()},
     }
@@ -65,7 +88,11 @@ def _numbers(parts: Mapping[str, Energy]) -> dict[str, Any]:
 def network_energy(network: NetworkProgram, technology: Technology, images: int) -> NetworkEnergy:
     """The energy of a run of ``images`` of ``network``, without the operators on the host."""
     layers = tuple(
-        LayerEnergy(name, energy_by_part(network.config, technology, counts))
+        LayerEnergy(
+            name,
+            energy_by_part(network.config, technology, counts),
+            OpenedPages(counts["pages_least"], counts["pages_most"]),
+        )
         for name, counts in network.layer_events
     )
     return NetworkEnergy(technology, images, layers)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from .energies import Energy
 from .scaling import Process, energy_scaling, power_law
@@ -22,6 +23,7 @@ from .scaling import Process, energy_scaling, power_law
 _ACCESS_BYTES, _ACCESS_BITS = 8, 64
 _KIB = 1024
 _EXACT = Energy(1.0, 1.0, 1.0)
+_NONE = Energy()
 # Scratchpads differ from the published SRAMs in width, ports and banks: a wide word costs less per
 # bit than a 64-bit word, a second port and banking cost more. The factors are our assumption.
 _SRAM_BAND = Energy(0.5, 1.0, 2.0)
@@ -36,7 +38,9 @@ class Technology:
     ``sram``
         pairs of a size in bytes and the energy of a 64-bit access, in order of size.
     ``dram``
-        per 64 bits, activation of pages included.
+        per 64 bits; it includes the activation of pages if ``activation`` is zero.
+    ``activation``
+        to open and close a page of `PAGE_BYTES` of DRAM.
     ``arithmetic_band`` and ``sram_band``
         relative to the typical energies.
     """
@@ -49,6 +53,7 @@ class Technology:
     dram: Energy
     arithmetic_band: Energy = _EXACT
     sram_band: Energy = _SRAM_BAND
+    activation: Energy = _NONE
 
     def addition(self, bits: float) -> Energy:
         """The energy of an addition of ``bits``."""
@@ -114,6 +119,7 @@ def _derived(
     sram: tuple[tuple[int, float], ...],
     sram_band: Energy,
     dram: Energy,
+    activation: Energy = _NONE,
 ) -> Technology:
     """A technology whose arithmetic takes ``arithmetic`` times the energies of 45 nm."""
     factor = arithmetic.typical
@@ -126,6 +132,7 @@ def _derived(
         dram,
         arithmetic.band,
         sram_band,
+        activation,
     )
 
 
@@ -188,7 +195,41 @@ _SDRAM = Energy(
 )
 
 
-def _fpga(name: str, process: Process, memory: str, dram: Energy) -> Technology:
+class _Currents(NamedTuple):
+    """Currents of a chip in milliamperes: cycling the rows of one bank, and in standby with a row
+    open and with none.
+    """
+
+    cycling: float
+    active: float
+    precharged: float
+
+
+def _activation(currents: _Currents, active_ns: float, precharge_ns: float, volts: float) -> float:
+    """The energy to open and close a page of one chip, in picojoules: that of a row cycle of the
+    minimum length without the standby current, by Micron TN-41-01.
+    """
+    cycle_ns = active_ns + precharge_ns
+    standby = currents.active * active_ns + currents.precharged * precharge_ns
+    return (currents.cycling * cycle_ns - standby) * volts
+
+
+# Pages of `PAGE_BYTES` are those of two chips. DDR3 chips of 8 bits, IDD0, IDD3N, IDD2N, and tRAS
+# and tRP: low and typical is a DDR3-1600 chip of 4 Gbit (Micron MT41J512M8, die revisions E and J),
+# high is one of 2 Gbit (Micron, speed grade -125E).
+_DDR3_PAGE = 2 * _activation(_Currents(55, 38, 32), 35, 13.75, 1.5)
+_DDR3_ACTIVATION = Energy(
+    _DDR3_PAGE, _DDR3_PAGE, 2 * _activation(_Currents(95, 45, 42), 35, 12.5, 1.5)
+)
+# The PC133 chip: ICC1, ICC3N, ICC2N, and tRAS and tRP of 3-3-3 chips. ICC1 includes a word of 16
+# bits per row cycle, which takes ICC4 - ICC3N for a cycle of 7.5 ns; high is with that word. Low
+# opens the page of one chip, which is half as large.
+_SDRAM_ROW_CYCLE = _activation(_Currents(90, 25, 20), 45, 20, 3.3)
+_SDRAM_ROW = _SDRAM_ROW_CYCLE - (130 - 25) * 3.3 * 7.5
+_SDRAM_ACTIVATION = Energy(_SDRAM_ROW, 2 * _SDRAM_ROW, 2 * _SDRAM_ROW_CYCLE)
+
+
+def _fpga(name: str, process: Process, memory: str, dram: Energy, activation: Energy) -> Technology:
     """An FPGA in ``process`` on a board with ``dram``."""
     block_ram = _VIRTEX5_BLOCK_RAM * energy_scaling(_VIRTEX5_PROCESS, process)
     # Any number of blocks costs the same per bit; wires between blocks are not included.
@@ -202,6 +243,7 @@ def _fpga(name: str, process: Process, memory: str, dram: Energy) -> Technology:
         sram,
         block_ram.band,
         dram,
+        activation,
     )
 
 
@@ -211,7 +253,13 @@ TECHNOLOGIES = {
         _45NM,
         _28NM,
         _7NM,
-        _fpga("xc7", Process(28, 1.0), "DDR3 as shown at IDF 2011", _DDR3),
-        _fpga("ecp5", Process(40, 1.1), "SDRAM from its data sheet", _SDRAM),
+        _fpga(
+            "xc7",
+            Process(28, 1.0),
+            "DDR3 as shown at IDF 2011, its activations from data sheets",
+            _DDR3,
+            _DDR3_ACTIVATION,
+        ),
+        _fpga("ecp5", Process(40, 1.1), "SDRAM from data sheets", _SDRAM, _SDRAM_ACTIVATION),
     )
 }

@@ -15,7 +15,7 @@ from amaranth_vta.report.text_table import counted, text_table
 from amaranth_vta.session import LaunchReport, LayerReport, Session
 from amaranth_vta.sim.energy.energies import Energy
 from amaranth_vta.sim.energy.model import PARTS
-from amaranth_vta.sim.energy.network_energy import LayerEnergy, NetworkEnergy
+from amaranth_vta.sim.energy.network_energy import LayerEnergy, NetworkEnergy, OpenedPages
 from amaranth_vta.sim.energy.technologies import TECHNOLOGIES
 from amaranth_vta.sw.runtime.counters import Spent
 
@@ -162,13 +162,16 @@ def test_a_machine_without_counters_says_that_they_are_missing() -> None:
 
 def test_an_energy_table_has_the_same_total_by_layer_and_by_part_and_says_what_it_is() -> None:
     parts = {part: Energy(5e5, 1e6, 3e6) for part in PARTS}
-    layers = tuple(LayerEnergy(name, parts) for name in ("conv", "gemm"))
+    layers = tuple(LayerEnergy(name, parts, OpenedPages(1500, 4000)) for name in ("conv", "gemm"))
     text = energy_table(NetworkEnergy(TECHNOLOGIES["7nm"], 2, layers))
     assert text.startswith("Energy per run of 2 images in µJ, estimated for 7nm\n")
     lines = [line.split() for line in text.splitlines()]
     assert lines.count(["all", "16.000", "8.000", "48.000"]) == 2
     assert ["gemm", "8.000", "4.000", "24.000"] in lines
     assert ["DRAM", "2.000", "1.000", "6.000"] in lines
+    assert "DRAM pages of 2 KiB opened: 3,000 to 8,000; their energy is included in" in text
     assert "excludes" in text
     assert "TPUv4i" in text
+    fpga = energy_table(NetworkEnergy(TECHNOLOGIES["ecp5"], 2, layers), width=200)
+    assert "their energy is charged apart from that of bytes" in fpga
     assert max(map(len, text.splitlines())) <= 80

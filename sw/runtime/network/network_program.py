@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.dram_pages import opened_pages
 from amaranth_vta.sw.runtime.events import Events, events
 from amaranth_vta.sw.runtime.program import Program
 from amaranth_vta.sw.runtime.work import Work
@@ -267,16 +268,19 @@ class NetworkProgram:
 
     @cached_property
     def layer_events(self) -> tuple[tuple[str, Events], ...]:
-        """The name of each layer on the machine, and its events in one run."""
-        streams = self.program.streams
+        """The name of each layer on the machine, and its events in one run, with the pages of
+        DRAM that it opens.
+        """
         return tuple(
-            (
-                step.name,
-                sum((events(self.config, streams[at].words) for at in step.all_streams), Counter()),
-            )
+            (step.name, sum(map(self._stream_events, step.all_streams), Counter()))
             for step in self.steps
             if isinstance(step, RunLayer)
         )
+
+    def _stream_events(self, index: int) -> Events:
+        stream = self.program.streams[index]
+        pages = opened_pages(self.config, stream.words, stream.buffer)
+        return events(self.config, stream.words) + pages
 
     @property
     def host_operator_count(self) -> int:

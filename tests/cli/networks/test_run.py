@@ -384,6 +384,11 @@ def test_energy_is_printed_reported_and_equal_on_all_devices(
         parts = sum(part[end] for part in layer["parts"].values())
         assert layer["total"][end] == pytest.approx(parts)
         assert energy["total"][end] == pytest.approx(parts)
+    pages = energy["pages_opened"]
+    assert pages == layer["pages_opened"]
+    # At least one of each: instructions, micro-ops, inputs, and results.
+    assert 4 <= pages["least"] <= pages["most"]
+    assert energy["page_bytes"] == 2048
     # 64 pixels of 4 channels are stored, and at least as many bytes loaded.
     assert energy["parts"]["DRAM"]["low"] >= 2 * 64 / 8 * 1300
 

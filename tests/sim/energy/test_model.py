@@ -59,6 +59,17 @@ def test_every_event_costs_energy_in_every_machine(preset: str, technology: str)
         assert 0 < total.low <= total.typical <= total.high, event
 
 
+def test_activations_cost_energy_where_that_of_bytes_excludes_them() -> None:
+    counts = Counter(pages_least=10, pages_most=30)
+    for name, technology in TECHNOLOGIES.items():
+        found = energy_by_part(PYNQ, technology, counts)
+        one, dram = technology.activation, found["DRAM"]
+        assert (dram.low, dram.high) == pytest.approx((10 * one.low, 30 * one.high))
+        assert dram.typical == pytest.approx(20 * one.typical)
+        assert summed(found.values()) == dram
+        assert (dram.low > 0) == (name in ("xc7", "ecp5"))
+
+
 def test_energies_are_additive() -> None:
     one, other = Counter(multiply=3, alu_add=5, bytes_read=70), Counter(depthwise=2, bytes_read=9)
     apart = typical(PYNQ, one) + typical(PYNQ, other)

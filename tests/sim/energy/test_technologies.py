@@ -6,6 +6,7 @@ import pytest
 
 from amaranth_vta.sim.energy.energies import Energy, summed
 from amaranth_vta.sim.energy.technologies import TECHNOLOGIES, Technology
+from amaranth_vta.sw.runtime.dram_pages import PAGE_BYTES
 
 _ALL = pytest.mark.parametrize("technology", TECHNOLOGIES.values(), ids=TECHNOLOGIES)
 
@@ -92,6 +93,21 @@ def test_dram_is_that_of_data_sheets() -> None:
     assert (ddr3.low, ddr3.typical) == pytest.approx((18.4, 54), rel=1e-3)
     assert ddr3.high == pytest.approx(2.3 * 54)
     assert (sdram.low, sdram.typical, sdram.high) == pytest.approx((170.6, 201.6, 356.7), rel=1e-3)
+
+
+def test_activations_of_dram_are_those_of_data_sheets() -> None:
+    ddr3, sdram = (TECHNOLOGIES[name].activation for name in ("xc7", "ecp5"))
+    # Two chips of 8 bits: 55 mA for 48.75 ns at 1.5 V, less 38 mA for 35 ns and 32 mA for 13.75 ns.
+    assert ddr3.low == ddr3.typical == pytest.approx(2 * 911.25 * 1.5)
+    # Micron's calculator says 76.2 mW for the older chip, which cycles its rows in 47.5 ns.
+    assert ddr3.high == pytest.approx(2 * 76.2 * 47.5, rel=1e-3)
+    # One or two chips of 16 bits: 90 mA for 65 ns at 3.3 V, less 25 mA for 45 ns and 20 mA for 20.
+    assert sdram.high == pytest.approx(2 * 4325 * 3.3)
+    assert 2 * sdram.low == sdram.typical < sdram.high
+    # To read a whole page takes many times the energy to open it.
+    for name in ("xc7", "ecp5"):
+        technology = TECHNOLOGIES[name]
+        assert technology.activation.high < technology.dram_byte.low * PAGE_BYTES / 10
 
 
 def test_energies_add_and_scale_with_their_bands() -> None:
