@@ -70,7 +70,7 @@ def _pages(session: Session) -> tuple[str, ...]:
     shares = []
     for technology in _ACTIVATED:
         energy = session.energy(technology)
-        activations = sum(energy.pages) / 2 * energy.technology.activation.typical
+        activations = energy.pages.least * energy.technology.activation.typical
         shares.append(f"{activations / energy.total.typical:.1%}")
     return (
         f"{moved / 1e6:.2f}",

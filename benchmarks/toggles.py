@@ -34,13 +34,14 @@ from amaranth_vta.sim.machine.elaborate import verilog as verilog_of
 from amaranth_vta.sim.machine.host import SimulatedDevice
 from amaranth_vta.sim.machine.rtl.build import HARNESS, PINS, Harness, design_library, is_optimized
 from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 
 WINDOW = 1024
-_SHOWN = ("digits", "bert-tiny", "mobilenetv2")
+SHOWN = ("digits", "bert-tiny", "mobilenetv2")
 _DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 _MEMORY_BYTES = 1 << 28
-# Written to the current folder by the simulator: one line per module and window.
-_FILE = "toggles.txt"
+# A file in the current folder; here it has a line per module and window.
+WRITTEN = "written.txt"
 # A flip-flop; memories and their output registers have no initial value here.
 _REGISTER = re.compile(r"^  reg (?:\[(\d+):0\] )?(\\\S+ |\w+) *= ", re.MULTILINE)
 _LINE = re.compile(r"^\S*?\bvta(\S*) (\d+) (\d+)$", re.MULTILINE)
@@ -75,18 +76,24 @@ class Toggles:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--networks", nargs="+", default=_SHOWN, choices=tuple(NETWORKS))
+    parser.add_argument("--networks", nargs="+", default=SHOWN, choices=tuple(NETWORKS))
     parser.add_argument("--config", default=DEFAULT)
     parser.add_argument("--dram", default="ddr")
     options = parser.parse_args()
     config = Config.load(options.config)
     library = counting_library(config)
-    found = {name: measured(name, config, library, options.dram) for name in options.networks}
-    print_table(found)
+    print_table(
+        {
+            name: by_part(simulated(name, config, library, options.dram)[0])
+            for name in options.networks
+        }
+    )
 
 
-def measured(name: str, config: Config, library: Path, dram: str) -> dict[str, Toggles]:
-    """The toggles of each of `PARTS` in a run of a network."""
+def simulated(name: str, config: Config, library: Path, dram: str) -> tuple[str, NetworkProgram]:
+    """Simulate a run of a network: what the simulator writes to the file `WRITTEN`, and the network
+    as compiled.
+    """
     model: onnx.ModelProto | str = str(_DIGITS / "digits.onnx")
     if name == "digits":
         inputs = {"image": np.load(_DIGITS / "images.npz")["image"][:1]}
@@ -100,7 +107,7 @@ def measured(name: str, config: Config, library: Path, dram: str) -> dict[str, T
         with Session(model, config, device) as session:
             session.run(inputs)
         machine.close()
-        return by_part(Path(_FILE).read_text(encoding="utf-8"))
+        return Path(WRITTEN).read_text(encoding="utf-8"), session.program
 
 
 def counting_library(config: Config, window: int = WINDOW, flags: tuple[str, ...] = ()) -> Path:
@@ -127,7 +134,7 @@ def registers(module: str) -> dict[str, int]:
 def _counting(name: str, module: str, window: int) -> str:
     found = registers(module)
     opened = "  integer toggles_file;\n" if name == "vta" else ""
-    opened += f'  initial toggles_file = $fopen("{_FILE}", "w");\n' if opened else ""
+    opened += f'  initial toggles_file = $fopen("{WRITTEN}", "w");\n' if opened else ""
     if not found:
         return module.replace("endmodule", f"{opened}endmodule")
     bits = sum(found.values())

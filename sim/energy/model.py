@@ -62,9 +62,9 @@ def _per_event(config: Config, technology: Technology) -> tuple[tuple[str, dict[
         "store": acc,
         "bytes_read": {"DRAM": technology.dram_byte},
         "bytes_written": {"DRAM": technology.dram_byte},
-        # At best the least number of pages is opened, at worst the most, typically the mean.
-        "pages_least": {"DRAM": technology.activation * Energy(1, 0.5, 0)},
-        "pages_most": {"DRAM": technology.activation * Energy(0, 0.5, 1)},
+        # A controller with several banks opens about the least number (`benchmarks/dram_pages.py`).
+        "pages_least": {"DRAM": technology.activation * Energy(1, 1, 0)},
+        "pages_most": {"DRAM": technology.activation * Energy(0, 0, 1)},
     }
     for memory, energy in access.items():
         found[f"load_{memory.name.lower()}"] = {memory.name: energy}

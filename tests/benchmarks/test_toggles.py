@@ -79,7 +79,7 @@ def test_toggles_are_those_of_the_waves(names: Names, tmp_path: Path) -> None:
         device.attach(machine)
         device.run(image.insn_addr, image.insn_count, time_limit=60)
         machine.close()
-        found = names["by_part"]((tmp_path / "toggles.txt").read_text())
+        found = names["by_part"]((tmp_path / "written.txt").read_text())
     assert all(len(item.counts) > 2 for item in found.values())
     registers = {
         name.removeprefix("vta").replace("_", "."): names["registers"](text)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sw.runtime.dram_pages import PAGE_BYTES, opened_pages
 from amaranth_vta.sw.runtime.instruction_words import instruction_words
 
@@ -109,3 +111,17 @@ def test_pages_are_those_of_the_addresses_followed_one_by_one(preset: str) -> No
                 least += open_page.get(memory) != (buffer, page)
                 open_page[memory] = buffer, page
     assert pages(*instructions, buffers=buffers, config=config) == (least, most)
+
+
+def test_a_network_opens_at_most_a_page_per_burst() -> None:
+    """On a bus of 64 bits, where bursts stay within pages; few rows are in one page more, since
+    buffers do not start pages.
+    """
+    path = Path(__file__).parents[3] / "examples/digits/digits.onnx"
+    with Session(str(path), _EXTENDED, "estimate", launch="layer", timing_only=True) as session:
+        session.run(random_inputs(session))
+        counters = session.report()["counters"]
+        pages = session.energy("xc7").pages
+    bursts = counters["read_bursts"] + counters["write_bursts"]
+    assert pages.most == pytest.approx(bursts, rel=0.03)
+    assert pages.least < pages.most / 2
