@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,11 @@ from tests.support.golden import Golden
 # Designs and schedules consist of many small long-lived objects: garbage collection at Python's
 # default thresholds takes a sixth of the tests' time.
 gc.set_threshold(200_000, 20, 20)
+
+# Containers often forbid caching bytecode: each of hundreds of processes that tests start would
+# compile the sources again, which takes as long as the rest of a short command.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Optimizing the simulator of a large machine takes half a minute, and saves tests a few seconds.
 os.environ.setdefault("VTA_QUICK_BUILD", "1")
