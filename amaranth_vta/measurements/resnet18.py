@@ -64,6 +64,7 @@ def _row(layer: Mapping[str, Any], knobs: Mapping[str, Any] | None, config: Conf
         requantize=_requantization(summed, config),
         strides=layer["strides"],
         pads=layer["pads"],
+        is_first=True,
     )
     pixels = workload.output_height * workload.output_width
     return LayerRow(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
+
+import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
@@ -46,6 +48,7 @@ class Conv2d(SlidingWindow, TiledProduct):
     int4 value (extension WGT_4BIT). With ``row_sums`` a weighted
     sum of a pixel's inputs is added to all of its results (see `RowSums`). A ``pooling`` may be
     fused; ``output_height`` and ``output_width`` are then the size after it.
+    If the layer ``is_first`` in its launch, no preceding layer hides the load of its first weights.
     """
 
     batch: int
@@ -63,6 +66,8 @@ class Conv2d(SlidingWindow, TiledProduct):
     row_sums: bool = False
     pooling: Pooling | None = None
     int4_weights: bool = False
+    # Not part of the name under which knobs are recorded.
+    is_first: bool = field(default=False, repr=False)
 
     keeps_images = True
 
@@ -192,12 +197,12 @@ class Conv2d(SlidingWindow, TiledProduct):
         rows = self.rows_read(self.image_rows(tile.rows) + more, tile.kernel_rows)
         return tile.inputs * rows, self.input_columns(tile.columns)
 
-    def image_in_dram(self, tile: TileSizes) -> tuple[int, int]:
-        rows = min(self.input_rows(tile.rows, tile.kernel_rows), self.height)
-        columns = min(self.input_columns(tile.columns), self.width)
-        if columns == self.width and self.row_step == 1 and not any(self.pads):
-            rows, columns = 1, rows * columns
-        return tile.inputs * rows, columns
+    def image_in_dram(self, tile: TileSizes) -> tuple[int, int, int]:
+        rows = np.minimum(self.input_rows(tile.rows, tile.kernel_rows), self.height)
+        columns = np.minimum(self.input_columns(tile.columns), self.width)
+        whole_rows = (columns == self.width) & (self.row_step == 1) & (not any(self.pads))
+        joined = np.where(whole_rows, rows, 1)
+        return tile.inputs, rows // joined, columns * joined
 
     def accumulators(self, tile: TileSizes) -> int:
         if self.pooling is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import inf
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
@@ -115,9 +116,13 @@ class Dense(TiledProduct):
         return (self.terms,)
 
     @property
-    def is_prefetched(self) -> bool:
-        # Weights of several groups are results of the preceding layer.
-        return self.groups == 1 and not self.is_first
+    def independent_products(self) -> int:
+        return self.groups
+
+    def hidden_bytes(self, config: Config) -> float:
+        # Weights of several groups are results of the preceding layer. Products of few rows follow
+        # layers with more products.
+        return 0.0 if self.is_first or self.groups > 1 else inf
 
     @property
     def parameter_cycles(self) -> int:
@@ -137,12 +142,12 @@ class Dense(TiledProduct):
     def image_tile(self, tile: TileSizes) -> tuple[int, int]:
         return tile.rows, tile.inputs
 
-    def image_in_dram(self, tile: TileSizes) -> tuple[int, int]:
-        return tile.rows, tile.inputs
+    def image_in_dram(self, tile: TileSizes) -> tuple[int, int, int]:
+        return 1, tile.rows, tile.inputs
 
-    def results_in_dram(self, tile: TileSizes) -> tuple[int, int]:
+    def results_in_dram(self, tile: TileSizes) -> tuple[int, int, int]:
         of_head = min(tile.outputs, self.outputs // self.heads)
-        return tile.rows * tile.outputs // of_head, of_head
+        return tile.outputs // of_head, tile.rows, of_head
 
 
 def dense(

@@ -9,9 +9,9 @@ cycle if groups have one or two channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import cached_property
 from math import gcd, lcm
 from typing import Any
 
@@ -24,22 +24,23 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Affine, Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES, overlapped
+from amaranth_vta.sw.compiler.tuner.product_candidates import best_tilings
 from amaranth_vta.sw.compiler.tuner.search import Choice
-from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.tiled_product import TiledProduct, TileSizes, Tiling
+from amaranth_vta.sw.compiler.tuner.tiles import divisors, even_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .building_blocks.epilogue import Step, epilogue
+from .building_blocks.epilogue import Requantization, Step, epilogue
 from .building_blocks.product import Product, of_term, reduce_axes, term_axis
 from .building_blocks.residual import Addition
-from .building_blocks.window import padded
+from .building_blocks.window import SlidingWindow, padded
 from .conv2d import Conv2d
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class GroupedConv2d:
+class GroupedConv2d(TiledProduct):
     """``groups`` convolutions, each of size ``group``, whose inputs and outputs are whole tiles.
     With ``taps`` > 1, each product covers that many taps of a kernel row. If the groups are
     ``alike``, all share the weights and the bias or parameters of one.
@@ -49,6 +50,12 @@ class GroupedConv2d:
     group: Conv2d
     taps: int = 1
     alike: bool = False
+
+    varies_copies = False
+
+    @property
+    def is_first(self) -> bool:  # type: ignore[override]
+        return self.group.is_first
 
     @property
     def row_taps(self) -> RowTaps:
@@ -85,11 +92,45 @@ class GroupedConv2d:
         group = None if isinstance(step, Addition) else self.group.followed_by(step)
         return None if group is None else replace(self, group=group)
 
-    def scheduled(self, env: Environment, knobs: GroupedConv2dKnobs) -> Scheduled:
+    def scheduled(self, env: Environment, knobs: Tiling) -> Scheduled:
         return scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[GroupedConv2dKnobs]:
-        return Choice.by_formula(candidates(self, config))
+    def considered(self, config: Config) -> Choice[Tiling]:
+        return best_tilings(self, config)
+
+    # Nothing assigns to fields of a frozen dataclass.
+    @property
+    def batch(self) -> int:  # type: ignore[override]
+        return self.group.batch
+
+    @property
+    def requantize(self) -> Requantization:  # type: ignore[override]
+        return self.group.requantize
+
+    @cached_property
+    def whole(self) -> TileSizes:
+        return replace(self.group.whole, outputs=self.groups * self.group.outputs)
+
+    @property
+    def weight_loops(self) -> tuple[int, ...]:
+        return self.row_taps.products, self.group.terms
+
+    def tiles_of_outputs(self) -> list[int]:
+        # Whole groups, or parts of one.
+        each = self.group.outputs
+        return [each * groups for groups in even_tiles(self.groups)] + divisors(each)[1:]
+
+    def image_tile(self, tile: TileSizes) -> tuple[int, int]:
+        c = self.group
+        rows = SlidingWindow.input_rows(c, tile.rows, tile.kernel_rows)
+        return self._inputs(tile) * rows, c.input_columns(tile.columns)
+
+    def image_in_dram(self, tile: TileSizes) -> tuple[int, int, int]:
+        return self.group.image_in_dram(replace(tile, inputs=self._inputs(tile)))
+
+    def _inputs(self, tile: TileSizes) -> int:
+        """Channel tiles of inputs, in all groups of a tile."""
+        return -(-tile.outputs // self.group.outputs) * tile.inputs
 
 
 @dataclass(frozen=True)
@@ -110,35 +151,6 @@ class RowTaps:
         while rest > taps * (products - 1) or rest % max(products - 1, 1):
             products += 1
         return RowTaps(products, rest // max(products - 1, 1))
-
-
-@dataclass(frozen=True)
-class GroupedConv2dKnobs:
-    """Tiling of a grouped convolution.
-
-    ``groups``, ``outputs``, ``rows`` and ``columns`` are the tile that accumulates at a time;
-    ``inputs`` channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With ``ahead``
-    the next operands are prefetched, and with ``in_turn`` the next tile accumulates while its
-    predecessor is requantized and stored.
-    """
-
-    groups: int
-    outputs: int
-    rows: int
-    columns: int
-    inputs: int
-    kernel_rows: int
-    ahead: bool = False
-    in_turn: bool = False
-
-    @property
-    def copies(self) -> int:
-        """Tiles of each operand held at a time."""
-        return 2 if self.ahead else 1
-
-    def is_whole(self, c: Conv2d) -> bool:
-        """Whether all operands of a tile are loaded at once."""
-        return self.inputs >= c.inputs and self.kernel_rows >= c.kernel[0]
 
 
 @dataclass(frozen=True)
@@ -240,7 +252,7 @@ def _tapped(whole: Array, taps: int, terms: int) -> Array:
 def grouped_conv2d(
     workload: GroupedConv2d,
     env: Environment,
-    knobs: GroupedConv2dKnobs | None = None,
+    knobs: Tiling | None = None,
     name: str = "grouped_conv2d",
 ) -> Function:
     """Build a function of input, weights, bias and output: `conv2d` with an axis of groups.
@@ -254,22 +266,24 @@ def grouped_conv2d(
     return tuned(workload, env, knobs, name)
 
 
-def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKnobs) -> Scheduled:
+def scheduled(workload: GroupedConv2d, env: Environment, knobs: Tiling) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     product = expression(workload, env)
     y = product.epilogue.y
     s = te.create_schedule(y.op)
     *part, n, g, o, h, w, b, k = s[y].op.axis
-    tile = ((g, knobs.groups), (o, knobs.outputs), (h, knobs.rows), (w, knobs.columns))
+    groups = parts(knobs.outputs, workload.group.outputs)
+    tile = ((g, groups), (o, knobs.outputs // groups), (h, knobs.rows), (w, knobs.columns))
     (go, gi), (oo, oi), (ho, hi), (wo, wi) = (s[y].split(axis, factor) for axis, factor in tile)
     s[y].reorder(go, oo, n, ho, wo, *part, gi, oi, hi, wi, b, k)
     s[y].pragma(part[0] if part else gi, env.dma_copy)
-    product.place_results(s, wo, env, 1 + knobs.in_turn)
+    product.place_results(s, wo, env, knobs.copies_of_results)
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
     do = tensorize(workload, product, s, (knobs.inputs, knobs.kernel_rows), env)
-    step = None if knobs.is_whole(workload.group) else do
-    product.place_operands(s, wo, oo, step, (knobs.copies, knobs.copies), env)
+    step = None if workload.is_whole(knobs) else do
+    copies = workload.copies_of_image(knobs), workload.copies_of_weights(knobs)
+    product.place_operands(s, wo, oo, step, copies, env)
     return s, product.args
 
 
@@ -359,80 +373,3 @@ def sums(workload: GroupedConv2d, env: Environment, x: Tensor, x_buf: Tensor) ->
     channels = (workload.constants, c.outputs)
     end = epilogue(conv, channels, lambda n, g, o, h, w: (constants(g), o), c.requantize, env)
     return Product(x, w, x_buf, w_buf, axes, conv, end)
-
-
-def candidates(
-    workload: GroupedConv2d, config: Config
-) -> Iterator[tuple[float, GroupedConv2dKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with estimated cycles."""
-    c = workload.group
-    for groups, outputs, rows, inputs, kernel, ahead in product(
-        even_tiles(workload.groups),
-        even_tiles(c.outputs),
-        even_tiles(c.output_height),
-        even_tiles(c.inputs),
-        even_tiles(c.kernel[0]),
-        (True, False),
-    ):
-        copies = 2 if ahead else 1
-        tiles = groups * outputs * inputs * kernel * workload.weights_per_row
-        if copies * tiles > config.wgt.depth:
-            continue
-        for in_turn in (True, False) if config.overlap else (False,):
-            constants = workload.groups * c.outputs if in_turn else groups * outputs
-            bank = config.acc.depth // 2 if in_turn else config.acc.depth
-            room = bank - c.requantize.constants * constants - c.requantize.shared
-            for columns in even_tiles(c.output_width):
-                loaded = groups * inputs * c.input_rows(rows, kernel) * c.input_columns(columns)
-                results = groups * outputs * rows * columns
-                if (
-                    copies * loaded <= config.inp.depth
-                    and c.requantize.accumulators * results <= room
-                ):
-                    knobs = GroupedConv2dKnobs(
-                        groups, outputs, rows, columns, inputs, kernel, ahead, in_turn
-                    )
-                    yield _cycles(workload, config, knobs), knobs
-                    # Narrower tiles load more.
-                    break
-
-
-def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) -> float:
-    """Estimated cycles; assumes that the rows of a load do not overlap."""
-    c = workload.group
-    weight_tiles = parts(workload.groups, knobs.groups) * parts(c.outputs, knobs.outputs)
-    images = c.batch * parts(c.output_height, knobs.rows) * parts(c.output_width, knobs.columns)
-    steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
-    tiles = images * weight_tiles
-    row = c.input_columns(knobs.columns) * config.inp.element_bytes / config.bus_bytes + ROW_CYCLES
-    region = knobs.groups * knobs.inputs * c.input_rows(knobs.rows, knobs.kernel_rows) * row
-    weights = knobs.groups * knobs.outputs * knobs.inputs * knobs.kernel_rows
-    weights *= workload.weights_per_row
-    weights = weights * config.wgt.element_bytes // config.bus_bytes
-    weight_loads = weight_tiles if steps == 1 else tiles * steps
-    vectors = c.batch * workload.groups * c.outputs * c.output_height * c.output_width
-    epilogue = c.requantize.operations * config.lane_columns
-    operations = 0 if knobs.in_turn else epilogue
-    resets = 0 if config.overwrite and knobs.is_whole(c) else 1
-    compute = vectors * (workload.products + operations + resets)
-    stored = c.requantize.parts * config.out.element_bytes / config.bus_bytes
-    # Each tile size has its own loop nest, which waits for its predecessor.
-    results = knobs.groups * knobs.outputs * knobs.rows * knobs.columns
-    alone = region + results * (epilogue + stored)
-    return _changes(c, knobs) * weight_tiles * alone + overlapped(
-        compute + tiles * (steps + 4) * TILE_CYCLES,
-        tiles * steps * region + weight_loads * weights + vectors * stored,
-        region + weights,
-        knobs.ahead,
-    )
-
-
-def _changes(c: Conv2d, knobs: GroupedConv2dKnobs) -> int:
-    """How often the size of the image tile changes from one tile to the next, in schedule order."""
-    down, across = parts(c.output_height, knobs.rows), parts(c.output_width, knobs.columns)
-    changes = 0
-    if across > 1 and c.output_width % knobs.columns:
-        changes = 2 * down * c.batch - 1
-    elif down > 1 and c.output_height % knobs.rows:
-        changes = 2 * c.batch - 1
-    return changes

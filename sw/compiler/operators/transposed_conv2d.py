@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
@@ -91,10 +93,9 @@ class TransposedConv2d(TiledProduct):
         rows = tile.rows + tile.kernel_rows - 1
         return tile.inputs * rows, tile.columns + self.horizontal.taps - 1
 
-    def image_in_dram(self, tile: TileSizes) -> tuple[int, int]:
+    def image_in_dram(self, tile: TileSizes) -> tuple[int, int, int]:
         rows, columns = self.image_tile(replace(tile, inputs=1))
-        columns = min(columns, self.width)
-        return tile.inputs * min(rows, self.height), columns
+        return tile.inputs, np.minimum(rows, self.height), np.minimum(columns, self.width)
 
     @property
     def vertical(self) -> Axis:

@@ -2,15 +2,15 @@
 
 A schedule adds its tasks to a `Pipeline` in program order, tile by tile: loads, GEMM, the ALU's
 epilogue, stores, and their dependences. `Pipeline.estimate` walks the tasks in time order: load,
-compute and store overlap, each runs in order, and they share one bus. Single cycles between
-instructions and memory refresh are not modelled.
+compute and store overlap, each runs in order, and they share one bus with the fetch of their
+instructions. Single cycles between instructions are not modelled.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -18,21 +18,27 @@ import numpy as np
 
 from amaranth_vta.hw import timing
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import INSTRUCTION_BYTES
 from amaranth_vta.hw.memory_timing import DDR
 
-# The memory that schedules are optimized for: cycles from a request to its first word, and reads in
-# flight at most.
-READ_LATENCY = DDR.latency
-READS_OUTSTANDING = min(DDR.reads_outstanding, timing.BURSTS_IN_FLIGHT)
+# The memory that schedules are optimized for: cycles from the request of a read to its first word,
+# and from the last word of a write to its response; maximum bursts in flight, for reads and for
+# writes each.
+MEMORY_LATENCY = DDR.latency
+_BURSTS_IN_FLIGHT = min(DDR.reads_outstanding, DDR.writes_outstanding, timing.BURSTS_IN_FLIGHT)
 # Cycles to fetch instructions before the first data request, and cycles after the last response.
 _LAUNCH_CYCLES = 60
 _FINISH_CYCLES = 30
+# Fraction of a layer's GEMM cycles in which the bus can prefetch for the next layer, after the
+# first cycles, in which it transfers the layer's own operands.
+_IDLE_BUS = 0.5
+_BUSY_CYCLES = 2000
 # Cycles from the end of a dependence to the first micro-op or request: for a dependence on the
 # other unit of compute, and for one on another module, through a token.
 _RESULT_CYCLES = timing.LATENCIES.issue_to_item + timing.GEMM_LATENCY
 TOKEN_CYCLES = 15
 # Cycles from the last use of data in a scratchpad to the first use of the data that replaces it.
-ROUND_TRIP_CYCLES = READ_LATENCY + 2 * TOKEN_CYCLES
+ROUND_TRIP_CYCLES = MEMORY_LATENCY + 2 * TOKEN_CYCLES
 # ALU instructions that may be outstanding when GEMM issues: one executing, others in the queue.
 OVERLAPPING_PASSES = 1 + timing.ALU_COMMANDS
 # Granularity, in words, at which loads and stores take turns on the bus.
@@ -43,7 +49,8 @@ _PIECE_WORDS = timing.BEATS_AHEAD
 class Estimate:
     """Estimated cycles of a schedule, with a breakdown.
 
-    ``gemm``, ``alu`` and ``bus`` are the busy cycles of each. ``fill`` are the cycles before the
+    ``gemm``, ``alu`` and ``bus`` are the busy cycles of each, those of the bus with the words that
+    a preceding layer prefetches. ``fill`` are the cycles before the
     first multiplication, and ``drain`` the cycles after the last one.
     """
 
@@ -67,12 +74,16 @@ class Estimate:
 
 class Task:
     """Work of ``amount`` cycles of a unit, or ``amount`` words on the bus, that starts once all
-    tasks in ``after`` have ended; None is no dependence. The successor of a ``queued`` task need
-    not wait for it to start. ``end`` is in cycles from the launch, None while unknown; ``retired``
-    is when the task's module pushes its tokens, in program order.
+    tasks in ``after`` have ended; None is no dependence. Its ``instructions`` are fetched. The
+    successor of a ``queued`` task need not wait for it to start. The bursts of a transfer take
+    ``round_trips`` cycles if as many are in flight as can be. ``end`` is in cycles from the launch,
+    None while unknown; ``retired`` is when the task's module pushes its tokens, in program order.
     """
 
-    __slots__ = ("after", "amount", "end", "multiplies", "queued", "rate", "retired", "unit")
+    __slots__ = (
+        *("after", "amount", "end", "instructions", "multiplies", "queued", "rate", "retired"),
+        *("round_trips", "unit"),
+    )
 
     def __init__(
         self,
@@ -82,6 +93,8 @@ class Task:
         rate: float = 1.0,
         multiplies: bool = True,
         queued: bool = False,
+        instructions: int = 1,
+        round_trips: float = 0.0,
     ) -> None:
         self.unit = unit
         self.amount = amount
@@ -89,6 +102,8 @@ class Task:
         self.rate = rate
         self.multiplies = multiplies
         self.queued = queued
+        self.instructions = instructions
+        self.round_trips = round_trips
         self.end: float | None = None
         self.retired = 0.0
 
@@ -100,13 +115,26 @@ class Pipeline:
         self._config = config
         self._queues = {name: deque[Task]() for name in ("load", "compute", "store")}
         # Memoized words and rates of transfers, since most are alike.
-        self._transfers: dict[tuple[str, int, int], tuple[int, float]] = {}
+        self._transfers: dict[tuple[int, int], tuple[int, float, float]] = {}
+        # Bus cycles of the prefetched words.
+        self._prefetched = 0.0
 
-    def load(self, rows: int, row_bytes: int, after: Sequence[Task | None] = ()) -> Task:
+    def load(
+        self,
+        rows: int,
+        row_bytes: int,
+        after: Sequence[Task | None] = (),
+        instructions: int = 1,
+        prefetched: float = 0.0,
+    ) -> Task:
         """Load inputs or weights, ``rows`` of ``row_bytes`` bytes; ``after`` are the last users of
-        the data that is overwritten.
+        the data that is overwritten. A preceding layer loads up to ``prefetched`` bytes of them.
         """
-        return self._transfer("load", rows, row_bytes, after)
+        if prefetched:
+            size = rows * row_bytes
+            rows, row_bytes = 1, int(max(size - prefetched, 0))
+            self._prefetched += bus_cycles(self._config, 1, size - row_bytes)
+        return self._transfer("load", rows, row_bytes, after, instructions)
 
     def load_for_compute(self, size: int) -> Task:
         """Load ``size`` bytes of micro-ops or accumulators, without overlap with GEMM or ALU."""
@@ -125,12 +153,16 @@ class Pipeline:
         """
         cycles = uops * self._config.lane_columns
         last = min(passes, OVERLAPPING_PASSES)
-        if passes > last:
-            self._add("compute", Task("alu", (passes - last) * cycles, after))
-        return self._add("compute", Task("alu", last * cycles, after, queued=True))
+        first = passes - last
+        if first:
+            self._add("compute", Task("alu", first * cycles, after, instructions=first))
+        task = Task("alu", last * cycles, after, queued=True, instructions=last)
+        return self._add("compute", task)
 
-    def store(self, rows: int, row_bytes: int, after: Sequence[Task | None]) -> Task:
-        return self._transfer("store", rows, row_bytes, after)
+    def store(
+        self, rows: int, row_bytes: int, after: Sequence[Task | None], instructions: int = 1
+    ) -> Task:
+        return self._transfer("store", rows, row_bytes, after, instructions)
 
     def forward(self, vectors: int, after: Sequence[Task | None]) -> Task:
         """Forward ``vectors`` vectors, padding included, to the input scratchpad."""
@@ -146,22 +178,30 @@ class Pipeline:
         overlap with GEMM, and the last store. The walk ends as soon as the schedule is certain to
         take ``limit`` cycles; the estimate then extrapolates the stalls in proportion.
         """
-        return _Walk(self._config, self._queues, iter(schedule), limit, least).estimate()
+        found = _Walk(self._config, self._queues, iter(schedule), limit, least).estimate()
+        return replace(found, bus=found.bus + self._prefetched)
 
     def _add(self, module: str, task: Task) -> Task:
         self._queues[module].append(task)
         return task
 
     def _transfer(
-        self, module: str, rows: int, row_bytes: int, after: Sequence[Task | None]
+        self,
+        module: str,
+        rows: int,
+        row_bytes: int,
+        after: Sequence[Task | None],
+        instructions: int = 1,
     ) -> Task:
-        known = self._transfers.get((module, rows, row_bytes))
+        known = self._transfers.get((rows, row_bytes))
         if known is None:
-            words = rows * -(-row_bytes // self._config.bus_bytes)
-            cycles = bus_cycles(self._config, rows, row_bytes, reads=module != "store")
-            known = words, float(words / cycles) if words else 1.0
-            self._transfers[module, rows, row_bytes] = known
-        task = Task("bus", known[0], after, known[1])
+            row = -(-row_bytes // self._config.bus_bytes)
+            words, cycles = rows * row, float(bus_cycles(self._config, rows, row_bytes))
+            round_trips = rows * (MEMORY_LATENCY + row) / _BURSTS_IN_FLIGHT
+            known = words, words / cycles if words else 1.0, round_trips
+            self._transfers[rows, row_bytes] = known
+        words, rate, round_trips = known
+        task = Task("bus", words, after, rate, round_trips=round_trips, instructions=instructions)
         self._queues[module].append(task)
         return task
 
@@ -171,38 +211,46 @@ def bus_share(config: Config) -> float:
     return (1 - DDR.refresh_stall / DDR.refresh_period) / (1 << config.log_word_cycles)
 
 
-def bus_cycles(config: Config, rows: Any, row_bytes: Any, reads: bool = True) -> Any:
+def bus_cycles(config: Config, rows: Any, row_bytes: Any) -> Any:
     """Cycles of a transfer from its first word to its last. Arguments are numbers or arrays."""
     row = -(-row_bytes // config.bus_bytes)
-    cycles = rows * row / bus_share(config)
-    if reads:
-        # Short rows do not hide the latency: the reads in flight have too few words.
-        rounds, rest = divmod(rows - 1, READS_OUTSTANDING)
-        cycles = np.maximum(cycles, rounds * (READ_LATENCY + row) + (rest + 1) * row)
-    return cycles
+    # Short rows do not hide the latency: the bursts in flight have too few words.
+    rounds, rest = divmod(rows - 1, _BURSTS_IN_FLIGHT)
+    waits = rounds * (MEMORY_LATENCY + row) + (rest + 1) * row
+    return np.maximum(rows * row / bus_share(config), waits)
+
+
+def hidden_bytes(config: Config, products: float) -> float:
+    """Bytes of its first weights that a layer of ``products`` GEMM cycles need not wait for. The
+    preceding layer, which is assumed to have as many, prefetches them while its bus is idle.
+    """
+    idle = _IDLE_BUS * max(products - _BUSY_CYCLES, 0.0)
+    return idle * config.bus_bytes / (1 << config.log_word_cycles)
 
 
 class BufferCopies:
     """The copies of a scratchpad buffer, loaded in rotation, each once its last user has ended.
-    ``loaded`` is the latest load.
+    ``loaded`` is the latest load. Of the first one, ``prefetched`` bytes are prefetched.
     """
 
-    def __init__(self, pipeline: Pipeline, copies: int) -> None:
+    def __init__(self, pipeline: Pipeline, copies: int, prefetched: float = 0.0) -> None:
         self._pipeline = pipeline
         self._copies = copies
+        self._prefetched = prefetched
         self._nest: object = None
         self._used_by: list[Task | None] = []
         self.loaded: Task | None = None
 
-    def load(self, rows: int, row_bytes: int, nest: object) -> None:
+    def load(self, rows: int, row_bytes: int, nest: object, instructions: int = 1) -> None:
         """Load the next copy. Copies of different loop nests share an address in the scratchpad, so
         the first load of another ``nest`` waits for the latest user.
         """
+        prefetched, self._prefetched = self._prefetched, 0.0
         back = self._copies if nest == self._nest else 1
         used_by = self._used_by[-back] if len(self._used_by) >= back else None
         self._nest = nest
         self._used_by.append(None)
-        self.loaded = self._pipeline.load(rows, row_bytes, [used_by])
+        self.loaded = self._pipeline.load(rows, row_bytes, [used_by], instructions, prefetched)
 
     def use(self, task: Task) -> None:
         """Record that ``task`` reads the copy loaded last."""
@@ -212,12 +260,14 @@ class BufferCopies:
 class _Module:
     """The load, compute or store module, with its tasks in order."""
 
-    __slots__ = ("ahead", "at", "awaits", "free", "in_compute", "left", "queue", "task")
+    __slots__ = (
+        *("ahead", "at", "awaits", "free", "in_compute", "left", "queue", "round_trips", "task"),
+    )
 
     def __init__(self, name: str, queue: deque[Task]) -> None:
         self.queue = queue
         # Cycles from a request to its data.
-        self.ahead = 0 if name == "store" else READ_LATENCY
+        self.ahead = 0 if name == "store" else MEMORY_LATENCY
         self.in_compute = name == "compute"
         # Earliest cycle in which the module can begin its next task.
         self.free = float(_LAUNCH_CYCLES)
@@ -229,6 +279,9 @@ class _Module:
         self.awaits: Task | None = None
         # Words of the current task still to be transferred.
         self.left = 0.0
+        # The cycle in which the round trips of all its bursts end, if always as many are in flight
+        # as can be.
+        self.round_trips = 0.0
 
     def look(self) -> None:
         """Determine when the current task can begin."""
@@ -263,11 +316,17 @@ class _Walk:
         least: float,
     ) -> None:
         self.overlap = bool(config.overlap)
+        # Cycles of the bus to fetch an instruction, to fetch as many as a queue holds, and to fetch
+        # those that have begun; the last is negative if later instructions are prefetched.
+        self.bus_share = bus_share(config)
+        self.fetch_cycles = INSTRUCTION_BYTES / config.bus_bytes / self.bus_share
+        self.most_prefetched = timing.INSTRUCTIONS_IN_FLIGHT * self.fetch_cycles
+        self.fetches = 0.0
         # Fraction of a load's words that complete an element, which is then written.
         self.write_share = min(config.bus_bytes / config.inp.element_bytes, 1.0)
         self.modules = [_Module(name, queue) for name, queue in queues.items()]
         self.schedule: Iterator[None] | None = schedule
-        self.limit, self.least = limit, least + READ_LATENCY + _FINISH_CYCLES
+        self.limit, self.least = limit, least + MEMORY_LATENCY + _FINISH_CYCLES
         # For each unit, the cycle from which it is free, then its busy cycles.
         self.gemm_free = self.alu_free = self.bus_free = 0.0
         self.gemm = self.alu = self.bus = 0.0
@@ -342,6 +401,7 @@ class _Walk:
                 self.schedule = None
         if queue:
             module.task = task = queue.popleft()
+            self.fetches += task.instructions * self.fetch_cycles
             module.left = task.amount
         else:
             module.task = None
@@ -359,15 +419,26 @@ class _Walk:
             words = _PIECE_WORDS
         if words > module.left:
             words = module.left
-        cycles = words / rate
-        ended = begin + cycles
-        self.bus_free = ended
-        self.bus += cycles
+        # While short rows wait for the memory, other modules use the bus.
+        ended, busy = begin + words / rate, words / self.bus_share
+        # Instructions are fetched while the bus is idle, or else afterwards.
+        late = self.fetches - (begin - self.bus_free)
+        self.bus_free = begin + busy
+        if late > 0:
+            self.bus_free += late
+            self.fetches = 0.0
+        else:
+            self.fetches = late if late > -self.most_prefetched else -self.most_prefetched
+        self.bus += busy
+        if module.left == task.amount:
+            module.round_trips = max(module.round_trips, begin) + task.round_trips
         module.left -= words
+        if module.left <= 0 and ended < module.round_trips - MEMORY_LATENCY:
+            ended = module.round_trips - MEMORY_LATENCY
         module.free = request if request > ended - ahead else ended - ahead
         if module.left <= 0:
             # A store ends with its response.
-            task.end = task.retired = ended if ahead else ended + READ_LATENCY
+            task.end = task.retired = ended if ahead else ended + MEMORY_LATENCY
             if module.in_compute:
                 module.free = ended
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ def best_tilings(p: TiledProduct, config: Config) -> Choice[Tiling]:
         candidates(p, config),
         partial(estimated, p, config),
         lambda tiling: with_more_copies(tiling, p, config),
+        lambda tiling: neighbours(tiling, p, config),
     )
 
 
@@ -107,11 +109,12 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     alu = pixels * p.operations + vectors * p.pooled_operations
     alu = (alu + mean.outputs * p.parameter_cycles) * config.lane_columns
     store = bus_cycles(config, 1, vectors * p.requantize.parts * config.out.element_bytes)
-    rows, length = p.image_tile(t)
-    image = bus_cycles(config, rows, length * config.inp.element_bytes)
-    weights = bus_cycles(
-        config, 1, p.held_weights(t) * weight_memory(p.int4_weights, config).element_bytes
-    )
+    # Padding counts as if it were loaded.
+    blocks_in_dram, rows, _ = p.image_in_dram(t)
+    pieces, elements = blocks_in_dram * rows, prod(p.image_tile(t))
+    image = bus_cycles(config, pieces, elements / pieces * config.inp.element_bytes)
+    weight_bytes = p.held_weights(t) * weight_memory(p.int4_weights, config).element_bytes
+    weights = bus_cycles(config, 1, weight_bytes)
     load_first = image + weights
     # The stationary operand is loaded once for all tiles that use it.
     at_once = p.is_whole(t)
@@ -131,8 +134,8 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     words = sum(p.requantize.constant_bytes(config)) / config.bus_bytes
     preparation = p.requantize.preparation_cycles * config.lane_columns
     constants = held * p.phases * (words + preparation)
-    begin = load_first - weights * p.loads_early(t, config)
-    begin = np.maximum(begin, constants * t.in_turn)
+    waited_for = np.maximum(weight_bytes - p.prefetched_bytes(t, config), 0)
+    begin = np.maximum(image + bus_cycles(config, 1, waited_for), constants * t.in_turn)
     # Nothing overlaps between outputs with constants of their own.
     drained = constants + ROUND_TRIP_CYCLES + t.in_turn * (load_first + alu + store)
     changes = np.where(t.in_turn, p.channels / held - 1, tiles)
@@ -144,6 +147,8 @@ def with_more_copies(t: Tiling, p: TiledProduct, config: Config) -> Iterator[Til
     """``t``, and variants that use the remaining room for more copies: of the image (an even
     number), of an addition's other operand, and, with half-size tiles, of accumulators.
     """
+    if not p.varies_copies:
+        return
     most = _MAX_COPIES if p.copies_of_image(t) > 1 else t.image_copies
     more = replace(t, added_copies=1 + p.is_added_to)
     start = more if p.fits(more, config) else t
@@ -164,3 +169,14 @@ def _halves(t: Tiling) -> Iterator[Tiling]:
         size = getattr(t, name)
         if size > 1:
             yield replace(t, result_copies=4, **{name: -(-size // 2)})
+
+
+def neighbours(t: Tiling, p: TiledProduct, config: Config) -> Iterator[Tiling]:
+    """Tilings that fit and differ from ``t`` in one size."""
+    whole = p.whole
+    rows = () if p.carries else even_tiles(whole.rows)
+    columns = {*even_tiles(whole.columns), *divisors(whole.columns)}
+    near = [replace(t, outputs=size) for size in p.tiles_of_outputs()]
+    near += [replace(t, rows=size) for size in rows]
+    near += [replace(t, columns=size) for size in sorted(columns, reverse=True)]
+    return (tiling for tiling in near if p.fits(tiling, config))

@@ -14,8 +14,8 @@ from .cost_model import BufferCopies, Estimate, Pipeline, Task, bus_cycles
 from .tiled_product import TiledProduct, TileSizes, Tiling
 from .tiles import cut
 
-# Rows of a transfer, and bytes per row.
-_Rows = tuple[int, int]
+# Rows of a transfer, bytes per row, and the number of instructions.
+_Rows = tuple[int, int, int]
 
 
 def estimated(p: TiledProduct, config: Config, tiling: Tiling, limit: float = inf) -> Estimate:
@@ -52,14 +52,16 @@ class _Nest:
         ):
             step = TileSizes(*kept, inputs, kernel_rows)
             image = _rows(*p.image_in_dram(step), config.inp.element_bytes)
-            weights = _rows(*p.weights_in_dram(step), weight_bytes)
+            weights = _rows(1, *p.weights_in_dram(step), weight_bytes)
             self.steps.append(_Step(p.gemm_cycles(step), image, weights))
         self.image = kept if t.weights_outside else kept[1:]
         self.weights = kept[:1] if t.weights_outside and p.is_whole(t) else kept
 
 
-def _rows(pieces: int, length: int, element_bytes: int) -> _Rows:
-    return pieces, length * element_bytes
+def _rows(blocks: int, rows: int, length: int, element_bytes: int) -> _Rows:
+    # An instruction transfers rows of one stride.
+    instructions = blocks if rows > 1 else 1
+    return int(blocks * rows), int(length) * element_bytes, int(instructions)
 
 
 class _Tile(NamedTuple):
@@ -77,10 +79,10 @@ class _Tiles:
         self.p, self.config, self.tiling = p, config, tiling
         self.pipeline = Pipeline(config)
         self.image = BufferCopies(self.pipeline, p.copies_of_image(tiling))
-        self.weights = BufferCopies(self.pipeline, p.copies_of_weights(tiling))
+        prefetched = float(p.prefetched_bytes(tiling, config))
+        self.weights = BufferCopies(self.pipeline, p.copies_of_weights(tiling), prefetched)
         self.added = BufferCopies(self.pipeline, tiling.added_copies)
         self.whole, self.resets = p.is_whole(tiling), p.resets(tiling, config)
-        self.loads_early = p.loads_early(tiling, config)
         self.tiles = self._in_order()
 
     def estimate(self, limit: float) -> Estimate:
@@ -97,7 +99,7 @@ class _Tiles:
         last = self.tiles[-1].nest
         alu = (last.pixels if config.overlap else pixels) * p.operations * config.lane_columns
         stored = last.vectors * p.requantize.parts * config.out.element_bytes
-        store = float(bus_cycles(config, 1, stored, reads=False))
+        store = float(bus_cycles(config, 1, stored))
         return self.pipeline.estimate(self._schedule(), limit, gemm + alu + store)
 
     def _schedule(self) -> Iterator[None]:
@@ -124,7 +126,8 @@ class _Tiles:
             free = stores[-copies] if len(stores) >= copies else None
             waits: list[Task | None] = [free, alu if nest in behind_alu else None]
             if p.is_added_to:
-                added.load(*nest.stored, None)
+                pieces, length, instructions = nest.stored
+                added.load(pieces, length, None, instructions)
                 moved = pipeline.gemm(nest.pixels, [*waits, added.loaded])
                 added.use(moved)
                 waits = [moved]
@@ -149,8 +152,9 @@ class _Tiles:
             alu = pipeline.alu(nest.pixels + changes, [gemm, waited], operations)
             if pooled:
                 alu = pipeline.alu(nest.vectors * pooled, [alu])
-            pieces, length = nest.stored
-            stores.append(pipeline.store(pieces * p.requantize.parts, length, [alu]))
+            pieces, length, instructions = nest.stored
+            times = p.requantize.parts
+            stores.append(pipeline.store(pieces * times, length, [alu], instructions * times))
             yield
 
     def _in_order(self) -> list[_Tile]:
@@ -160,7 +164,7 @@ class _Tiles:
         if p.carries:
             order = [(row, column) for column in columns for row in rows]
         images = list(enumerate(order * p.batch))
-        blocks = list(enumerate(cut(whole.outputs, t.outputs) * p.groups))
+        blocks = list(enumerate(cut(whole.outputs, t.outputs) * p.independent_products))
         nests = {
             (outputs, size): _Nest(p, self.config, t, TileSizes(outputs, *size))
             for outputs in {outputs for _, outputs in blocks}
@@ -224,14 +228,16 @@ class _Tiles:
         if self.whole and self.tiling.weights_outside:
             if before is None or before.block != tile.block:
                 self._load_weights(step, nest)
-            self.image.load(*step.image, nest.image)
+            self._load_image(step, nest)
         else:
             if not (self.whole and before is not None and before.image == tile.image):
-                self.image.load(*step.image, nest.image)
+                self._load_image(step, nest)
             self._load_weights(step, nest)
 
+    def _load_image(self, step: _Step, nest: _Nest) -> None:
+        rows, row_bytes, instructions = step.image
+        self.image.load(rows, row_bytes, nest.image, instructions)
+
     def _load_weights(self, step: _Step, nest: _Nest) -> None:
-        rows, row_bytes = step.weights
-        if self.loads_early:
-            rows, self.loads_early = 0, False
-        self.weights.load(rows, row_bytes, nest.weights)
+        rows, row_bytes, instructions = step.weights
+        self.weights.load(rows, row_bytes, nest.weights, instructions)

@@ -17,7 +17,8 @@ Array = npt.NDArray[Any]
 Knobs = TypeVar("Knobs")
 # Number of candidates, best by rough estimate first, that are walked through the cost model.
 _ESTIMATES = 12
-# Variants are tried for knobs with which GEMM waits in more than this fraction of cycles.
+# Variants and neighbours are tried for knobs with which GEMM waits in more than this fraction of
+# the cycles.
 _WAITS_WORTH_VARIANTS = 0.007
 # Variants are tried for knobs whose cycles are at most this ratio of the best so far; the second
 # ratio applies where GEMM waits in more than `_MANY_WAITS` of the cycles, which variants reduce.
@@ -154,9 +155,11 @@ def best_of(
     candidates: Sequence[tuple[float, Knobs]],
     walked: Callable[[Knobs, float], Estimate],
     variants: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
+    neighbours: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
 ) -> Choice[Knobs]:
     """Walk the first of ``candidates``, which are ranked by rough estimates, through the cost
-    model, and ``variants`` of those in which GEMM waits.
+    model, and ``variants`` of those in which GEMM waits; then, by hill climbing, ``neighbours`` of
+    the best so far.
 
     ``walked(knobs, limit)`` returns an estimate, which may be approximate beyond ``limit``, the
     cycles of the best so far.
@@ -187,5 +190,11 @@ def best_of(
         if waits > _WAITS_WORTH_VARIANTS:
             for variant in variants(knobs):
                 walk(variant)
+    climbed: Knobs | None = None
+    while estimates and estimates[-1][1] != climbed:
+        estimate, climbed = estimates[-1]
+        if estimate.waits > _WAITS_WORTH_VARIANTS * estimate.cycles:
+            for neighbour in neighbours(climbed):
+                walk(neighbour)
     passed.sort(key=lambda item: item[0])
     return Choice(estimates[::-1], passed, candidates[_ESTIMATES:])

@@ -18,6 +18,7 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization
 
+from .cost_model import hidden_bytes
 from .tiles import even_tiles, parts
 
 
@@ -75,13 +76,16 @@ class TiledProduct(ABC):
 
     batch: int
     requantize: Requantization
-    # Independent products of these sizes.
-    groups: int = 1
     int4_weights: bool = False
+    # Whether it is the first layer in its launch, so that none of its weights are prefetched.
+    is_first: bool = False
     # Whether weighted sums of a pixel's inputs are added to all of its results.
     row_sums: bool = False
     # Whether an image tile may be stationary while weights pass.
     keeps_images: bool = False
+    # Whether more copies of operands and results are tried where GEMM waits. They take the room in
+    # which the following layer prefetches.
+    varies_copies: bool = True
 
     @property
     def carries(self) -> bool:
@@ -89,9 +93,9 @@ class TiledProduct(ABC):
         return False
 
     @property
-    def is_prefetched(self) -> bool:
-        """Whether the first weights can be loaded while a preceding layer computes."""
-        return False
+    def independent_products(self) -> int:
+        """Number of products of these sizes, each with operands of its own."""
+        return 1
 
     @property
     def phases(self) -> int:
@@ -111,7 +115,7 @@ class TiledProduct(ABC):
     @property
     @abstractmethod
     def whole(self) -> TileSizes:
-        """The extents: the sizes of a tile that is the whole output of a group."""
+        """The extents: the sizes of a tile that is the whole output of a product."""
 
     @property
     @abstractmethod
@@ -123,8 +127,10 @@ class TiledProduct(ABC):
         """Rows of an image tile in the scratchpad, with padding, and elements of each."""
 
     @abstractmethod
-    def image_in_dram(self, tile: TileSizes) -> tuple[int, int]:
-        """Contiguous pieces of an image tile in DRAM, and elements of each."""
+    def image_in_dram(self, tile: TileSizes) -> tuple[int, int, int]:
+        """Blocks of an image tile in DRAM, contiguous rows in each, at one stride, and elements per
+        row.
+        """
 
     def results(self, tile: TileSizes) -> tuple[int, int]:
         """Rows and columns of results of a tile."""
@@ -134,12 +140,12 @@ class TiledProduct(ABC):
         """Rows and columns of sums that the results are computed from."""
         return self.results(tile)
 
-    def results_in_dram(self, tile: TileSizes) -> tuple[int, int]:
-        """Contiguous pieces of the results of a tile in DRAM, and elements of each."""
+    def results_in_dram(self, tile: TileSizes) -> tuple[int, int, int]:
+        """The results of a tile in DRAM, like `image_in_dram`."""
         rows, columns = self.results(tile)
         if tile.columns >= self.whole.columns:
             rows, columns = 1, rows * columns
-        return tile.outputs * rows, columns
+        return tile.outputs, rows, columns
 
     def weights(self, tile: TileSizes) -> int:
         """Weight tiles of a step, per channel tile of inputs and of outputs."""
@@ -193,8 +199,8 @@ class TiledProduct(ABC):
 
     @property
     def channels(self) -> int:
-        """Channel tiles of results, in all groups."""
-        return self.groups * self.whole.outputs
+        """Channel tiles of results, in all products."""
+        return self.independent_products * self.whole.outputs
 
     @property
     def is_added_to(self) -> bool:
@@ -207,8 +213,8 @@ class TiledProduct(ABC):
         return self.batch * parts(whole.rows, t.rows) * parts(whole.columns, t.columns)
 
     def blocks(self, t: Tiling) -> int:
-        """Number of tiles of output channels, in all groups."""
-        return self.groups * parts(self.whole.outputs, t.outputs)
+        """Number of tiles of output channels, in all products."""
+        return self.independent_products * parts(self.whole.outputs, t.outputs)
 
     def steps(self, t: Tiling) -> int:
         """Number of steps of the sum."""
@@ -240,12 +246,19 @@ class TiledProduct(ABC):
         once = self.is_whole(t) & (self.blocks(t) == 1) & one_image
         return 1 + (t.ahead & (once ^ True))
 
-    def loads_early(self, t: Tiling, config: Config) -> bool:
-        """Whether a preceding layer hides the load of the first weights: in half of the scratchpad,
-        since it needs room for its own.
+    def hidden_bytes(self, config: Config) -> float:
+        """Bytes of the first weights that a preceding layer can prefetch."""
+        if self.is_first:
+            return 0.0
+        products = self.batch * self.independent_products * self.gemm_cycles(self.whole)
+        return hidden_bytes(config, products)
+
+    def prefetched_bytes(self, t: Tiling, config: Config) -> Any:
+        """Bytes of the first weights that a preceding layer prefetches, if all copies fit half of
+        the scratchpad, since it needs room for its own.
         """
         weights = self.copies_of_weights(t) * self.held_weights(t)
-        return self.is_prefetched & (weights <= config.wgt.depth // 2)
+        return np.where(weights <= config.wgt.depth // 2, self.hidden_bytes(config), 0.0)
 
     def outputs_held(self, t: Tiling, config: Config) -> Any:
         """Channel tiles of outputs whose constants are loaded at a time; 0 if the accumulators are

@@ -22,6 +22,8 @@ Knobs = TypeVar("Knobs")
 Scheduled = tuple[te.Schedule, list[Tensor]]
 # Maximum number of knobs to try: some that fit by the formula may not fit when built.
 _ATTEMPTS = 20
+# Cycles that a fusion must save: estimates are no more exact.
+_LEAST_GAIN = 10
 
 
 class NoScheduleFits(ValueError):
@@ -68,7 +70,8 @@ def explain(workload: Workload[Any], env: Environment | None = None) -> Choice[A
 
 def is_faster(fused: Workload[Any], parts: Sequence[Workload[Any]], config: Config) -> bool:
     """Whether ``fused`` is estimated to take fewer cycles than its ``parts`` in sequence."""
-    return choose(fused, config).cycles < sum(choose(part, config).cycles for part in parts)
+    apart = sum(choose(part, config).cycles for part in parts)
+    return choose(fused, config).cycles < apart - _LEAST_GAIN
 
 
 @cache

@@ -149,4 +149,5 @@ def _workload(product: ConstantProduct, tensors: Tensors, view: View, out: Image
         pads=moved.pads,
         pad_value=product.pad_value(moved, tensors),
         terms=product.sums.terms,
+        is_first=tensors.is_new(product.nodes[0].inputs[0]),
     )

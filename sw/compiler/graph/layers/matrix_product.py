@@ -58,7 +58,7 @@ def product_layer(product: ConstantProduct, tensors: Tensors, image: Image, out:
         outputs=tiles(out[1], config.block_out),
         requantize=product.requantize,
         terms=product.sums.terms,
-        is_first=source.tensor not in tensors.results | tensors.sources,
+        is_first=tensors.is_new(source.tensor),
     )
     workload = product.fastest(plain)
     if isinstance(product, QuantizedProduct):

@@ -88,7 +88,7 @@ class _Tiles:
         )
         self.pipeline = Pipeline(config)
         self.image = BufferCopies(self.pipeline, knobs.image_copies)
-        self.weights = BufferCopies(self.pipeline, 2)
+        self.weights = BufferCopies(self.pipeline, 2, workload.hidden_bytes(config))
         self.weight_bytes, self.shared_bytes = (
             tiles * config.wgt.element_bytes for tiles in weights_of(workload)
         )

@@ -29,6 +29,10 @@ class ExpandedSizes:
         expansion = replace(self.expansion, outputs=depthwise.groups, height=depthwise.group.height)
         return replace(self, expansion=expansion, depthwise=depthwise)
 
+    def hidden_bytes(self, config: Config) -> float:
+        """Bytes of the first weights that a preceding layer can prefetch."""
+        return self.expansion.hidden_bytes(config) + self.depthwise.hidden_bytes(config)
+
 
 @dataclass(frozen=True)
 class ExpandedConv2dKnobs:

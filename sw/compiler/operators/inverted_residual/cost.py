@@ -94,7 +94,7 @@ class _Tiles:
         self.pipeline = Pipeline(config)
         self.image = BufferCopies(self.pipeline, knobs.image_copies)
         self.added = BufferCopies(self.pipeline, 1)
-        self.weights: Task | None = None
+        self.weights = BufferCopies(self.pipeline, 1, workload.hidden_bytes(config))
         # Latest tasks, with None before the first. By iteration: forwards of expansions, forwards
         # of filters, last ALU operations; by tile: stores.
         self.expansions: list[Task | None] = [None] * 2
@@ -113,7 +113,7 @@ class _Tiles:
         self.pipeline.load_for_compute(kept * config.acc.element_bytes)
         each, shared = weights_of(self.workload.expanded)
         weights = a.outputs * (each + c.outputs * c.terms) + shared + (c.addition is not None)
-        self.weights = self.pipeline.load(1, weights * config.wgt.element_bytes)
+        self.weights.load(1, weights * config.wgt.element_bytes, None)
         before: list[_Tile | None] = [None] * _PROJECTED
         rows = cut(b.output_height, self.knobs.rows)
         columns = cut(b.output_width, self.knobs.columns)
@@ -167,7 +167,7 @@ class _Tiles:
             size = tile.image_rows, tile.image_columns
             self.image.load(*self._rows(self.a.inputs, *size, self.a.width), None)
         cycles = self.a.inputs * self.a.terms * tile.expanded
-        gemm = self.pipeline.gemm(cycles, [self.image.loaded, self.weights, *after])
+        gemm = self.pipeline.gemm(cycles, [self.image.loaded, self.weights.loaded, *after])
         self.image.use(gemm)
         return gemm
 

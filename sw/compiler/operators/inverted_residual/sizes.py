@@ -33,6 +33,10 @@ class InvertedResidualSizes:
         expanded, projection = self.expanded.part(axis, extent), self.projection.part(axis, extent)
         return replace(self, expanded=expanded, projection=projection)
 
+    def hidden_bytes(self, config: Config) -> float:
+        """Bytes of the first weights that a preceding layer can prefetch."""
+        return self.expanded.hidden_bytes(config) + self.projection.hidden_bytes(config)
+
 
 @dataclass(frozen=True)
 class InvertedResidualKnobs:

@@ -21,7 +21,6 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
-    GroupedConv2dKnobs,
     Grouping,
     RowTaps,
     grouped_conv2d,
@@ -29,6 +28,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouping,
     taps_at_once,
 )
+from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from tests.support.seeds import each_seed
 
@@ -179,14 +179,14 @@ def test_grouped_convolutions_are_exact_with_default_knobs(
 @pytest.mark.parametrize(
     "knobs",
     [
-        GroupedConv2dKnobs(1, 1, 1, 2, 1, 1),
-        GroupedConv2dKnobs(2, 1, 2, 9, 1, 3, ahead=True),
-        GroupedConv2dKnobs(3, 2, 4, 3, 2, 2, ahead=True, in_turn=True),
+        Tiling(1, 1, 2),
+        Tiling(3, 2, 9, 1, 3, ahead=True, image_copies=4),
+        Tiling(6, 4, 3, 3, 2, ahead=True, in_turn=True, result_copies=4),
     ],
 )
 @pytest.mark.parametrize("config", ["pynq", "pynq-extended"])
 def test_grouped_convolutions_are_exact_however_they_are_cut(
-    config: str, knobs: GroupedConv2dKnobs, run: Any
+    config: str, knobs: Tiling, run: Any
 ) -> None:
     case = Case(PRESETS[config], 4, (24, 24), 6)
     function = grouped_conv2d(case.workload, Environment(case.config), knobs)
@@ -205,7 +205,7 @@ def test_no_pass_changes_what_a_grouped_convolution_does(
     case.x = case.x[:1]
     case.cut(replace(conv, dilations=(1, 1)))
     env = Environment(case.config)
-    knobs = GroupedConv2dKnobs(1, 1, 2, 2, 1, 1, ahead=True, in_turn=bool(seed))
+    knobs = Tiling(1, 2, 2, ahead=True, in_turn=bool(seed))
     inputs = case.arguments()
     want = case.want(inputs[2], env.out_dtype)
     interpreted(case.workload.scheduled(env, knobs), inputs, want, env)
@@ -263,6 +263,8 @@ def test_tiles_of_one_size_are_chosen_where_others_would_take_fewer() -> None:
     # Tiles of 23 x 38 are fewer, but the edge tiles would be smaller: 290,000 cycles in all.
     config = PRESETS["pynq-extended"]
     sizes = Conv2d(1, 1, 1, 112, 112, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
-    knobs = choose(GroupedConv2d(2, sizes), config).best
+    choice = choose(GroupedConv2d(2, sizes), config)
+    knobs = choice.best
     assert 112 % knobs.rows == 112 % knobs.columns == 0
-    assert knobs.rows * knobs.columns > 700
+    # Tiles of 28 x 28 take 230,737 cycles.
+    assert choice.cycles < 230_000

@@ -55,3 +55,27 @@ def test_variants_are_tried_farther_from_the_best_where_gemm_waits_often() -> No
     candidates = [(0.0, Knobs(kind, 0)) for kind in found]
     best_of(candidates, lambda knobs, _: estimate(*found[knobs.kind]), variants)
     assert tried == [0, 2]
+
+
+def test_neighbours_are_tried_until_no_neighbour_of_the_best_is_better() -> None:
+    tried: list[int] = []
+
+    def neighbours(knobs: Knobs) -> list[Knobs]:
+        tried.append(knobs.size)
+        return [Knobs(0, knobs.size - 1), Knobs(0, knobs.size + 1)]
+
+    def walked(knobs: Knobs, _: float) -> Estimate:
+        return estimate(1000.0 + (knobs.size - 3) ** 2)
+
+    choice = best_of([(0.0, Knobs(0, 9)), (1.0, Knobs(0, 0))], walked, neighbours=neighbours)
+    assert choice.best == Knobs(0, 3)
+    assert tried == [0, 1, 2, 3]
+
+
+def test_no_neighbours_are_tried_where_gemm_never_waits() -> None:
+    choice = best_of(
+        [(0.0, Knobs(0, 1))],
+        lambda knobs, _: estimate(1000.0 * knobs.size, waits=0.0),
+        neighbours=lambda _: [Knobs(0, 0)],
+    )
+    assert choice.best == Knobs(0, 1)

@@ -249,6 +249,12 @@ class Tensors:
         """
         return TiledTensor(self.root(name) if fits else name, image, self.input_layout)
 
+    def is_new(self, name: str) -> bool:
+        """Whether no layer reads or produces the tensor yet: a layer that reads it is the first in
+        its launch.
+        """
+        return self.root(name) not in self.results | self.sources
+
     def require_made(self, name: str) -> None:
         """Raise `Unsupported` unless a layer produces the tensor."""
         if self.root(name) not in self.results:
