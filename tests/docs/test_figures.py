@@ -97,7 +97,7 @@ def test_eight_images_of_the_digits_take_the_cycles_of_the_page() -> None:
         images = file["image"][:8]
     found = []
     for dram in ("ideal", "ddr"):
-        with vta.Session(DIGITS / "digits.onnx", device="estimate", images=8, dram=dram) as session:
+        with vta.Session(DIGITS / "digits.onnx", device="rtl", images=8, dram=dram) as session:
             session.run({"image": images})
             found.append(f"{session.cycles:,}")
             assert f"{session.report()['bound_cycles']:,}" == bound

@@ -30,4 +30,4 @@ def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert "Grouping(merged=16, groups=2, inputs=1, outputs=1)" in out
     assert "w (2, 1, 1, 3, 3, 16, 16)" in out
-    assert "cycles  knobs" in out
+    assert "limit  knobs" in out
