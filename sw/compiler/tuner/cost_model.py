@@ -49,8 +49,8 @@ _PIECE_WORDS = timing.BEATS_AHEAD
 class Estimate:
     """Estimated cycles of a schedule, with a breakdown.
 
-    ``gemm``, ``alu`` and ``bus`` are the busy cycles of each, those of the bus with the words that
-    a preceding layer prefetches. ``fill`` are the cycles before the
+    ``gemm``, ``alu`` and ``bus`` are the busy cycles of each; ``bus`` includes the words that a
+    preceding layer prefetches. ``fill`` are the cycles before the
     first multiplication, and ``drain`` the cycles after the last one.
     """
 
@@ -81,8 +81,16 @@ class Task:
     """
 
     __slots__ = (
-        *("after", "amount", "end", "instructions", "multiplies", "queued", "rate", "retired"),
-        *("round_trips", "unit"),
+        "after",
+        "amount",
+        "end",
+        "instructions",
+        "multiplies",
+        "queued",
+        "rate",
+        "retired",
+        "round_trips",
+        "unit",
     )
 
     def __init__(
@@ -114,7 +122,7 @@ class Pipeline:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._queues = {name: deque[Task]() for name in ("load", "compute", "store")}
-        # Memoized words and rates of transfers, since most are alike.
+        # Memoized words, rates and round trips of transfers, since most are alike.
         self._transfers: dict[tuple[int, int], tuple[int, float, float]] = {}
         # Bus cycles of the prefetched words.
         self._prefetched = 0.0
@@ -138,7 +146,7 @@ class Pipeline:
 
     def load_for_compute(self, size: int) -> Task:
         """Load ``size`` bytes of micro-ops or accumulators, without overlap with GEMM or ALU."""
-        return self._transfer("compute", 1, size, ())
+        return self._transfer("compute", 1, size, (), 1)
 
     def reset(self, cycles: float, after: Sequence[Task | None]) -> Task:
         """Reset accumulators by GEMM."""
@@ -191,7 +199,7 @@ class Pipeline:
         rows: int,
         row_bytes: int,
         after: Sequence[Task | None],
-        instructions: int = 1,
+        instructions: int,
     ) -> Task:
         known = self._transfers.get((rows, row_bytes))
         if known is None:
@@ -241,7 +249,7 @@ class BufferCopies:
         self._used_by: list[Task | None] = []
         self.loaded: Task | None = None
 
-    def load(self, rows: int, row_bytes: int, nest: object, instructions: int = 1) -> None:
+    def load(self, nest: object, rows: int, row_bytes: int, instructions: int = 1) -> None:
         """Load the next copy. Copies of different loop nests share an address in the scratchpad, so
         the first load of another ``nest`` waits for the latest user.
         """
@@ -261,7 +269,15 @@ class _Module:
     """The load, compute or store module, with its tasks in order."""
 
     __slots__ = (
-        *("ahead", "at", "awaits", "free", "in_compute", "left", "queue", "round_trips", "task"),
+        "ahead",
+        "at",
+        "awaits",
+        "free",
+        "in_compute",
+        "left",
+        "queue",
+        "round_trips",
+        "task",
     )
 
     def __init__(self, name: str, queue: deque[Task]) -> None:
@@ -316,8 +332,8 @@ class _Walk:
         least: float,
     ) -> None:
         self.overlap = bool(config.overlap)
-        # Cycles of the bus to fetch an instruction, to fetch as many as a queue holds, and to fetch
-        # those that have begun; the last is negative if later instructions are prefetched.
+        # Cycles of the bus to fetch an instruction, to fetch as many as a module may have issued,
+        # and to fetch what is due; negative while later instructions are prefetched.
         self.bus_share = bus_share(config)
         self.fetch_cycles = INSTRUCTION_BYTES / config.bus_bytes / self.bus_share
         self.most_prefetched = timing.INSTRUCTIONS_IN_FLIGHT * self.fetch_cycles

@@ -126,8 +126,7 @@ class _Tiles:
             free = stores[-copies] if len(stores) >= copies else None
             waits: list[Task | None] = [free, alu if nest in behind_alu else None]
             if p.is_added_to:
-                pieces, length, instructions = nest.stored
-                added.load(pieces, length, None, instructions)
+                added.load(None, *nest.stored)
                 moved = pipeline.gemm(nest.pixels, [*waits, added.loaded])
                 added.use(moved)
                 waits = [moved]
@@ -227,17 +226,9 @@ class _Tiles:
         nest = tile.nest
         if self.whole and self.tiling.weights_outside:
             if before is None or before.block != tile.block:
-                self._load_weights(step, nest)
-            self._load_image(step, nest)
+                self.weights.load(nest.weights, *step.weights)
+            self.image.load(nest.image, *step.image)
         else:
             if not (self.whole and before is not None and before.image == tile.image):
-                self._load_image(step, nest)
-            self._load_weights(step, nest)
-
-    def _load_image(self, step: _Step, nest: _Nest) -> None:
-        rows, row_bytes, instructions = step.image
-        self.image.load(rows, row_bytes, nest.image, instructions)
-
-    def _load_weights(self, step: _Step, nest: _Nest) -> None:
-        rows, row_bytes, instructions = step.weights
-        self.weights.load(rows, row_bytes, nest.weights, instructions)
+                self.image.load(nest.image, *step.image)
+            self.weights.load(nest.weights, *step.weights)

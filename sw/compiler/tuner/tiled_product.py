@@ -94,7 +94,7 @@ class TiledProduct(ABC):
 
     @property
     def independent_products(self) -> int:
-        """Number of products of these sizes, each with operands of its own."""
+        """Number of products of these sizes with separate operands."""
         return 1
 
     @property

@@ -113,13 +113,13 @@ class _Tiles:
         if self.shared_bytes:
             self.pipeline.load(1, self.shared_bytes)
         if knobs.whole_weights:
-            self.weights.load(1, a.outputs * self.weight_bytes, None)
+            self.weights.load(None, 1, a.outputs * self.weight_bytes)
         step, ahead = (self._in_turn, 3) if knobs.in_turn else (self._one_ahead, 1)
         before: list[_Tile] = []
         rows, columns = cut(b.output_height, knobs.rows), cut(b.output_width, knobs.columns)
         for _, height, width in product(range(a.batch), rows, columns):
             tile = _Tile(height, width, *self._image(height, width))
-            self.image.load(*self._image_rows(tile), None)
+            self.image.load(None, *self._image_rows(tile))
             for _ in range(a.outputs):
                 step(tile, before.pop(0) if len(before) == ahead else None)
                 before.append(tile)
@@ -174,7 +174,7 @@ class _Tiles:
 
     def _expand(self, tile: _Tile, after: list[Task | None]) -> Task:
         if not self.knobs.whole_weights:
-            self.weights.load(1, self.weight_bytes, None)
+            self.weights.load(None, 1, self.weight_bytes)
         gemm = self.pipeline.gemm(
             tile.expanded * self.a.products, [self.image.loaded, self.weights.loaded, *after]
         )

@@ -113,7 +113,7 @@ class _Tiles:
         self.pipeline.load_for_compute(kept * config.acc.element_bytes)
         each, shared = weights_of(self.workload.expanded)
         weights = a.outputs * (each + c.outputs * c.terms) + shared + (c.addition is not None)
-        self.weights.load(1, weights * config.wgt.element_bytes, None)
+        self.weights.load(None, 1, weights * config.wgt.element_bytes)
         before: list[_Tile | None] = [None] * _PROJECTED
         rows = cut(b.output_height, self.knobs.rows)
         columns = cut(b.output_width, self.knobs.columns)
@@ -165,7 +165,7 @@ class _Tiles:
     def _expand(self, tile: _Tile, after: list[Task | None]) -> Task:
         if tile.first:
             size = tile.image_rows, tile.image_columns
-            self.image.load(*self._rows(self.a.inputs, *size, self.a.width), None)
+            self.image.load(None, *self._rows(self.a.inputs, *size, self.a.width))
         cycles = self.a.inputs * self.a.terms * tile.expanded
         gemm = self.pipeline.gemm(cycles, [self.image.loaded, self.weights.loaded, *after])
         self.image.use(gemm)
@@ -177,7 +177,7 @@ class _Tiles:
         width = self.d.group.output_width
         moved = self._rows(self.c.outputs, tile.rows, tile.columns, width)
         if self.c.addition is not None:
-            self.added.load(*moved, None)
+            self.added.load(None, *moved)
             stored = self.stores[-added_copies(self.workload)]
             self.added.use(self.pipeline.gemm(results, [self.added.loaded, stored]))
         alu = self.pipeline.alu(results, [], self.c.requantize.operations)

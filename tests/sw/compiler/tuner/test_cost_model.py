@@ -47,7 +47,7 @@ def test_loads_overlap_gemm_as_far_as_there_are_copies() -> None:
         pipeline = Pipeline(TINY)
         buffer = BufferCopies(pipeline, copies)
         for _ in range(10):
-            buffer.load(1, 380 * TINY.bus_bytes, None)
+            buffer.load(None, 1, 380 * TINY.bus_bytes)
             buffer.use(pipeline.gemm(500, [buffer.loaded]))
         estimate = pipeline.estimate()
         assert estimate.gemm == 5000
@@ -66,7 +66,7 @@ def test_only_the_first_load_is_prefetched(prefetched: int) -> None:
         pipeline = Pipeline(TINY)
         buffer = BufferCopies(pipeline, 1, bytes_there)
         for _ in range(2):
-            buffer.load(4, words // 4 * TINY.bus_bytes, None)
+            buffer.load(None, 4, words // 4 * TINY.bus_bytes)
             buffer.use(pipeline.gemm(1, [buffer.loaded]))
         return pipeline.estimate().cycles
 
