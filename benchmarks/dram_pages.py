@@ -1,29 +1,24 @@
-"""Compare counts of opened DRAM pages with those of memory controllers on simulated bursts.
+"""Compare counts of opened DRAM pages with memory controllers on simulated bursts.
 
     python benchmarks/dram_pages.py [--networks NAME ...] [--config pynq-extended] [--dram ddr]
 
 Prints, as Markdown, per network the least and the most pages that `opened_pages` counts from the
 instructions, and how many pages the bursts of a simulated run open, in the order of the bus, in
 memories of 1 to 8 banks: page n is in bank n modulo the number of banks, and stays open until its
-bank needs another one. The networks and their inputs are those of toggles.py.
+bank needs another one. `instrumented` has the networks and their inputs.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
+from instrumented import WRITTEN, options, simulated, simulator
 from tables import head, row
-from toggles import SHOWN, WRITTEN, simulated
 
-from amaranth_vta.hw.config import DEFAULT, Config
-from amaranth_vta.networks import NETWORKS
+from amaranth_vta.hw.memory_timing import DRAM_PAGE_BYTES
 from amaranth_vta.sim.machine.elaborate import verilog
-from amaranth_vta.sim.machine.rtl.build import HARNESS, PINS, Harness, design_library, is_optimized
-from amaranth_vta.sw.runtime.dram_pages import PAGE_BYTES
 
 _BANKS = (1, 2, 4, 8)
 _CHANNELS = "".join(
@@ -43,17 +38,12 @@ endmodule"""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--networks", nargs="+", default=SHOWN, choices=tuple(NETWORKS))
-    parser.add_argument("--config", default=DEFAULT)
-    parser.add_argument("--dram", default="ddr")
-    options = parser.parse_args()
-    config = Config.load(options.config)
-    library = _library(config)
+    networks, config, dram = options()
+    library = simulator(verilog(config).replace("endmodule", _WRITER, 1), config)
     banks = (f"{count} bank{'s' if count > 1 else ''}" for count in _BANKS)
     print(*head("network", "bursts", "least", "most", *banks), sep="\n")
-    for name in options.networks:
-        text, program = simulated(name, config, library, options.dram)
+    for name in networks:
+        text, program = simulated(name, config, library, dram)
         bursts = [(int(at), int(beats) + 1) for at, beats in re.findall(r"(\d+) (\d+)", text)]
         counts = sum((counts for _, counts in program.layer_events), Counter())
         pages = list(pages_of(bursts, config.bus_bytes))
@@ -64,16 +54,13 @@ def main() -> None:
         print(row(name, *(f"{number:,}" for number in found)), flush=True)
 
 
-def _library(config: Config) -> Path:
-    text = verilog(config).replace("endmodule", _WRITER, 1)
-    return design_library(text, Harness(HARNESS, PINS), (), is_optimized(config))
-
-
 def pages_of(bursts: Iterable[tuple[int, int]], beat_bytes: int) -> Iterable[int]:
-    """The numbers of the pages that bursts, each an address and a number of beats, need in turn."""
+    """The numbers of the pages that bursts, each an address and a number of beats, need, in
+    order.
+    """
     for address, beats in bursts:
         yield from range(
-            address // PAGE_BYTES, (address + beats * beat_bytes - 1) // PAGE_BYTES + 1
+            address // DRAM_PAGE_BYTES, (address + beats * beat_bytes - 1) // DRAM_PAGE_BYTES + 1
         )
 
 

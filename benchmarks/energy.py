@@ -13,15 +13,15 @@ from dataclasses import replace
 from tables import row
 
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.memory_timing import DRAM_PAGE_BYTES
 from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
 from amaranth_vta.sim.energy.energies import Energy
 from amaranth_vta.sim.energy.technologies import TECHNOLOGIES, Technology
-from amaranth_vta.sw.runtime.dram_pages import PAGE_BYTES
 
 _NETWORKS = ("resnet18", "mobilenetv2", "bert-tiny")
 _PARTS = ("WGT", "ACC", "DRAM")
-# Technologies whose energy of activations is apart from that of bytes.
+# Technologies that charge activations apart from bytes.
 _ACTIVATED = tuple(item.name for item in TECHNOLOGIES.values() if item.activation.high)
 _ONE = PRESETS["pynq-extended"]
 _TWO = replace(
@@ -96,7 +96,7 @@ def _events(technology: Technology) -> dict[str, Energy]:
         "multiplication, 32 bits": technology.multiplication(32, 32),
         **{f"64 bits of {name}": technology.sram_byte(size) * 8 for name, size in sizes.items()},
         "64 bits of DRAM": technology.dram_byte * 8,
-        f"{PAGE_BYTES // 1024} KiB page of DRAM opened": technology.activation,
+        f"{DRAM_PAGE_BYTES // 1024} KiB page of DRAM opened": technology.activation,
     }
 
 

@@ -12,37 +12,22 @@ its first image, the others have random weights.
 
 from __future__ import annotations
 
-import argparse
 import re
-import tempfile
 from collections.abc import Collection
-from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
+from instrumented import WRITTEN, options, simulated, simulator
 from tables import head, row
 
-from amaranth_vta.hw.config import DEFAULT, Config
-from amaranth_vta.networks import NETWORKS, generate
-from amaranth_vta.session import Session
+from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.amaranth_internals.yosys import modules_of
-from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.machine.elaborate import verilog as verilog_of
-from amaranth_vta.sim.machine.host import SimulatedDevice
-from amaranth_vta.sim.machine.rtl.build import HARNESS, PINS, Harness, design_library, is_optimized
-from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
-from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 
 WINDOW = 1024
-SHOWN = ("digits", "bert-tiny", "mobilenetv2")
-_DIGITS = Path(__file__).parents[1] / "examples" / "digits"
-_MEMORY_BYTES = 1 << 28
-# A file in the current folder; here it has a line per module and window.
-WRITTEN = "written.txt"
-# A flip-flop; memories and their output registers have no initial value here.
+# A flip-flop: memories and their output registers have no initial value here.
 _REGISTER = re.compile(r"^  reg (?:\[(\d+):0\] )?(\\\S+ |\w+) *= ", re.MULTILINE)
 _LINE = re.compile(r"^\S*?\bvta(\S*) (\d+) (\d+)$", re.MULTILINE)
 # Parts of the machine by the paths of their modules; a module belongs to the longest path.
@@ -75,47 +60,16 @@ class Toggles:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--networks", nargs="+", default=SHOWN, choices=tuple(NETWORKS))
-    parser.add_argument("--config", default=DEFAULT)
-    parser.add_argument("--dram", default="ddr")
-    options = parser.parse_args()
-    config = Config.load(options.config)
+    networks, config, dram = options()
     library = counting_library(config)
-    print_table(
-        {
-            name: by_part(simulated(name, config, library, options.dram)[0])
-            for name in options.networks
-        }
-    )
-
-
-def simulated(name: str, config: Config, library: Path, dram: str) -> tuple[str, NetworkProgram]:
-    """Simulate a run of a network: what the simulator writes to the file `WRITTEN`, and the network
-    as compiled.
-    """
-    model: onnx.ModelProto | str = str(_DIGITS / "digits.onnx")
-    if name == "digits":
-        inputs = {"image": np.load(_DIGITS / "images.npz")["image"][:1]}
-    else:
-        network = generate(name)
-        model, inputs = network.sized, network.inputs
-    device = SimulatedDevice(config, _MEMORY_BYTES)
-    with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        machine = CompiledMachine(library, device.memory, memory_timing(dram))
-        device.attach(machine)
-        with Session(model, config, device) as session:
-            session.run(inputs)
-        machine.close()
-        return Path(WRITTEN).read_text(encoding="utf-8"), session.program
+    print_table({name: by_part(simulated(name, config, library, dram)[0]) for name in networks})
 
 
 def counting_library(config: Config, window: int = WINDOW, flags: tuple[str, ...] = ()) -> Path:
     """The simulator of a machine that counts its toggles in windows of ``window`` cycles, a power
     of two; ``flags`` are Verilator's.
     """
-    verilog, harness = counting(verilog_of(config), window), Harness(HARNESS, PINS)
-    return design_library(verilog, harness, flags, is_optimized(config))
+    return simulator(counting(verilog_of(config), window), config, flags)
 
 
 def counting(verilog: str, window: int) -> str:

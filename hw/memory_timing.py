@@ -1,4 +1,4 @@
-"""Timing of the memory behind the machine, in the cycles of the machine.
+"""Timing of the memory behind the machine, in the cycles of the machine, and its page size.
 
 Shared by simulators, the estimate of cycles (`amaranth_vta.sim.estimate`) and the compiler's cost
 model, which optimizes schedules for `DDR`.
@@ -7,6 +7,11 @@ model, which optimizes schedules for `DDR`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+# Bytes of a page (row) of DRAM, over all chips of the bus: a DDR3 chip of 16 bits has pages of this
+# size, as do two chips of 8 bits, or two SDRAM chips of 16 bits. A burst on a bus of 64 bits stays
+# within one.
+DRAM_PAGE_BYTES = 2048
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from amaranth_vta.hw.memory_timing import DRAM_PAGE_BYTES
+
 from .text_table import text_table
 
 if TYPE_CHECKING:
@@ -36,11 +38,11 @@ def energy_sections(energy: NetworkEnergy) -> dict[str, Mapping[str, Energy]]:
 
 def energy_notes(energy: NetworkEnergy) -> tuple[str, ...]:
     """DRAM pages, the events that count, and the source of the energies per event."""
-    least, most, size = *energy.pages, energy.report()["page_bytes"]
+    least, most = energy.pages
     charged = "charged apart from" if energy.technology.activation.high else "included in"
     return (
-        f"DRAM pages of {size // 1024} KiB opened: {least:,} to {most:,}; their energy is "
-        f"{charged} that of bytes.",
+        f"DRAM pages of {DRAM_PAGE_BYTES // 1024} KiB opened: {least:,} to {most:,}; "
+        f"their energy is {charged} that of bytes.",
         _INCLUDED,
         f"Energies per event: {energy.technology.source}.",
     )

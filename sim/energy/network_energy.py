@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from amaranth_vta.sw.runtime.dram_pages import PAGE_BYTES
+from amaranth_vta.hw.memory_timing import DRAM_PAGE_BYTES
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
 
 from .energies import Energy, summed
@@ -15,7 +15,7 @@ from .technologies import Technology
 
 
 class OpenedPages(NamedTuple):
-    """Bounds on the number of DRAM pages that are opened, of `PAGE_BYTES` each; see
+    """Bounds on the number of DRAM pages that are opened, of `DRAM_PAGE_BYTES` each; see
     `opened_pages`.
     """
 
@@ -69,7 +69,7 @@ class NetworkEnergy:
             "technology": self.technology.name,
             "source": self.technology.source,
             "estimated": True,
-            "page_bytes": PAGE_BYTES,
+            "page_bytes": DRAM_PAGE_BYTES,
             **_numbers(self.parts, self.pages),
             "layers": [
                 {"name": layer.name, **_numbers(layer.parts, layer.pages)} for layer in self.layers

@@ -1,9 +1,9 @@
 """Factors of energies between CMOS processes: `energy_scaling`.
 
-The equations and their coefficients are those of A. Stillmaker and B. Baas, Scaling equations for
-the accurate prediction of CMOS device performance from 180 nm to 7 nm, Integration, the VLSI
-Journal 58 (2017), pp. 74-81, table 5: per node, a polynomial of second order in the supply voltage
-gives the energy of an operation up to a constant factor.
+Equations and coefficients: A. Stillmaker and B. Baas, Scaling equations for the accurate prediction
+of CMOS device performance from 180 nm to 7 nm, Integration, the VLSI Journal 58 (2017), pp. 74-81,
+table 5. Per node, the energy of an operation is a polynomial of second order in the supply voltage,
+up to a constant factor.
 """
 
 from __future__ import annotations

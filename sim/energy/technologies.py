@@ -19,8 +19,9 @@ from typing import NamedTuple
 from .energies import Energy
 from .scaling import Process, energy_scaling, power_law
 
-# Width of the given accesses to SRAM and DRAM, in bytes and bits.
-_ACCESS_BYTES, _ACCESS_BITS = 8, 64
+# Width of the given accesses to SRAM and DRAM.
+_ACCESS_BYTES = 8
+_ACCESS_BITS = 8 * _ACCESS_BYTES
 _KIB = 1024
 _EXACT = Energy(1.0, 1.0, 1.0)
 _NONE = Energy()
@@ -40,7 +41,7 @@ class Technology:
     ``dram``
         per 64 bits; it includes the activation of pages if ``activation`` is zero.
     ``activation``
-        to open and close a page of `PAGE_BYTES` of DRAM.
+        to open and close a page of `DRAM_PAGE_BYTES` of DRAM.
     ``arithmetic_band`` and ``sram_band``
         relative to the typical energies.
     """
@@ -153,7 +154,7 @@ _28NM = _derived(
 
 # I. Kuon and J. Rose, Measuring the gap between FPGAs and ASICs, IEEE TCAD 26 (2007): ratio of
 # dynamic power at equal frequency in 90 nm, of circuits with multipliers and memories. Low is the
-# favorable end, high is that of circuits of logic alone.
+# favorable end, high the ratio for circuits of logic alone.
 _FPGA_TO_ASIC = Energy(4.6, 7.1, 14.0)
 
 
@@ -206,17 +207,17 @@ class _Currents(NamedTuple):
 
 
 def _activation(currents: _Currents, active_ns: float, precharge_ns: float, volts: float) -> float:
-    """The energy to open and close a page of one chip, in picojoules: that of a row cycle of the
-    minimum length without the standby current, by Micron TN-41-01.
+    """The energy to open and close a page of one chip, in picojoules: of a row cycle of the minimum
+    length, without the standby current, by Micron TN-41-01.
     """
     cycle_ns = active_ns + precharge_ns
     standby = currents.active * active_ns + currents.precharged * precharge_ns
     return (currents.cycling * cycle_ns - standby) * volts
 
 
-# Pages of `PAGE_BYTES` are those of two chips. DDR3 chips of 8 bits, IDD0, IDD3N, IDD2N, and tRAS
-# and tRP: low and typical is a DDR3-1600 chip of 4 Gbit (Micron MT41J512M8, die revisions E and J),
-# high is one of 2 Gbit (Micron, speed grade -125E).
+# Two chips have pages of `DRAM_PAGE_BYTES` together. IDD0, IDD3N, IDD2N, and tRAS and tRP of DDR3
+# chips of 8 bits: low and typical is a DDR3-1600 chip of 4 Gbit (Micron MT41J512M8, die revisions E
+# and J), high is one of 2 Gbit (Micron, speed grade -125E).
 _DDR3_PAGE = 2 * _activation(_Currents(55, 38, 32), 35, 13.75, 1.5)
 _DDR3_ACTIVATION = Energy(
     _DDR3_PAGE, _DDR3_PAGE, 2 * _activation(_Currents(95, 45, 42), 35, 12.5, 1.5)

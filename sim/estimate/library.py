@@ -143,7 +143,7 @@ class Engine:
         if insn_addr + insn_count * isa.INSTRUCTION_BYTES > memory.nbytes:
             return None
         self._use(memory)
-        pauses = [*contract.pauses, (0, 1), (0, 1)][:2]  # those of bandwidth and refresh, or none
+        pauses = [*contract.pauses, (0, 1), (0, 1)][:2]  # of bandwidth and of refresh, or none
         promised = (ctypes.c_int64 * 9)(
             *(contract.latency, contract.response, contract.scale, contract.rate, contract.credit),
             *(number for pause in pauses for number in pause),

@@ -9,22 +9,18 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.memory_timing import DRAM_PAGE_BYTES
 from amaranth_vta.hw.timing import FETCH_BURST_BYTES
 
 from .events import Events
 from .instruction_words import Words, element_bytes, field_of, memories_of
-
-# Bytes of a page (row) of DRAM, over all chips of the bus: a DDR3 chip of 16 bits has pages of that
-# size, as do two chips of 8 bits, or two SDRAM chips of 16 bits. A burst on a bus of 64 bits stays
-# within one.
-PAGE_BYTES = 2048
 
 
 def opened_pages(config: Config, words: Words, buffers: npt.NDArray[np.int32]) -> Events:
     """The pages that a stream of legal instructions opens. ``buffers`` (instructions,) numbers the
     buffers to which addresses are relative; each buffer, and the stream itself, starts a page.
 
-    pages_least  if each memory of LOADs and STOREs, and fetch, has an open page of its own, which
+    pages_least  if each memory of LOADs and STOREs, and fetch, has a separate open page, which
                  stays open until it needs another page
     pages_most   if each row of a transfer, and each burst of fetch, opens all its pages, since
                  other transfers have closed them
@@ -33,7 +29,7 @@ def opened_pages(config: Config, words: Words, buffers: npt.NDArray[np.int32]) -
     opcodes = field_of(words, layouts[isa.Opcode.FINISH]["opcode"])
     fetched = len(words) * isa.INSTRUCTION_BYTES
     found: Events = Counter(
-        pages_least=-(-fetched // PAGE_BYTES), pages_most=-(-fetched // FETCH_BURST_BYTES)
+        pages_least=-(-fetched // DRAM_PAGE_BYTES), pages_most=-(-fetched // FETCH_BURST_BYTES)
     )
     sizes = element_bytes(config)
     for opcode in (isa.Opcode.LOAD, isa.Opcode.STORE):
@@ -59,8 +55,8 @@ def _opened(
     # The number of each row within its transfer.
     number = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)
     first = (np.repeat(base, rows) + number * np.repeat(stride, rows)) * element
-    last = (first + np.repeat(elements, rows) * element - 1) // PAGE_BYTES
-    first //= PAGE_BYTES
+    last = (first + np.repeat(elements, rows) * element - 1) // DRAM_PAGE_BYTES
+    first //= DRAM_PAGE_BYTES
     of_buffer = np.repeat(buffers, rows)
     most = int((last - first + 1).sum())
     still_open = (first[1:] == last[:-1]) & (of_buffer[1:] == of_buffer[:-1])

@@ -4,9 +4,9 @@ from math import log
 
 import pytest
 
+from amaranth_vta.hw.memory_timing import DRAM_PAGE_BYTES
 from amaranth_vta.sim.energy.energies import Energy, summed
 from amaranth_vta.sim.energy.technologies import TECHNOLOGIES, Technology
-from amaranth_vta.sw.runtime.dram_pages import PAGE_BYTES
 
 _ALL = pytest.mark.parametrize("technology", TECHNOLOGIES.values(), ids=TECHNOLOGIES)
 
@@ -107,7 +107,7 @@ def test_activations_of_dram_are_those_of_data_sheets() -> None:
     # To read a whole page takes many times the energy to open it.
     for name in ("xc7", "ecp5"):
         technology = TECHNOLOGIES[name]
-        assert technology.activation.high < technology.dram_byte.low * PAGE_BYTES / 10
+        assert technology.activation.high < technology.dram_byte.low * DRAM_PAGE_BYTES / 10
 
 
 def test_energies_add_and_scale_with_their_bands() -> None:

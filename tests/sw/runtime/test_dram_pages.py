@@ -8,13 +8,14 @@ import pytest
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.memory_timing import DRAM_PAGE_BYTES
 from amaranth_vta.session import Session, random_inputs
-from amaranth_vta.sw.runtime.dram_pages import PAGE_BYTES, opened_pages
+from amaranth_vta.sw.runtime.dram_pages import opened_pages
 from amaranth_vta.sw.runtime.instruction_words import instruction_words
 
 _EXTENDED = PRESETS["pynq-extended"]
 # Elements per page.
-_INPUTS = PAGE_BYTES // _EXTENDED.inp.element_bytes
+_INPUTS = DRAM_PAGE_BYTES // _EXTENDED.inp.element_bytes
 
 
 def pages(
@@ -26,7 +27,7 @@ def pages(
     found = opened_pages(config, words, np.array(buffers or [0] * len(words), np.int32))
     fetched = len(words) * isa.INSTRUCTION_BYTES
     return (
-        found["pages_least"] - -(-fetched // PAGE_BYTES),
+        found["pages_least"] - -(-fetched // DRAM_PAGE_BYTES),
         found["pages_most"] - -(-fetched // 256),
     )
 
@@ -53,7 +54,7 @@ def test_more_pieces_open_more_pages() -> None:
 
 def test_rows_of_one_page_may_open_it_once_or_each() -> None:
     assert pages(inputs(0, 4, 8, 8)) == (1, 8)
-    # Rows without a gap are still bursts of their own.
+    # Rows without a gap are still separate bursts.
     assert pages(inputs(0, 4, 8, 4)) == (1, 8)
 
 
@@ -105,7 +106,7 @@ def test_pages_are_those_of_the_addresses_followed_one_by_one(preset: str) -> No
         for y in range(instruction.y_size if instruction.x_size else 0):
             start = (instruction.dram_base + y * instruction.x_stride) * size
             for page in sorted(
-                {at // PAGE_BYTES for at in range(start, start + instruction.x_size * size)}
+                {at // DRAM_PAGE_BYTES for at in range(start, start + instruction.x_size * size)}
             ):
                 most += 1
                 least += open_page.get(memory) != (buffer, page)
