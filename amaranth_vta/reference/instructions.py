@@ -15,7 +15,7 @@ _SHOWN = ("pynq", "pynq-extended", "tiny")
 _HEAD = """\
 # Instruction set
 
-Generated from `hw/isa.py`, with words from `amaranth_vta/reference/semantics.py`, by `make docs`;
+Generated from `hw/isa/`, with words from `amaranth_vta/reference/semantics.py`, by `make docs`;
 not written by hand.
 
 An instruction is 128 bits, two little-endian words of 64; a micro-op is 32. Fields follow one

@@ -111,15 +111,16 @@ NAMED = (
     ),
     ("interfaces.py", "bits & uncovered != 0", "0"),
 )
-# Shared with the model, which would have the same bug.
+# Modules and packages shared with the model, which would have the same bug.
 _SHARED = tuple(
-    f"amaranth_vta.hw.{name}"
-    for name in ("isa", "config", "microarchitecture", "registers", "timing")
+    f"amaranth_vta.hw.{name}."
+    for name in ("isa", "config", "microarchitecture", "registers", "tiles", "timing")
 )
 
 
-def _is_hardware(module: str) -> bool:
-    return module.startswith("amaranth_vta.hw.") and module not in _SHARED
+def is_hardware(module: str) -> bool:
+    """Whether bugs are planted in ``module``: in hardware, but not in what the model shares."""
+    return module.startswith("amaranth_vta.hw.") and not f"{module}.".startswith(_SHARED)
 
 
 class Design:
@@ -132,7 +133,7 @@ class Design:
         self._live: set[int] = set()
         self._chosen: dict[int, int] = {}
         self.plants = Plants(self._apply, NAMED)
-        install(_is_hardware, self.plants)
+        install(is_hardware, self.plants)
         from amaranth_vta.hw.config import PRESETS
         from tests.support.corners import CORNERS
 

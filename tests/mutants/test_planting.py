@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -94,6 +95,15 @@ def test_states_that_are_not_cleared_are_registers() -> None:
 def test_bugs_come_too_late_for_what_is_imported() -> None:
     with pytest.raises(RuntimeError, match="has been imported before"):
         install(lambda name: name == "importlib", Plants(lambda *_: None))
+
+
+def test_no_bug_is_planted_in_what_the_model_shares_with_hardware() -> None:
+    code = "import sys, amaranth_vta.sim.model.device; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shared = [name for name in done.stdout.split() if name.startswith("amaranth_vta.hw.")]
+    assert "amaranth_vta.hw.isa.encoding" in shared
+    assert [name for name in shared if hardware.is_hardware(name)] == []
+    assert hardware.is_hardware("amaranth_vta.hw.dma.loader")
 
 
 def test_the_named_bugs_are_in_the_sources() -> None:

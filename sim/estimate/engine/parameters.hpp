@@ -57,7 +57,7 @@ struct Parameters {
     std::int64_t bus_bytes, overlap, wgt_4bit, requantize_opcode, lookup_opcode, multiply_add_opcode;
     std::int64_t uop_depth, acc_depth, first_copied, table_elements;
     Kind kinds[MEMORIES];
-    // Limits of the design: hw/timing.py, and hw/isa.py.
+    // Limits of the design: hw/timing.py, and hw/isa/.
     std::int64_t queue_depth, in_flight, gemm_commands, alu_commands, bursts_in_flight, words_ahead;
     std::int64_t fetch_burst_bytes, burst_words, burst_bytes, requantize_parameters, table_words;
     Time gemm_latency, alu_latency, alu_cycles, early_end;
