@@ -7,16 +7,16 @@ JSON form uses the keys of the published ``vta_config.json``.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from operator import sub
 from pathlib import Path
 from typing import Any
 
 from amaranth_vta.errors import VtaError
 
 from . import isa
+from .index_widths import fitting_widths
 from .tiles import TileMemory
 
 
@@ -212,7 +212,7 @@ class Config:
         bits in total; empty if reducing a single buffer takes no more.
         """
         widths = self._index_widths()
-        fitting = _fitting_widths(widths, dict.fromkeys(widths, 1), dict.fromkeys(widths, 0))
+        fitting = fitting_widths(widths, dict.fromkeys(widths, 1), dict.fromkeys(widths, 0))
         reduced = [name for name in fitting or {} if fitting and fitting[name] < widths[name]]
         if fitting is None or len(reduced) < 2:
             return []
@@ -242,7 +242,7 @@ class Config:
                 return None
             else:
                 least[name] = widths[name]
-        fitting = _fitting_widths(widths, least, wanted)
+        fitting = fitting_widths(widths, least, wanted)
         if fitting is None:
             return None
         return {keys[name]: fitting[name] + self._log_element_bytes(name) for name in keys}
@@ -480,36 +480,6 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"it has the key {key!r} twice")
         values[key] = value
     return values
-
-
-def _fitting_widths(
-    widths: Mapping[str, int], least: Mapping[str, int], wanted: Mapping[str, int]
-) -> dict[str, int] | None:
-    """Index widths that fit the encoding: ``widths``, reduced by the fewest bits in total but not
-    below ``least``; among equal reductions, the closest to ``wanted``. None if there are none.
-    """
-    room = [widths[name] - least[name] for name in widths]
-    for total in range(sum(room) + 1):
-        found = []
-        for parts in _partitions(total, room):
-            reduced = dict(zip(widths, map(sub, widths.values(), parts), strict=True))
-            if isa.encoding_problem(reduced) is None:
-                off = sum((reduced[name] - wanted[name]) ** 2 for name in widths)
-                # Ties: the one that reduces accumulators least.
-                found.append((off, parts[::-1], reduced))
-        if found:
-            return min(found)[2]
-    return None
-
-
-def _partitions(total: int, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All tuples with sum ``total``, each item at most the ``room`` at its position."""
-    if not room:
-        if total == 0:
-            yield ()
-        return
-    for part in range(min(total, room[0]) + 1):
-        yield from ((part, *rest) for rest in _partitions(total - part, room[1:]))
 
 
 # Read limit for a configuration file, since files such as /dev/zero never end.

@@ -16,6 +16,7 @@ ISA = "amaranth_vta.hw.isa"
 # Modules that software shares with hardware: data, without imports of Amaranth or the design.
 SHARED = (
     "amaranth_vta.hw.config",
+    "amaranth_vta.hw.index_widths",
     ISA,
     "amaranth_vta.hw.memory_timing",
     "amaranth_vta.hw.microarchitecture",

@@ -114,7 +114,15 @@ NAMED = (
 # Modules and packages shared with the model, which would have the same bug.
 _SHARED = tuple(
     f"amaranth_vta.hw.{name}."
-    for name in ("isa", "config", "microarchitecture", "registers", "tiles", "timing")
+    for name in (
+        "config",
+        "index_widths",
+        "isa",
+        "microarchitecture",
+        "registers",
+        "tiles",
+        "timing",
+    )
 )
 
 
