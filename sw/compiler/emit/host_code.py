@@ -135,7 +135,7 @@ class HostCode:
         buffer = stmt.buffer
         assert buffer.base is not None
         if buffer.rolling:
-            return str(tuple(map(buffer.copy_begins, range(buffer.copies))))
+            return str(tuple(map(buffer.copy_begins, range(buffer.places))))
         if buffer.copies == 1 or not loops:
             return str(buffer.base)
         copy = f"({self._expr(iteration(loops))}) % {buffer.copies}"
@@ -182,7 +182,7 @@ class HostCode:
             form = Affine.of(index)
             assert form is not None
             turn, index = _divided(form, buffer.copy_elements)
-            name = f"{name}[({self._expr(turn)}) % {buffer.copies}]"
+            name = f"{name}[({self._expr(turn)}) % {buffer.places}]"
         text = self._expr(index)
         return name if text == "0" else f"{name} + {text}"
 

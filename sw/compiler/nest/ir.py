@@ -47,6 +47,12 @@ class NestBuffer:
     A turn is an iteration of the loops around the allocation. A ``rolling`` buffer outlives the
     iterations that fill it: its first dimension is the turn, and elements are counted over all
     turns, but only the latest ``copies`` turns exist.
+
+    In a rolling buffer with ``carried``, that many scalars at the beginning of a turn are written
+    ``period`` turns earlier, and outlive that many turns. After allocation, each copy has ``slots``
+    places for the carried elements, which its turns use from the last one down: the other elements
+    of a turn follow its carried elements, where those of earlier turns are dead. ``pair`` is then
+    the number of elements of a turn.
     """
 
     name: str
@@ -61,16 +67,28 @@ class NestBuffer:
     rolling: bool = False
     bank: int | None = None
     ahead: int = 0
+    carried: int = 0
+    period: int = 0
+    slots: int = 0
 
     @property
     def copy_elements(self) -> int:
         """Elements of one copy of a rolling buffer after allocation."""
         return self.pair or self.pitch
 
+    @property
+    def places(self) -> int:
+        """Number of turns after which the first elements of turns repeat."""
+        return self.copies * max(self.slots, 1)
+
     def copy_begins(self, turn: Turn) -> Turn:
         """First element of the copy used in ``turn``, a number or an array."""
         assert self.base is not None
         copy = turn % self.copies
+        if self.slots:
+            slot = self.slots - 1 - turn // self.copies % self.slots
+            step = self.carried * self.pair // self.strides[0]
+            return self.base + self.pitch * copy + step * slot
         if not self.pair:
             return self.base + self.pitch * copy
         return self.base + self.pitch * (copy % 2) + self.pair * (copy // 2)

@@ -50,7 +50,10 @@ _TRANSFERS = {"load_buffer_2d": 2, "store_buffer_2d": 3, "forward_buffer_2d": 1}
 _SIZES = ("x_size", "y_size", "x_stride")
 _PADS = tuple(f"{axis}_pad_{side}" for axis in "xy" for side in ("before", "after"))
 # Attributes of a buffer in an allocation.
-_FIELDS = ("rolling", "ahead", "copies", "bank", "base", "pitch", "pair")
+_FIELDS = (
+    *("rolling", "ahead", "copies", "bank", "base", "pitch", "pair"),
+    *("carried", "period", "slots"),
+)
 _Member = TypeVar("_Member", bound=Enum)
 
 

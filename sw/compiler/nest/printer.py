@@ -100,6 +100,8 @@ class _Printer:
                 more += f", base={buffer.base}" if buffer.base is not None else ""
                 more += f", pitch={buffer.pitch}" if pitch else ""
                 more += f", pair={buffer.pair}" if buffer.pair else ""
+                for key in ("carried", "period", "slots"):
+                    more += f", {key}={value}" if (value := getattr(buffer, key)) else ""
                 self.line(
                     depth,
                     f"{self.name(buffer, buffer.name)} = allocate({buffer.scope}, "

@@ -23,7 +23,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     rebuild,
     walk,
 )
-from amaranth_vta.sw.compiler.nest.scopes import copy_elements, scratchpad
+from amaranth_vta.sw.compiler.nest.scopes import copy_elements, scratchpad, tile_scalars
 
 # Smaller sources are not placed at the end of their bank: layers then share fewer micro-ops, which
 # costs about as many cycles as reading these sources from the copy saves.
@@ -49,11 +49,30 @@ def elements_used(nest: LoopNest, scope: str, config: Config) -> int:
     """End of the last buffer of ``scope``, in elements, in an allocated nest."""
     buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]
     ends = (
-        buffer.base + buffer.copies * copy_elements(buffer, config)
+        buffer.base + buffer.copies * _copy_room(buffer, config)
         for buffer in buffers
         if buffer.scope == scope and buffer.base is not None
     )
     return max(ends, default=0)
+
+
+def _slots(buffer: NestBuffer, config: Config) -> int:
+    """Places for the carried elements of a rolling buffer in each of its copies; 0 if it carries
+    none. While a turn is live, later turns of its copy already have carried elements: theirs are
+    the places below, around the end those beyond its own elements.
+    """
+    if not buffer.carried:
+        return 0
+    scalars = tile_scalars(config, buffer.scope)
+    later = (buffer.copies - 1 + buffer.period) // buffer.copies
+    return later - (-copy_elements(buffer, config) // (buffer.carried // scalars))
+
+
+def _copy_room(buffer: NestBuffer, config: Config) -> int:
+    """Elements that a copy of ``buffer`` occupies."""
+    step = buffer.carried // tile_scalars(config, buffer.scope)
+    below = max(_slots(buffer, config) - 1, 0) * step
+    return below + copy_elements(buffer, config)
 
 
 def _alternates(nest: LoopNest) -> bool:
@@ -109,7 +128,7 @@ class _Allocator:
 
     def elements(self, buffer: NestBuffer) -> int:
         """Elements that ``buffer`` occupies from its base on; with banks, elements of one copy."""
-        size = copy_elements(buffer, self.config)
+        size = _copy_room(buffer, self.config)
         if self.banked and buffer.scope == "acc" and buffer.bank is None:
             return -(-buffer.copies // 2) * size
         return buffer.copies * size
@@ -157,19 +176,20 @@ class _Allocator:
             raise LoweringError(self.overflow([*same, buffer], depth))
         size = copy_elements(buffer, self.config)
         alternates = in_banks and buffer.bank is None
-        buffer.pitch = depth // 2 if alternates else size
+        buffer.pitch = depth // 2 if alternates else _copy_room(buffer, self.config)
+        buffer.slots = _slots(buffer, self.config)
         pairs = alternates and (buffer.copies > 2 or buffer.rolling)
-        buffer.pair = size if pairs else 0
+        buffer.pair = size if pairs or buffer.slots else 0
         return replace(stmt, body=self.visit(stmt.body, (*live, buffer)))
 
     def overflow(self, buffers: list[NestBuffer], depth: int) -> str:
         parts = []
         for buffer in buffers:
-            size = copy_elements(buffer, self.config)
+            size = _copy_room(buffer, self.config)
             times = f"{buffer.copies} x " if buffer.copies > 1 else ""
             parts.append(f"{buffer.name} {list(buffer.shape)} takes {times}{size}")
         scope, last = buffers[-1].scope, buffers[-1]
-        used = sum(b.copies * copy_elements(b, self.config) for b in buffers[:-1])
+        used = sum(b.copies * _copy_room(b, self.config) for b in buffers[:-1])
         room = (depth - used) // last.copies
         memory = scratchpad(self.config, scope)
         return (

@@ -29,9 +29,13 @@ from amaranth_vta.sw.compiler.te.simplify import identity, simplify, value_inter
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.te.traverse import accesses, rebuild, substitute
 
-from .support.partition import Limit, partition_loop, peel_first
+from .support.partition import Limit, partition_loop, peel_first, peel_last
+from .support.rewritten import RewrittenBuffer, Written
 from .support.rolling import RollingBuffer
 from .support.stage_loops import Bounds, StageLoops, limits_of_attached, stage_loops
+
+# One iteration.
+_ONCE = Affine({}), 1
 
 
 def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> LoopNest:
@@ -71,12 +75,20 @@ def _check_attachments(schedule: Schedule) -> None:
             if consumer in around:
                 names = " within ".join(part.name for part in [*around, consumer])
                 raise LoweringError(f"{place}: that is a cycle, {names}")
-            stored = around[-1].stored_at
-            if stored is not None and consumer.axis_around(axis) is not stored:
-                raise LoweringError(
-                    f"{place} and stored at {stored}, which is not the next loop outside"
-                )
             around.append(consumer)
+        _check_stored(stage)
+
+
+def _check_stored(stage: Stage) -> None:
+    if stage.stored_in is None or stage.attach is None:
+        return
+    inner = stage.axis_within(stage.stored_in)
+    if inner is None or stage.stored_in.axis_around(inner) is not stage.stored_at:
+        consumer, axis = stage.attach
+        raise LoweringError(
+            f"{stage.name} is computed at {consumer.name}.{axis} and stored at {stage.stored_at}, "
+            "which is not the next loop outside"
+        )
 
 
 class _Builder:
@@ -90,7 +102,10 @@ class _Builder:
             )
         self.args = list(args)
         # Rolling buffers of the stages that are kept across an enclosing loop (store_at).
-        self.rolling: dict[Stage, RollingBuffer] = {}
+        self.rolling: dict[Stage, RollingBuffer | RewrittenBuffer] = {}
+        # The loops around the stages that are placed: per axis, the iterations of the part, and the
+        # number of iterations of the whole loop.
+        self.iterations: dict[IterVar, tuple[Affine, int]] = {}
         # The expression of each stage, with inlined stages substituted.
         self.bodies: dict[Stage, Expr] = {}
         for stage in schedule.stages:
@@ -156,9 +171,9 @@ class _Builder:
 
     # Placing a stage before its consumers.
 
-    def _place(self, stage: Stage, body: Stmt, turn: Affine | None = None) -> Stmt:
+    def _place(self, stage: Stage, body: Stmt) -> Stmt:
         """``body``, preceded by a nest that computes the region of ``stage`` that it reads; if that
-        is a rolling buffer, for the iterations ``turn``.
+        is a rolling buffer, for the current iterations.
         """
         reads = [
             (access, ranges)
@@ -173,8 +188,11 @@ class _Builder:
                 stage.op.axis, stage.tensor.shape, self._bounds(stage.tensor, reads), strict=True
             )
         ]
-        if turn is not None and stage in self.rolling:
-            return self._place_rolling(self.rolling[stage], bounds, turn, body)
+        rolling = self.rolling.get(stage)
+        if isinstance(rolling, RollingBuffer):
+            return self._place_rolling(rolling, bounds, body)
+        if rolling is not None:
+            return self._place_rewritten(rolling, bounds, body)
         shape = tuple(extent for _, extent in bounds)
         buffer = NestBuffer(
             stage.name, shape, stage.tensor.dtype, stage.scope, stage.origin, stage.copies
@@ -193,11 +211,28 @@ class _Builder:
 
         return Allocate(buffer, seq(producer, map_expressions(body, change)))
 
-    def _place_rolling(
-        self, rolling: RollingBuffer, bounds: Bounds, turn: Affine, body: Stmt
-    ) -> Stmt:
+    def _place_rewritten(self, rolling: RewrittenBuffer, bounds: Bounds, body: Stmt) -> Stmt:
         stage = rolling.stage
-        bounds = rolling.place(bounds, turn, self.ranges)
+        assert stage.attach is not None
+        assert stage.stored_in is not None
+        around = stage.axis_within(stage.stored_in)
+        assert around is not None
+        inner = self.iterations[stage.attach[1]] if stage.attach[1] is not around else _ONCE
+        written = rolling.place(bounds, self.iterations[around][0], inner, self.ranges)
+
+        def change(value: Expr) -> Expr:
+            value = rebuild(value, change)
+            if isinstance(value, Access) and value.source is stage.tensor:
+                return rolling.read(value)
+            return value
+
+        copies = [self._stage(stage, item.bounds, rolling.buffer, item) for item in written]
+        return seq(*copies, map_expressions(body, change))
+
+    def _place_rolling(self, rolling: RollingBuffer, bounds: Bounds, body: Stmt) -> Stmt:
+        stage = rolling.stage
+        assert stage.attach is not None
+        bounds = rolling.place(bounds, self.iterations[stage.attach[1]][0], self.ranges)
 
         def change(value: Expr) -> Expr:
             value = rebuild(value, change)
@@ -271,14 +306,16 @@ class _Builder:
         stage: Stage,
         bounds: Bounds,
         buffer: NestBuffer,
-        rolling: RollingBuffer | None = None,
+        target: RollingBuffer | Written | None = None,
     ) -> Stmt:
         loops = stage_loops(stage, self.bodies[stage], bounds, buffer)
         if stage.tensor in self.buffers:
             # An argument is in memory as a whole, even if only a part of it is computed.
             loops.indices = [loops.values[axis] for axis in stage.op.axis]
-        if rolling is not None:
-            loops.indices = rolling.written(loops.indices, bounds)
+        if isinstance(target, RollingBuffer):
+            loops.indices = target.written(loops.indices, bounds)
+        elif target is not None:
+            loops.indices = target.indices(loops.indices)
         limits = [*loops.limits, *limits_of_attached(loops, self.schedule, self.bodies)]
         return self._nest(loops, 0, {}, limits)
 
@@ -330,10 +367,17 @@ class _Builder:
         nests = []
         within = {other.var: other.extent for other in loops.order[depth + 1 :]}
         parts = partition_loop(atom.var, atom.extent, within, fixed, limits, self.ranges)
-        if any(
-            item.carried is not None and item.is_computed_at(atom.axis) for item in self.rolling
-        ):
+        carried = [
+            item
+            for item in self.rolling
+            if item.carried is not None
+            and item.stored_in is stage
+            and item.axis_within(stage) is atom.axis
+        ]
+        if carried:
             parts = peel_first(parts)
+        if any(item.rewritten is not None for item in carried):
+            parts = peel_last(parts)
         for part in parts:
             begin, end, rest = part.begin, part.end, part.limits
             if end - begin == 1:
@@ -374,6 +418,7 @@ class _Builder:
         limits = [limit for limit in limits if limit.until is not atom.axis]
         stored = self._stored(loops, depth)
         self.rolling.update(stored)
+        self.iterations[atom.axis] = fixed[atom.var], atom.extent
         inner = self._nest(loops, depth + 1, fixed, limits, initialize)
         for stage in reversed(self.schedule.stages):
             if stage in stored:
@@ -384,15 +429,20 @@ class _Builder:
                         f"{stage.name} is computed at {loops.stage.name}.{atom.axis}, which is "
                         f"within one instruction of {loops.stage.name}"
                     )
-                inner = self._place(stage, inner, fixed[atom.var])
+                self.iterations[atom.axis] = fixed[atom.var], atom.extent
+                inner = self._place(stage, inner)
         return inner
 
-    def _stored(self, loops: StageLoops, depth: int) -> dict[Stage, RollingBuffer]:
+    def _stored(
+        self, loops: StageLoops, depth: int
+    ) -> dict[Stage, RollingBuffer | RewrittenBuffer]:
         """New buffers of the stages that are stored at the loop at ``depth``."""
         axis = loops.order[depth].axis
         inner = loops.order[depth + 1 : depth + 2]
         return {
-            stage: RollingBuffer(stage, inner[0].extent)
+            stage: (RollingBuffer if stage.rewritten is None else RewrittenBuffer)(
+                stage, inner[0].extent
+            )
             for stage in self.schedule.stages
             if stage.stored_at is axis
         }

@@ -56,13 +56,18 @@ def _visit(stmt: Stmt) -> Stmt:
     parts = [part for part in children(stmt) if _has_ahead(part)]
     if not parts:
         return stmt
-    if isinstance(stmt, For) or len(parts) > 1:
+    if isinstance(stmt, For) or len(parts) > 1 or _keeps_ahead(stmt):
         return _Iterations().pipelined(stmt)
     return rebuild(stmt, _visit)
 
 
 def _has_ahead(stmt: Stmt) -> bool:
     return any(isinstance(part, Allocate) and part.buffer.ahead > 0 for part in walk(stmt))
+
+
+def _keeps_ahead(stmt: Stmt) -> bool:
+    """Whether ``stmt`` allocates a rolling buffer for loops that fill it ahead of their readers."""
+    return isinstance(stmt, Allocate) and stmt.buffer.rolling and stmt.buffer.ahead > 0
 
 
 # Statements by lead: the number of iterations by which they run ahead.
@@ -173,7 +178,9 @@ class _Order:
 
     With a distance of one iteration, statements that are ahead come first. With more, statements
     are grouped by kind, oldest operands first, so that each unit has the work of a whole iteration
-    without waiting for the others.
+    without waiting for the others. If the product with the greatest lead has more than two copies
+    of its results, products are in the opposite order: it can then overwrite a copy that was read
+    long ago, and the other operands have more time to arrive.
     """
 
     def __init__(self, leads: Mapping[NestBuffer, int]) -> None:
@@ -194,11 +201,19 @@ class _Order:
             )
         )
         if self.most > 1 and in_turn:
-            numbers = sorted(
-                range(len(parts)),
-                key=lambda n: (kinds[n], -self._age(*parts[n]), parts[n][0]),
+            reverse = any(
+                kind == _PRODUCTS and at == self.most and _has_spare_copies(part)
+                for (at, part), kind in zip(parts, kinds, strict=True)
             )
-            parts = [parts[number] for number in numbers]
+
+            def place(number: int) -> tuple[int, int, int]:
+                (at, part), kind = parts[number], kinds[number]
+                assert kind is not None
+                if reverse and kind == _PRODUCTS:
+                    return kind, -at, 0
+                return kind, -self._age(at, part), at
+
+            parts = [parts[number] for number in sorted(range(len(parts)), key=place)]
         return seq(*(part for _, part in parts))
 
     def _age(self, lead: int, part: Stmt) -> int:
@@ -229,6 +244,10 @@ class _Order:
                 )
 
 
+def _has_spare_copies(stmt: Stmt) -> bool:
+    return all(buffer.copies > 2 for buffer in written_buffers(stmt))
+
+
 def _parts(stmt: Stmt) -> list[Stmt]:
     return stmt.body if isinstance(stmt, Seq) else [stmt]
 
@@ -254,6 +273,8 @@ class _Iterations:
         self._scalars: Counter[str] = Counter()
         # Per rolling buffer, the number of iterations by which it is written ahead.
         self._leads: dict[NestBuffer, int] = {}
+        # Of buffers that were rolling before, the number of iterations ahead of their readers.
+        self._kept: dict[NestBuffer, int] = {}
         self._found: list[_Iteration] = []
 
     def pipelined(self, stmt: Stmt) -> Stmt:
@@ -311,6 +332,8 @@ class _Iterations:
         parts, leads = self._flat(stmt, renamed, turns), dict[int, list[Stmt]]()
         buffers = [part.buffer for part in _same_iteration(stmt)]
         ahead = {self._rolling[buffer.name]: buffer.ahead for buffer in buffers}
+        filled = {buffer for part in parts for buffer in written_buffers(part)}
+        ahead |= {buffer: by for buffer, by in self._kept.items() if buffer in filled}
         # Each buffer is written its own distance ahead of its earliest reader.
         written = dict(ahead)
         for part in reversed(parts):
@@ -329,16 +352,23 @@ class _Iterations:
         """``renamed``, extended to replace ``old`` by the rolling buffer in its current turn."""
         new = self._rolling.setdefault(old.name, replace(old, rolling=True, ahead=0))
         new.copies = max(new.copies, old.copies)
-        self._scalars[old.name] = max(self._scalars[old.name], old.scalars)
+        new.carried, new.period = max(new.carried, old.carried), max(new.period, old.period)
+        scalars = old.strides[0] if old.rolling else old.scalars
+        self._scalars[old.name] = max(self._scalars[old.name], scalars)
+        if _keeps_ahead(Allocate(old, Seq([]))):
+            self._kept[new] = old.ahead
         return renamed | {old: partial(_in_turn, old, new, turns.get(old.name, Affine({})))}
 
 
 def _in_turn(old: NestBuffer, new: NestBuffer, turn: Affine, access: Access) -> Access:
     """``access`` to ``old`` rewritten to ``new``, whose turns are flattened."""
     place = old.flat(access.indices)
-    if place is None:
+    own = Affine.of(access.indices[0]) if old.rolling else Affine({})
+    if place is None or own is None:
         raise LoweringError(f"{access} is read ahead at an index that is not affine")
-    return Access(new, (turn, place))
+    if old.rolling:
+        place = place.plus(own, -old.strides[0])
+    return Access(new, (turn.plus(own), place))
 
 
 def _later(by: int, access: Access) -> Access:
@@ -352,7 +382,8 @@ def _in_iteration(stmt: Stmt) -> bool:
     """Whether ``stmt`` allocates pipelined buffers exactly once, outside of its loops."""
     match stmt:
         case Allocate():
-            return bool(stmt.buffer.ahead) or _in_iteration(stmt.body)
+            own = bool(stmt.buffer.ahead) and not stmt.buffer.rolling
+            return own or _in_iteration(stmt.body)
         case Seq():
             parts = [part for part in stmt.body if _has_ahead(part)]
             return len(parts) == 1 and _in_iteration(parts[0])
@@ -383,5 +414,5 @@ def _allocations(stmt: Stmt) -> Counter[str]:
     if isinstance(stmt, For):
         found = Counter({name: count * stmt.extent for name, count in found.items()})
     if isinstance(stmt, Allocate):
-        found[stmt.buffer.name] += 1
+        found[stmt.buffer.name] += stmt.buffer.shape[0] if stmt.buffer.rolling else 1
     return found

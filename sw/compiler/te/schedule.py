@@ -75,7 +75,12 @@ class Stage:
         self.attach: tuple[Stage, IterVar] | None = None
         # The consumer's axis within which the buffer is kept, if further out than the attach axis.
         self.stored_at: IterVar | None = None
+        # The stage of that axis: the consumer, or a stage that the consumer is computed within.
+        self.stored_in: Stage | None = None
         self.carried: IterVar | None = None
+        # Number of elements along `carried` that are written twice, for this iteration and the
+        # next one; None if the next iteration reads them where this one has written them.
+        self.rewritten: int | None = None
         self.pragmas: dict[IterVar, str] = {}
         self.intrinsics: dict[IterVar, TensorIntrinsic] = {}
         self.threads: dict[IterVar, IterVar] = {}
@@ -164,31 +169,52 @@ class Stage:
         if self.tensor in self.schedule.outputs:
             raise ScheduleError(f"{step}: an output is computed at the top")
         self.attach = (consumer, axis)
-        self.stored_at = self.carried = None
+        self.stored_at = self.stored_in = self.carried = self.rewritten = None
 
-    def store_at(self, axis: IterVar) -> None:
+    def store_at(self, axis: IterVar, around: Stage | None = None) -> None:
         """Keep the buffer for all iterations of ``axis``, the consumer's axis directly outside of
         the stage's `compute_at` axis. Iterations of the `compute_at` axis then rotate through the
         copies of the buffer, even where tails and borders are separate loop nests.
+
+        With ``around``, ``axis`` is an axis of that stage, and the stage is computed within the
+        next loop: its consumer, perhaps indirectly, is computed at the axis directly inside.
         """
         if self.attach is None:
             raise ScheduleError(f"store_at of {self.name}: compute_at comes first")
-        consumer, inner = self.attach
-        consumer._position(axis, f"store_at of {self.name}")
-        if consumer.axis_around(inner) is not axis:
+        owner = self.attach[0] if around is None else around
+        owner._position(axis, f"store_at of {self.name}")
+        inner = self.axis_within(owner)
+        if inner is None:
+            raise ScheduleError(f"store_at of {self.name}: it is not computed within {owner.name}")
+        consumer = self.attach[0]
+        if owner not in (consumer, consumer.attach and consumer.attach[0]):
             raise ScheduleError(
-                f"store_at of {self.name}: {consumer.name}.{inner}, which it is computed at, is "
-                f"not the axis right within {axis} (the order is {consumer._order()})"
+                f"store_at of {self.name}: it is computed within {owner.name} only indirectly, "
+                f"through several stages"
             )
-        self.stored_at = axis
+        if owner.axis_around(inner) is not axis:
+            raise ScheduleError(
+                f"store_at of {self.name}: {owner.name}.{inner}, which it is computed at, is "
+                f"not the axis right within {axis} (the order is {owner._order()})"
+            )
+        self.stored_at, self.stored_in = axis, owner
 
-    def carry(self, axis: IterVar) -> None:
+    def carry(self, axis: IterVar, rewritten: int | None = None) -> None:
         """Reuse the previous iteration's results where the regions of both overlap along ``axis``
         of the tensor: only the rest is computed, and the overlap is read from the previous copy.
+
+        If the stage is a copy, it can instead write the last ``rewritten`` elements, which must be
+        the overlap, a second time: where the next iteration reads them, before its own elements.
+        A stage that is stored around another stage must do so; each iteration of the loop at which
+        it is computed has its own overlap.
         """
+        step = f"carry of {self.name}.{axis}"
         if self.stored_at is None:
-            raise ScheduleError(f"carry of {self.name}.{axis}: store_at comes first")
+            raise ScheduleError(f"{step}: store_at comes first")
+        if rewritten is None and self.attach is not None and self.stored_in is not self.attach[0]:
+            raise ScheduleError(f"{step}: give the number of elements that are written twice")
         self.carried = self._own(axis, "carry")
+        self.rewritten = None if rewritten is None else positive(step, rewritten)
 
     def compute_whole(self, axis: IterVar) -> None:
         """Compute the full extent of an ``axis`` of the tensor, even if only part of it is read."""
@@ -227,7 +253,7 @@ class Stage:
 
     def compute_root(self) -> None:
         """Compute the whole tensor before its consumers: the default."""
-        self.attach = self.stored_at = self.carried = None
+        self.attach = self.stored_at = self.stored_in = self.carried = self.rewritten = None
 
     def compute_inline(self) -> None:
         """Computes each element where it is read, without storing it."""
@@ -352,6 +378,15 @@ class Stage:
 
     def is_computed_at(self, axis: IterVar) -> bool:
         return self.attach is not None and self.attach[1] is axis
+
+    def axis_within(self, around: Stage) -> IterVar | None:
+        """The axis of ``around`` at which the stage is computed, perhaps indirectly, or None."""
+        stage = self
+        while stage.attach is not None:
+            stage, axis = stage.attach
+            if stage is around:
+                return axis
+        return None
 
     def axis_around(self, axis: IterVar) -> IterVar | None:
         """The axis directly outside of ``axis``; None if ``axis`` is outermost."""

@@ -109,6 +109,15 @@ def peel_first(parts: list[Part]) -> list[Part]:
     return [alone, rest, *parts[1:]]
 
 
+def peel_last(parts: list[Part]) -> list[Part]:
+    """``parts`` with the last iteration peeled into a separate part."""
+    last = parts[-1]
+    if last.end - last.begin == 1:
+        return parts
+    end = last.end - 1
+    return [*parts[:-1], replace(last, end=end), replace(last, begin=end)]
+
+
 def _last(room: int, factor: int) -> int:
     """The greatest n with ``factor`` · n <= ``room``; for a negative factor the least."""
     return room // factor if factor > 0 else -(room // -factor)

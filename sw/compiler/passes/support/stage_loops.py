@@ -108,7 +108,7 @@ def limits_of_attached(
     def visit(body: Expr, indices: Mapping[Var, Affine]) -> None:
         for access in accesses(body):
             stage = schedule[access.source]
-            axis = _place(stage, loops.stage)
+            axis = stage.axis_within(loops.stage)
             if stage in found or axis is None:
                 continue
             values: dict[Var, Affine] = {
@@ -127,15 +127,6 @@ def limits_of_attached(
 
     visit(bodies[loops.stage], loops.values)
     return [limit for limits in found.values() for limit in limits]
-
-
-def _place(stage: Stage, around: Stage) -> IterVar | None:
-    """The axis of ``around`` within which ``stage`` is computed, perhaps indirectly, or None."""
-    while stage.attach is not None:
-        stage, axis = stage.attach
-        if stage is around:
-            return axis
-    return None
 
 
 def _expand(form: Affine, parts: Mapping[Var, Affine]) -> Affine:

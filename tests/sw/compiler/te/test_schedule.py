@@ -141,6 +141,17 @@ def _carried_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s[b].carry(c.op.axis[1])
 
 
+def _stored_around_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].compute_at(s[c], c.op.axis[1])
+    s[b].store_at(b.op.axis[0], s[b])
+
+
+def _rewritten_nothing(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].compute_at(s[c], c.op.axis[1])
+    s[b].store_at(c.op.axis[0])
+    s[b].carry(b.op.axis[1], 0)
+
+
 def _whole_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s[b].compute_whole(c.op.axis[1])
 
@@ -153,6 +164,8 @@ def _whole_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
         (_stored_inside, r"store_at of b: c.i, .* not the axis right within j"),
         (_carried_before_it_is_stored, "carry of b.j: store_at comes first"),
         (_carried_along_a_stranger, "carry: j is not an axis of the tensor b"),
+        (_stored_around_a_stranger, "store_at of b: it is not computed within b"),
+        (_rewritten_nothing, "carry of b.j: 0 is not positive"),
         (_split_twice, "split: c.i has been split into i_outer and i_inner"),
         (_split_of_nothing, "split of c.i: 0 is not positive"),
         (_split_without_a_size, "split of c.i: give factor or nparts"),
