@@ -156,10 +156,11 @@ def best_of(
     walked: Callable[[Knobs, float], Estimate],
     variants: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
     neighbours: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
+    walks: int = _ESTIMATES,
 ) -> Choice[Knobs]:
-    """Walk the first of ``candidates``, which are ranked by rough estimates, through the cost
-    model, and ``variants`` of those in which GEMM waits; then, by hill climbing, ``neighbours`` of
-    the best so far.
+    """Walk the first ``walks`` of ``candidates``, which are ranked by rough estimates, through the
+    cost model, and ``variants`` of those in which GEMM waits; then, by hill climbing,
+    ``neighbours`` of the best so far.
 
     ``walked(knobs, limit)`` returns an estimate, which may be approximate beyond ``limit``, the
     cycles of the best so far.
@@ -181,7 +182,7 @@ def best_of(
         return estimate
 
     least = inf
-    for _, knobs in candidates[:_ESTIMATES]:
+    for _, knobs in candidates[:walks]:
         estimate = walk(knobs)
         least = min(least, estimate.cycles)
         waits = estimate.waits / estimate.cycles
@@ -197,4 +198,4 @@ def best_of(
             for neighbour in neighbours(climbed):
                 walk(neighbour)
     passed.sort(key=lambda item: item[0])
-    return Choice(estimates[::-1], passed, candidates[_ESTIMATES:])
+    return Choice(estimates[::-1], passed, candidates[walks:])

@@ -29,8 +29,16 @@ class ExpandedSizes:
         expansion = replace(self.expansion, outputs=depthwise.groups, height=depthwise.group.height)
         return replace(self, expansion=expansion, depthwise=depthwise)
 
+    @property
+    def rows_shared(self) -> int:
+        """Rows of the padded expansion that two successive tiles read."""
+        b = self.depthwise.group
+        return b.input_rows(1) - b.strides[0]
+
     def hidden_bytes(self, config: Config) -> float:
         """Bytes of the first weights that a preceding layer can prefetch."""
+        if self.expansion.is_first:
+            return 0.0
         return self.expansion.hidden_bytes(config) + self.depthwise.hidden_bytes(config)
 
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import lcm
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import (
-    constants,
-    tile_sizes,
-    weights_of,
-)
+from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization
+from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import constants
 from amaranth_vta.sw.compiler.tuner.cost_model import BufferCopies, Estimate, Pipeline, Task
 from amaranth_vta.sw.compiler.tuner.formula import TILE_CYCLES
 from amaranth_vta.sw.compiler.tuner.tiles import cut, even_tiles, parts
 
-from .sizes import InvertedResidualKnobs, InvertedResidualSizes, added_copies, fits
+from .sizes import (
+    InvertedResidualKnobs,
+    InvertedResidualSizes,
+    added_copies,
+    carried_slots,
+    fits,
+    held_weights,
+    row_tiles,
+)
 
 # Iterations from a channel tile's expansion to its depthwise filter, and to its projection.
 _FILTERED, _PROJECTED = 2, 4
+# Candidates of each kind of schedule to walk; twice as many that neither carry nor expand first.
+_WALKS = 6
+# Cycles of an ALU instruction in addition to those of its micro-ops.
+_ALU_CYCLES = 9
 
 
 def estimated(
@@ -35,41 +45,62 @@ def candidates(
     """Knobs whose tiles fit the scratchpads, the best by a rough estimate first."""
     b = workload.expanded.depthwise.group
     found = []
-    for rows, columns, copies in product(
-        even_tiles(b.output_height), even_tiles(b.output_width), (2, 1)
+    flags = (False, True)
+    for rows, columns, copies, carries, first in product(
+        even_tiles(b.output_height), even_tiles(b.output_width), (2, 1), flags, flags
     ):
-        knobs = InvertedResidualKnobs(rows, columns, copies)
+        knobs = InvertedResidualKnobs(rows, columns, copies, carries, first)
         if fits(workload, config, knobs):
             found.append((_rough(workload, config, knobs), knobs))
     return sorted(found, key=lambda item: item[0])
+
+
+def with_each_kind_in_front(
+    candidates: Sequence[tuple[float, InvertedResidualKnobs]],
+) -> tuple[int, list[tuple[float, InvertedResidualKnobs]]]:
+    """``candidates`` with the best of each kind of schedule in front, and the number of these."""
+    front, others = list[tuple[float, InvertedResidualKnobs]](), list(candidates)
+    for carries, first in product((False, True), repeat=2):
+        kind = [item for item in others if _kind(item[1]) == (carries, first)]
+        front += kind[: _WALKS if carries or first else 2 * _WALKS]
+    chosen = {knobs for _, knobs in front}
+    return len(front), front + [item for item in others if item[1] not in chosen]
+
+
+def _kind(knobs: InvertedResidualKnobs) -> tuple[bool, bool]:
+    return knobs.carries, knobs.expands_first
 
 
 def _rough(workload: InvertedResidualSizes, config: Config, knobs: InvertedResidualKnobs) -> float:
     """Estimated cycles, assuming equal tiles."""
     a, d, c = workload.expanded.expansion, workload.expanded.depthwise, workload.projection
     b = d.group
-    size = tile_sizes(workload.expanded, knobs.rows, knobs.columns)
-    tiles = parts(b.output_height, knobs.rows) * parts(b.output_width, knobs.columns) * a.batch
-    results = c.outputs * size.results
-    gemm = a.inputs * a.terms * size.expanded + d.products * size.results + c.terms * results
-    alu = a.requantize.operations * size.expanded + b.requantize.operations * size.results
+    column, columns = row_tiles(workload, knobs), b.input_columns(knobs.columns)
+    across = parts(b.output_width, knobs.columns) * a.batch
+    # Means over the tiles of a column.
+    expanded = sum(tile.image_rows for tile in column) * min(columns, b.width) / len(column)
+    padded = sum(tile.padded_rows for tile in column) * columns / len(column)
+    filtered = knobs.rows * knobs.columns
+    gemm = a.inputs * a.terms * expanded + (d.products + c.outputs * c.terms) * filtered
+    alu = a.requantize.operations * expanded + b.requantize.operations * filtered
     alu *= config.lane_columns
-    forwarded = size.padded + size.results
-    iteration = max(gemm, alu, forwarded) + TILE_CYCLES
-    image = a.inputs * size.expanded if knobs.image_copies == 1 else 0
-    return float(tiles * (a.outputs * iteration + image))
+    iteration = max(gemm, alu, padded + filtered) + TILE_CYCLES
+    image = a.inputs * expanded if knobs.image_copies == 1 else 0
+    return float(len(column) * across * (a.outputs * iteration + image))
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """An output tile of ``rows`` and ``columns``, the size of the image region it reads, and
-    whether its channel tile is the first or the ``last`` one.
+    """An output tile of ``rows`` and ``columns``, the size of the image region it expands, the
+    ``padded`` vectors that it forwards, and whether its channel tile is the first or the ``last``
+    one.
     """
 
     rows: int
     columns: int
     image_rows: int
     image_columns: int
+    padded: int
     first: bool
     last: bool
 
@@ -94,10 +125,10 @@ class _Tiles:
         self.pipeline = Pipeline(config)
         self.image = BufferCopies(self.pipeline, knobs.image_copies)
         self.added = BufferCopies(self.pipeline, 1)
-        self.weights = BufferCopies(self.pipeline, 1, workload.hidden_bytes(config))
+        self.weights = BufferCopies(self.pipeline, 1, self._prefetched_bytes())
         # Latest tasks, with None before the first. By iteration: forwards of expansions, forwards
         # of filters, last ALU operations; by tile: stores.
-        self.expansions: list[Task | None] = [None] * 2
+        self.expansions: list[Task | None] = [None] * 4
         self.filtered: list[Task | None] = [None] * 2
         self.requantized: list[Task | None] = [None] * 2
         self.stores: list[Task | None] = [None] * 2
@@ -111,23 +142,40 @@ class _Tiles:
         kept = constants(self.workload.expanded)
         kept += c.requantize.constants * c.outputs + c.requantize.shared
         self.pipeline.load_for_compute(kept * config.acc.element_bytes)
-        each, shared = weights_of(self.workload.expanded)
-        weights = a.outputs * (each + c.outputs * c.terms) + shared + (c.addition is not None)
-        self.weights.load(None, 1, weights * config.wgt.element_bytes)
+        self.pipeline.load_for_compute(self._uops() * config.uop.element_bytes)
+        self.weights.load(None, 1, held_weights(self.workload) * config.wgt.element_bytes)
         before: list[_Tile | None] = [None] * _PROJECTED
-        rows = cut(b.output_height, self.knobs.rows)
+        rows = row_tiles(self.workload, self.knobs)
         columns = cut(b.output_width, self.knobs.columns)
-        for _, height, width in product(range(a.batch), rows, columns):
-            image = min(b.input_rows(height), b.height), min(b.input_columns(width), b.width)
+        if self.knobs.carries:
+            tiles = [(row, width) for width in columns for row in rows]
+        else:
+            tiles = [(row, width) for row in rows for width in columns]
+        for _, (row, width) in product(range(a.batch), tiles):
+            read = b.input_columns(width)
+            size = row.rows, width, row.image_rows, min(read, b.width), row.padded_rows * read
             for number in range(a.outputs):
-                tile = _Tile(height, width, *image, number == 0, number == a.outputs - 1)
-                before.append(tile)
+                before.append(_Tile(*size, number == 0, number == a.outputs - 1))
                 self._iteration(before[-1], before[-1 - _FILTERED], before[-1 - _PROJECTED])
                 yield
         for _ in range(_PROJECTED):
             before.append(None)
             self._iteration(before[-1], before[-1 - _FILTERED], before[-1 - _PROJECTED])
             yield
+
+    def _prefetched_bytes(self) -> float:
+        """Bytes of weights that a preceding layer prefetches, if all fit a quarter of the
+        scratchpad. Other layers need room for their own, and are too short to load more.
+        """
+        fit = held_weights(self.workload) <= self.config.wgt.depth // 4
+        return self.workload.hidden_bytes(self.config) if fit else 0.0
+
+    def _uops(self) -> int:
+        """Micro-ops of the filters, which differ in the addresses of weights and inputs."""
+        places = 2 * max(1, carried_slots(self.workload, self.knobs))
+        column, width = row_tiles(self.workload, self.knobs), self.d.group.output_width
+        turns = len(column) * parts(width, self.knobs.columns) * self.a.batch * self.a.outputs
+        return min(lcm(places, self.a.outputs), turns) * self.d.products
 
     def _iteration(
         self, expanded: _Tile | None, filtered: _Tile | None, projected: _Tile | None
@@ -137,30 +185,44 @@ class _Tiles:
         """
         free = self.requantized[-2]
         gemm = project = sums = None
-        if projected is not None:
-            stored = self.stores[-2] if projected.first else None
-            cycles = self.c.outputs * self.c.terms * projected.results
-            gemm = project = self.pipeline.gemm(cycles, [self.filtered[-2], free, stored])
+        first = self.knobs.expands_first
+        if expanded is not None and first:
+            gemm = self._expand(expanded, [self.expansions[-4], free])
+        if projected is not None and not first:
+            gemm = project = self._project(projected, free)
         if filtered is not None:
             cycles = self.d.products * filtered.results
             gemm = sums = self.pipeline.gemm(cycles, [self.expansions[-2], self.filtered[-2], free])
-        if expanded is not None:
+        if projected is not None and first:
+            gemm = project = self._project(projected, free)
+        if expanded is not None and not first:
             gemm = self._expand(expanded, [self.expansions[-2], free])
         alu: Task | None = None
         if filtered is not None:
-            alu = self.pipeline.alu(filtered.results, [gemm], self.d.group.requantize.operations)
+            alu = self._requantize(filtered.results, self.d.group.requantize, gemm)
+            if len(self.filtered) % 2 and not first:
+                # GEMM projects the next channel tile in the same bank.
+                cycles = self.c.outputs * self.c.terms * filtered.results
+                alu = self.pipeline.alu(cycles / self.config.lane_columns, [])
         self.filtered.append(None)
         if filtered is not None:
             self.filtered[-1] = self.pipeline.forward(filtered.results, [alu, project])
         self.expansions.append(None)
         if expanded is not None:
-            b = self.d.group
-            padded = b.input_rows(expanded.rows) * b.input_columns(expanded.columns)
-            alu = self.pipeline.alu(expanded.expanded, [gemm], self.a.requantize.operations)
-            self.expansions[-1] = self.pipeline.forward(padded, [alu, sums])
+            alu = self._requantize(expanded.expanded, self.a.requantize, gemm)
+            self.expansions[-1] = self.pipeline.forward(expanded.padded, [alu, sums])
         if projected is not None and projected.last:
-            alu = self._end(projected)
+            alu = self._end(projected, alu)
         self.requantized.append(alu)
+
+    def _project(self, tile: _Tile, free: Task | None) -> Task:
+        stored = self.stores[-2] if tile.first else None
+        cycles = self.c.outputs * self.c.terms * tile.results
+        return self.pipeline.gemm(cycles, [self.filtered[-2], free, stored])
+
+    def _requantize(self, vectors: int, by: Requantization, after: Task | None) -> Task:
+        uops = vectors + _ALU_CYCLES / self.config.lane_columns
+        return self.pipeline.alu(uops, [after], by.operations)
 
     def _expand(self, tile: _Tile, after: list[Task | None]) -> Task:
         if tile.first:
@@ -171,7 +233,7 @@ class _Tiles:
         self.image.use(gemm)
         return gemm
 
-    def _end(self, tile: _Tile) -> Task:
+    def _end(self, tile: _Tile, alu: Task | None) -> Task:
         """Finish the sums of a tile: load the other operand, run the epilogue, and store."""
         results = self.c.outputs * tile.results
         width = self.d.group.output_width
@@ -180,7 +242,11 @@ class _Tiles:
             self.added.load(None, *moved)
             stored = self.stores[-added_copies(self.workload)]
             self.added.use(self.pipeline.gemm(results, [self.added.loaded, stored]))
-        alu = self.pipeline.alu(results, [], self.c.requantize.operations)
+            # GEMM waits for ALU operations before those that follow its last product, and then
+            # projects the next channel tile in the bank of these sums.
+            self.pipeline.gemm(1, [alu])
+            self.pipeline.alu(results * self.c.terms / self.config.lane_columns, [])
+        alu = self._requantize(results, self.c.requantize, None)
         self.stores.append(self.pipeline.store(*moved, [alu]))
         return alu
 

@@ -2,8 +2,9 @@
 
 Expansion and depthwise convolution run as in `expanded_conv2d`. Filtered channel tiles are again
 forwarded to the input scratchpad, where the projection reads them and adds their contribution to
-the tile's sums. Only the image and the result are in memory. An addition of the image, or of
-another tensor, may be fused, as in `conv2d`.
+the tile's sums. Only the image and the result are in memory. Tiles may carry halo rows, so that
+each row is expanded once. An addition of the image, or of another tensor, may be fused, as in
+`conv2d`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .cost import candidates, estimated
+from .cost import candidates, estimated, with_each_kind_in_front
 from .sizes import InvertedResidualKnobs, InvertedResidualSizes
 from .stages import scheduled
 
@@ -47,7 +48,8 @@ class InvertedResidual(InvertedResidualSizes):
         def walked(knobs: InvertedResidualKnobs, limit: float) -> Estimate:
             return estimated(self, config, knobs)
 
-        return best_of(candidates(self, config), walked)
+        walks, found = with_each_kind_in_front(candidates(self, config))
+        return best_of(found, walked, walks=walks)
 
 
 def is_possible(workload: InvertedResidual, config: Config) -> bool:

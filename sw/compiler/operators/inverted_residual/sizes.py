@@ -11,9 +11,9 @@ from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import (
     ExpandedSizes,
     constants,
-    tile_sizes,
     weights_of,
 )
+from amaranth_vta.sw.compiler.tuner.tiles import cut, parts
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class InvertedResidualSizes:
 
     def hidden_bytes(self, config: Config) -> float:
         """Bytes of the first weights that a preceding layer can prefetch."""
+        if self.expanded.expansion.is_first:
+            return 0.0
         return self.expanded.hidden_bytes(config) + self.projection.hidden_bytes(config)
 
 
@@ -49,11 +51,76 @@ class InvertedResidualKnobs:
     filters of an iteration share one accumulator bank, alternating between iterations. A tile's
     final sums are requantized in the following iteration, in the bank that GEMM then leaves free:
     with an even number of iterations per tile always the same bank.
+
+    If the schedule ``carries`` rows, a tile expands only rows that the tile above has not expanded.
+    The rows that both read are forwarded twice, also to where the tile below reads them.
+
+    GEMM projects, filters, then expands. If it ``expands_first``, it filters next and projects
+    last: the ALU has then left the bank of the projection's sums, but expansions need four copies.
     """
 
     rows: int
     columns: int
     image_copies: int = 2
+    carries: bool = False
+    expands_first: bool = False
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """A tile of ``rows`` output rows: it expands ``image_rows`` rows of the image, and forwards
+    ``padded_rows``, padding and the rows written for the tile below included.
+    """
+
+    rows: int
+    image_rows: int
+    padded_rows: int
+
+
+def row_tiles(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> list[RowTile]:
+    """The tiles of a column of tiles, from the top."""
+    b, found = workload.expanded.depthwise.group, list[RowTile]()
+    if not knobs.carries:
+        for rows in cut(b.output_height, knobs.rows):
+            read = b.input_rows(rows)
+            found.append(RowTile(rows, min(read, b.height), read))
+        return found
+    shared, known = workload.expanded.rows_shared, 0
+    for rows in cut(b.output_height, knobs.rows):
+        end = len(found) * knobs.rows * b.strides[0] + b.input_rows(rows)
+        low, high = (min(max(row - b.pads[0], 0), b.height) for row in (known, end))
+        again = shared if len(found) + 1 < parts(b.output_height, knobs.rows) else 0
+        found.append(RowTile(rows, high - low, end - known + again))
+        known = end
+    return found
+
+
+def can_carry(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> bool:
+    """Whether tiles can carry rows: each expands some, and as many as the tile below shares."""
+    b, shared = workload.expanded.depthwise.group, workload.expanded.rows_shared
+    return (
+        0 < shared <= knobs.rows * b.strides[0]
+        and knobs.rows < b.output_height
+        and all(tile.image_rows for tile in row_tiles(workload, knobs))
+    )
+
+
+def carried_slots(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> int:
+    """Places for carried rows in each copy of the forwarded expansions, as in
+    `allocate_scratchpads`; 0 if none are carried.
+    """
+    if not knobs.carries:
+        return 0
+    rows = workload.expanded.depthwise.group.input_rows(knobs.rows)
+    later = (1 + workload.projection.inputs) // 2
+    return later + parts(rows, workload.expanded.rows_shared)
+
+
+def _forwarded(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> int:
+    """Vectors of input scratchpad for forwarded expansions."""
+    b, shared = workload.expanded.depthwise.group, workload.expanded.rows_shared
+    below = max(carried_slots(workload, knobs) - 1, 0) * shared
+    return 2 * (below + b.input_rows(knobs.rows)) * b.input_columns(knobs.columns)
 
 
 def results_bank(workload: InvertedResidualSizes) -> int | None:
@@ -66,24 +133,40 @@ def added_copies(workload: InvertedResidualSizes) -> int:
     return 1 if results_bank(workload) is not None else 2
 
 
+def expansion_copies(knobs: InvertedResidualKnobs) -> int:
+    """Accumulator copies of the expansion."""
+    return 4 if knobs.expands_first else 2
+
+
+def held_weights(workload: InvertedResidualSizes) -> int:
+    """Weight tiles, including an identity matrix for the addition's other operand."""
+    c = workload.projection
+    each, shared = weights_of(workload.expanded)
+    return c.inputs * (each + c.outputs * c.terms) + shared + (c.addition is not None)
+
+
 def fits(workload: InvertedResidualSizes, config: Config, knobs: InvertedResidualKnobs) -> bool:
     """Whether the tiles fit the scratchpads."""
+    if knobs.carries and not can_carry(workload, knobs):
+        return False
     expanded, c = workload.expanded, workload.projection
-    a = expanded.expansion
-    size = tile_sizes(expanded, knobs.rows, knobs.columns)
-    results = c.outputs * size.results
-    image = knobs.image_copies * a.inputs * size.expanded
-    forwarded = 2 * size.padded + 2 * size.results
-    each, shared = weights_of(expanded)
-    weights = a.outputs * (each + c.outputs * c.terms) + shared
+    a, b = expanded.expansion, expanded.depthwise.group
+    columns = min(b.input_columns(knobs.columns), b.width)
+    expansion = max(tile.image_rows for tile in row_tiles(workload, knobs)) * columns
+    expansions = expansion_copies(knobs) // 2 * expansion
+    filtered = knobs.rows * knobs.columns
+    results = c.outputs * filtered
+    image = knobs.image_copies * a.inputs * expansion
+    forwarded = _forwarded(workload, knobs) + 2 * filtered
+    weights = held_weights(workload)
     kept = constants(expanded) + c.requantize.constants * c.outputs + c.requantize.shared
     held = 1 if results_bank(workload) is None else 2
     if c.addition is not None:
         # The other operand is loaded once the tile is summed, and so is an identity matrix.
         held += c.requantize.accumulators - 1
-        image, weights = image + results, weights + 1
+        image += results
     return (
         image + forwarded <= config.inp.depth
         and weights <= config.wgt.depth
-        and held * results + size.expanded + size.results + kept <= config.acc.depth // 2
+        and held * results + expansions + filtered + kept <= config.acc.depth // 2
     )

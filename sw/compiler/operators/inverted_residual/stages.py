@@ -26,6 +26,7 @@ from .sizes import (
     InvertedResidualKnobs,
     InvertedResidualSizes,
     added_copies,
+    expansion_copies,
     results_bank,
 )
 
@@ -70,29 +71,38 @@ def scheduled(
     s = te.create_schedule(end.y.op)
     n, o, h, w, b, k = s[end.y].op.axis
     (ho, hi), (wo, wi) = s[end.y].split(h, knobs.rows), s[end.y].split(w, knobs.columns)
-    s[end.y].reorder(n, ho, wo, o, hi, wi, b, k)
+    # Rows are carried from the tile above, which must be computed directly before.
+    outer = (wo, ho) if knobs.carries else (ho, wo)
+    s[end.y].reorder(n, *outer, o, hi, wi, b, k)
     s[end.y].pragma(o, env.dma_copy)
+    at = end.y, outer[-1]
 
     place_epilogue(s, end, env)
     first = len(end.stages) if end.residual is None else end.stages.index(end.residual.stages[0])
     own, added = end.stages[:first], end.stages[first:]
     bank, copies = results_bank(workload), added_copies(workload)
-    place_stages(s, (total, *own), (end.y, wo), 2, bank, env)
+    place_stages(s, (total, *own), at, 2, bank, env)
     if end.residual is not None:
-        place_stages(s, added, (end.y, wo), copies, bank, env)
+        place_stages(s, added, at, copies, bank, env)
         # After the sum is complete; without a summation loop, in the order within an iteration.
         after = total if workload.projection.inputs > 1 else None
-        end.residual.place(s, end.y, wo, env, (1, copies), bank, after)
+        end.residual.place(s, *at, env, (1, copies), bank, after)
 
     ci, *term, ki = product.axes
-    image, tile = ((end.y, wo), knobs.image_copies), (total, ci)
+    image, tile = (at, knobs.image_copies), (total, ci)
     place_both(s, workload.expanded, expanded, filtered, image, tile, (None, None), env)
+    for tensor in (expanded.total, *expanded.epilogue.stages):
+        s[tensor].double_buffer(expansion_copies(knobs))
     place_load(s, product.x, env.inp_scope, tile, 2, env)
     for weights in (expanded.w_buf, filtered.w_buf, product.w_buf):
         place_load(s, weights, env.wgt_scope, None, 1, env)
     # Forwarded tiles are read two iterations later.
     s[product.x].compute_ahead(2)
     s[expanded.forwarded].compute_ahead(2)
+    if knobs.carries:
+        s[expanded.forwarded].store_at(wo, s[end.y])
+        row = expanded.forwarded.op.axis[3]
+        s[expanded.forwarded].carry(row, workload.expanded.rows_shared)
 
     n, o, h, w, b, k = s[total].op.axis
     s[total].reorder(ci, n, o, *term, h, w, b, k, ki)

@@ -6,6 +6,8 @@ from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
 from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import where_it_fits
 from amaranth_vta.sw.compiler.graph.layers.support.products import ConstantProduct
 from amaranth_vta.sw.compiler.graph.layers.support.tensors import Tensors
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
+from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
 from amaranth_vta.sw.compiler.operators.inverted_residual import (
@@ -16,6 +18,9 @@ from amaranth_vta.sw.compiler.operators.inverted_residual import (
 from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
+
+# Stands for the addition that will follow: schedules do not depend on its constants.
+_ADDITION = Addition(FixedPoint((3, 5), 1, 1, 0, -128, 127, scale=0.5, joined=True))
 
 
 @where_it_fits
@@ -35,5 +40,18 @@ def fused_projection(
     config = tensors.config
     if not is_possible(whole, config) or not is_faster(whole, (expanded, alone), config):
         return None
+    if _is_added(product, tensors):
+        added, projected = whole.followed_by(_ADDITION), alone.followed_by(_ADDITION)
+        if added and projected and not is_faster(added, (expanded, projected), config):
+            return None
     (source,) = anchor.sources
     return product.layer(tensors, source, out, inverted_residual, whole, weights, anchor)
+
+
+def _is_added(product: ConstantProduct, tensors: Tensors) -> bool:
+    """Whether the only reader of the result is an addition, which will be fused too."""
+    network = tensors.network
+    reader = network.only_reader(product.nodes[-1].outputs[0])
+    if reader is not None and reader.operator == "DequantizeLinear":
+        reader = network.only_reader(reader.outputs[0])
+    return reader is not None and reader.operator.endswith("Add")
