@@ -123,6 +123,14 @@ def test_some_channels_are_nearly_dead() -> None:
     assert sum(nearly_dead) > 3
 
 
+def test_the_pixels_of_an_image_differ() -> None:
+    """Sums over all eight columns would be equal."""
+    (image,) = generate("digits", *SMALL["digits"]).inputs.values()
+    assert image.shape[-2:] == (8, 8)
+    assert np.unique(image).size > 32
+    assert np.abs(image).max() < 10
+
+
 def test_a_network_with_indices_runs_on_random_inputs() -> None:
     with Session(generate("bert-tiny", *SMALL["bert-tiny"]).model, "pynq-extended") as session:
         inputs = random_inputs(session)
