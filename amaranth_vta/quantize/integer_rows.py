@@ -86,6 +86,16 @@ def with_integer_rows(model: onnx.ModelProto) -> onnx.ModelProto:
     return reopened(network, model)
 
 
+def results_in_float(model: onnx.ModelProto) -> Iterator[str]:
+    """Yield the results of functions of rows in float in a ``model`` of `with_integer_rows`."""
+    network = closed(model)
+    ends = [node for node in network.nodes if not node.domain and node.operator == "Softmax"]
+    ends += [found.nodes[-1] for found in normalizations(network)]
+    ends += [found.nodes[-1] for found in rotations(network)]
+    for node in ends:
+        yield node.outputs[0]
+
+
 @dataclass(frozen=True)
 class _Ends:
     """Where a function of rows begins and ends: the integers ``x`` with the parameters ``given``,

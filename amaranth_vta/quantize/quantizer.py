@@ -35,7 +35,7 @@ from .calibration import calibrate
 from .composed_rows import with_row_operators
 from .float_parts import PRODUCTS, kept_in_float
 from .functions import ComposedFunction, collapsed, composed_functions, expanded
-from .integer_rows import INTEGER_OPSET, rows_in_float, with_integer_rows
+from .integer_rows import INTEGER_OPSET, results_in_float, rows_in_float, with_integer_rows
 from .preprocessing import UniqueNames, separate_constants, sort_nodes
 from .product_biases import remove_quantization_before_biases
 from .recurrent_layers import with_unrolled_layers
@@ -85,13 +85,15 @@ class QuantizedModel:
     folding and fusion, with `with_unrolled_layers`, and `with_full_rotations` if it applies.
 
     ``pairs`` maps tensor names of the float model to the corresponding, dequantized tensors of the
-    quantized model. ``zero`` lists the quantized tensors that are zero in all samples.
+    quantized model. ``zero`` lists the quantized tensors that are zero in all samples. ``in_float``
+    lists the results of functions of rows that are in float although ``integer_only`` is set.
     """
 
     model: onnx.ModelProto
     float_model: onnx.ModelProto
     pairs: dict[str, str]
     zero: list[str]
+    in_float: list[str]
 
 
 def quantize(
@@ -163,6 +165,7 @@ def quantize(
             for name in pairs
             if f"{name}_QuantizeLinear_Output" in quantized_names and distributions[name].is_zero
         ],
+        list(results_in_float(result)) if options.integer_only else [],
     )
 
 

@@ -54,6 +54,7 @@ def test_an_encoder_leaves_embeddings_and_conversions_to_the_host() -> None:
     made, samples = quantized(bert_tiny, 32, 0.25)
     operators = {node.op_type for node in made.model.graph.node}
     assert not operators & {"Softmax", "LayerNormalization"}
+    assert not made.in_float
     assert all(item.decibels > 10 for item in accuracy(made, samples) if item.is_output)
     with Session(made.model, "pynq-extended") as session:
         assert session.check(samples[0]).mismatches == 0
@@ -172,6 +173,30 @@ def test_rows_of_a_network_that_computes_its_sizes_are_integers() -> None:
             "RowLayerNorm",
             "RowSoftmax",
         }
+
+
+# Columns are no rows, and a row of 2,000 elements is too long.
+OTHER_ROWS = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    g (float[16, 16] x) => (float[16, 16] y, float[2, 2000] z)
+    <int64[2] longer = {2, 2000}>
+    {
+        a = MatMul(x, w)  rows = Softmax <axis = -1> (a)  b = MatMul(rows, w)
+        columns = Softmax <axis = 0> (b)  c = MatMul(columns, w)  y = Relu(c)
+        d = MatMul(x, wide)  e = Reshape(d, longer)  long = Softmax <axis = -1> (e)  z = Relu(long)
+    }
+"""
+
+
+def test_rows_that_stay_in_float_are_listed() -> None:
+    rng = np.random.default_rng(5)
+    model = onnx.parser.parse_model(OTHER_ROWS)
+    for name, columns in (("w", 16), ("wide", 250)):
+        values = rng.normal(0, 1, (16, columns)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    sample = {"x": rng.normal(0, 1, (16, 16)).astype(np.float32)}
+    assert set(quantize(model, [sample], OPTIONS).in_float) == {"columns", "long"}
+    assert not quantize(model, [sample], Options()).in_float
 
 
 def composed(*forms: tuple[str, list[str], str, dict[str, Any]]) -> Network:

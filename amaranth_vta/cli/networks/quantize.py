@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amaranth_vta.quantize.accuracy import Accuracy
-    from amaranth_vta.quantize.quantizer import Options
+    from amaranth_vta.quantize.quantizer import Options, QuantizedModel
 
 # Below the first value a tensor gets a warning; below the second it is mostly noise.
 _POOR_DECIBELS, _NOISE_DECIBELS = 10, 0
@@ -152,7 +152,7 @@ def quantize(
                 "typical ones."
             )
         outputs.say(_table(found, outputs.text_width))
-        warnings = _warnings(found, made.zero, calibrate is None, options)
+        warnings = _warnings(found, made, calibrate is None, options)
         for warning in filter(None, (open_branches(made.model), *warnings)):
             click.echo(f"vta: warning: {warning}", err=True)
         if noise and not force:
@@ -173,9 +173,11 @@ def _progress(stack: ExitStack, what: str, total: int) -> Callable[[int], None]:
 
 
 def _warnings(
-    found: list[Accuracy], zero: list[str], is_random: bool, options: Options
+    found: list[Accuracy], made: QuantizedModel, is_random: bool, options: Options
 ) -> Iterator[str]:
-    """Warnings about tensors of poor accuracy, in the order of the graph, with remedies."""
+    """Warnings about tensors of poor accuracy, in the order of the graph, with remedies, and about
+    functions that stay in float.
+    """
     poor = [item for item in found if item.has_signal and item.decibels < _POOR_DECIBELS]
     if poor:
         helps = [
@@ -193,10 +195,15 @@ def _warnings(
             f"below {_POOR_DECIBELS} dB, in the order of the graph: {_few(names)}. What can help: "
             f"{', '.join(helps[:-1])}, or {helps[-1]}"
         )
-    if zero:
+    if made.zero:
         yield (
-            f"zero in all samples, so that the scale is a guess: {_few(zero)}. Add samples in "
+            f"zero in all samples, so that the scale is a guess: {_few(made.zero)}. Add samples in "
             f"which it is not zero"
+        )
+    if made.in_float:
+        yield (
+            f"in float, so that the host computes them: {_few(made.in_float)}. The documentation "
+            "on exporting names the forms that --integer-only replaces"
         )
 
 

@@ -327,3 +327,23 @@ def test_names_of_the_model_that_the_quantizer_would_use_are_kept(tmp_path: Path
     onnx.save(shared, model)
     assert cli.invoke(["quantize", model, "-o", result]) == 0
     assert cli.invoke(["run", result, "--check"]) == 0
+
+
+def test_functions_of_rows_in_float_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        g (float[16, 16] x) => (float[16, 16] y)
+        { a = MatMul(x, w)  columns = Softmax <axis = 0> (a)  b = MatMul(columns, w)  y = Relu(b) }
+        """
+    )
+    values = np.random.default_rng(6).normal(0, 1, (16, 16)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(values, "w"))
+    file = tmp_path / "columns.onnx"
+    onnx.save(model, file)
+    assert cli.invoke(["quantize", str(file), "-o", str(tmp_path / "q"), "--integer-only"]) == 0
+    assert (
+        "vta: warning: in float, so that the host computes them: columns. The documentation on "
+        "exporting names the forms that --integer-only replaces\n"
+    ) in capsys.readouterr().err
