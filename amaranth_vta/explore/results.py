@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import exp, log
 from pathlib import Path
@@ -29,8 +29,8 @@ _MADE = {
 
 @dataclass(frozen=True)
 class Run:
-    """The estimated cost of ``images``, as in `Cost`: columns of results.csv. Energies are typical
-    ones, in picojoules.
+    """The estimated cost of ``images``, as in `Cost`; ``energy`` in picojoules by its name in
+    `ENERGIES`. All of it in columns of results.csv.
     """
 
     images: int
@@ -39,11 +39,7 @@ class Run:
     macs: int
     host_macs: int
     bytes: int
-    energy_45nm: int
-    energy_28nm: int
-    energy_7nm: int
-    energy_xc7: int
-    energy_ecp5: int
+    energy: dict[str, int]
 
     @classmethod
     def of(cls, cost: Cost) -> Run:
@@ -54,8 +50,21 @@ class Run:
             macs=cost.macs,
             host_macs=cost.host_macs,
             bytes=cost.bytes_moved,
-            **{f"energy_{name}": round(energy) for name, energy in cost.energy.items()},
+            energy={f"energy_{name}": round(energy) for name, energy in cost.energy.items()},
         )
+
+    @classmethod
+    def of_cells(cls, cells: Mapping[str, str]) -> Run:
+        """The run in a line of the file."""
+        counts = {name: int(cells[name]) for name in _COUNTS}
+        return cls(**counts, energy={name: int(cells[name]) for name in ENERGIES})
+
+    @property
+    def cells(self) -> dict[str, int]:
+        return {**{name: getattr(self, name) for name in _COUNTS}, **self.energy}
+
+
+_COUNTS = tuple(item.name for item in fields(Run) if item.name != "energy")
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,7 @@ def metrics(spec: Spec, row: Row) -> dict[str, float]:
         "cycles": cycles,
         "seconds": cycles / (clock_mhz(spec) * 1e6),
         "bytes": run.bytes / run.images,
-        **{name: getattr(run, name) / run.images for name in ENERGIES},
+        **{name: energy / run.images for name, energy in run.energy.items()},
         "lut": area.lut,
         "ff": area.ff,
         "dsp": area.dsp,
@@ -134,7 +143,8 @@ def columns(spec: Spec) -> list[str]:
     return [
         *("point", *spec.parameters, *(key for key in keys if key not in spec.parameters)),
         *("network", "memory", "status", "reason"),
-        *(item.name for item in fields(Run)),
+        *_COUNTS,
+        *ENERGIES,
         *("seconds", "mhz", "utilization", *RESOURCES, "area"),
         *("front", "rtl_cycles", "rtl_mismatches"),
         *_MADE.values(),
@@ -158,7 +168,7 @@ def cells(spec: Spec, row: Row) -> dict[str, object]:
         found |= {name: getattr(machine.area, name) for name in RESOURCES}
         found["area"] = round(spec.limits.chip.share(machine.area), 4)
     if run is not None:
-        found |= {item.name: getattr(run, item.name) for item in fields(Run)}
+        found |= run.cells
         found["mhz"] = clock_mhz(spec)
         found["seconds"] = f"{metrics(spec, row)['seconds']:.6g}"
         if run.cycles:
@@ -214,10 +224,7 @@ def known_runs(spec: Spec, path: Path) -> Known:
             try:
                 values = tuple(int(line[key]) for key in spec.parameters)
                 name = values, line["network"], line["memory"]
-                has_run = line["cycles"] != ""
-                found[name] = (
-                    Run(*(int(line[item.name]) for item in fields(Run))) if has_run else None
-                )
+                found[name] = Run.of_cells(line) if line["cycles"] != "" else None
             except (KeyError, TypeError, ValueError):
                 continue  # damaged
     return found
