@@ -1,10 +1,12 @@
 """Compare systems of several machines.
 
+    python benchmarks/scaling.py [--write | --check]
     python benchmarks/scaling.py [NAME ...] [--config NAME] [--dram ddr] [--rtl 2x128 ...]
 
-Prints a table for docs/machines.md, for several widths of the memory bus: cycles for an image on
+Prints the table of docs/machines.md, for several widths of the memory bus: cycles for an image on
 each machine at once, and the speed-up over one machine that runs the images sequentially; then
-cycles, launches and speed-up for one image that all machines share.
+cycles, launches and speed-up for one image that all machines share. ``--write`` puts it into the
+page, ``--check`` exits with 1 if the page has another.
 
 With --rtl, runs only the given systems (machines x bits of the memory bus) on the RTL, and prints
 their cycles beside the estimate's. Exits with 1 if results differ from the functional model, or
@@ -15,9 +17,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from performance import replace, stale
 from tables import head, row
 
 from amaranth_vta.hw.config import DEFAULT, Config
@@ -30,6 +34,7 @@ NAMES = ("resnet18", "mobilenetv2", "vit-tiny")
 SYSTEMS = ((1, 64), (2, 64), (2, 128), (4, 64), (4, 128), (4, 256), (8, 128), (8, 256), (8, 512))
 COLUMNS = ("machines", "memory bus", "cycles", "speed-up", "of linear")
 OF_ONE = ("one image", "launches", "speed-up")
+PAGE, BEGIN = "machines.md", "<!-- made by `python benchmarks/scaling.py --write` -->\n"
 # Of the estimate's cycles to the RTL's.
 TOLERANCE = 0.02
 
@@ -53,8 +58,8 @@ def run(name: str, config: Config, options: RunOptions, split: bool) -> Run:
         return Run(session.cycles or 0, len(session.launches), outputs)
 
 
-def print_speed_ups(name: str, config: Config, dram: str) -> None:
-    """Print a row of estimated cycles for each system."""
+def speed_ups(name: str, config: Config, dram: str) -> Iterator[str]:
+    """Yield a row of estimated cycles for each system."""
     single = 0
     for machines, bits in SYSTEMS:
         if bits < 8 * config.bus_bytes:
@@ -66,7 +71,7 @@ def print_speed_ups(name: str, config: Config, dram: str) -> None:
         speed = machines * single / found
         numbers = f"{found:,}", f"{speed:.2f}", f"{speed / machines:.0%}"
         of_one = f"{shared.cycles:,}", str(shared.launches), f"{single / shared.cycles:.2f}"
-        print(row(f"`{name}`", str(machines), str(bits), *numbers, *of_one), flush=True)
+        yield row(f"`{name}`", str(machines), str(bits), *numbers, *of_one)
 
 
 def compare_with_rtl(name: str, config: Config, dram: str, system: str) -> bool:
@@ -101,6 +106,9 @@ def main() -> int:
     parser.add_argument("--config", default=DEFAULT)
     parser.add_argument("--dram", default="ddr")
     parser.add_argument("--rtl", nargs="+", metavar="MACHINESxBITS")
+    page = parser.add_mutually_exclusive_group()
+    page.add_argument("--write", action="store_true", help=f"put the table into docs/{PAGE}")
+    page.add_argument("--check", action="store_true", help=f"compare it with docs/{PAGE}")
     chosen = parser.parse_args()
     config, names = Config.load(chosen.config), chosen.names or NAMES
     if chosen.rtl:
@@ -109,10 +117,15 @@ def main() -> int:
         pairs = [(name, system) for name in names for system in chosen.rtl]
         agree = [compare_with_rtl(name, config, chosen.dram, system) for name, system in pairs]
         return 0 if all(agree) else 1
-    print(*head("network", *COLUMNS, *OF_ONE), sep="\n", flush=True)
+    lines = head("network", *COLUMNS, *OF_ONE)
+    print(*lines, sep="\n", flush=True)
     for name in names:
-        print_speed_ups(name, config, chosen.dram)
-    return 0
+        for line in speed_ups(name, config, chosen.dram):
+            print(line, flush=True)
+            lines.append(line)
+    if chosen.write:
+        replace(BEGIN, lines, PAGE)
+    return int(chosen.check and stale(BEGIN, lines, PAGE))
 
 
 if __name__ == "__main__":
