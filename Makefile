@@ -31,6 +31,7 @@ figures-check: setup  ## Compare figures and tables of the documentation with wh
 	$(BIN)/python benchmarks/networks.py --check
 	$(BIN)/python benchmarks/study.py --check
 	$(BIN)/python benchmarks/scaling.py --check
+	$(BIN)/python benchmarks/energy.py --check
 
 site: setup  ## Build the documentation as a site, in build/site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'

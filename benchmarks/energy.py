@@ -1,16 +1,22 @@
 """Print energies per event, and the estimated energy of networks and the DRAM pages that they open
 for machines with BATCH 1 and 2, as Markdown.
 
-python benchmarks/energy.py [NETWORK ...]
+    python benchmarks/energy.py [--write | --check]
+    python benchmarks/energy.py [NETWORK ...]
+
+``--write`` puts the tables into docs/energy.md, ``--check`` exits with 1 if the page has others.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tables import row
+import performance
+from tables import head, row
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.memory_timing import DRAM_PAGE_BYTES
@@ -20,6 +26,11 @@ from amaranth_vta.sim.energy.energies import Energy
 from amaranth_vta.sim.energy.technologies import TECHNOLOGIES, Technology
 
 _NETWORKS = ("resnet18", "mobilenetv2", "bert-tiny")
+_PAGE = "energy.md"
+_MARKERS = tuple(
+    f"<!-- {what}, made by `python benchmarks/energy.py --write` -->\n"
+    for what in ("energies per event", "energies of networks", "DRAM pages of networks")
+)
 _PARTS = ("WGT", "ACC", "DRAM")
 # Technologies that charge activations apart from bytes.
 _ACTIVATED = tuple(item.name for item in TECHNOLOGIES.values() if item.activation.high)
@@ -32,34 +43,49 @@ _TWO = replace(
 )
 
 
-def main() -> None:
-    _print_events()
-    print()
-    heads = ("network", "BATCH", "technology", "mJ", "band", "pJ per MAC", *_PARTS)
-    print(row(*heads), f"|---|--:|---|{'--:|' * (len(heads) - 3)}", sep="\n")
-    pages = []
-    for name in sys.argv[1:] or _NETWORKS:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NETWORK", help=", ".join(_NETWORKS))
+    page = parser.add_mutually_exclusive_group()
+    page.add_argument("--write", action="store_true", help=f"put the tables into docs/{_PAGE}")
+    page.add_argument("--check", action="store_true", help=f"compare them with docs/{_PAGE}")
+    chosen = parser.parse_args()
+    tables = dict(zip(_MARKERS, (_energies_of_events(), *_networks(chosen.names)), strict=True))
+    wrong = False
+    for marker, lines in tables.items():
+        print(*lines, "", sep="\n")
+        if chosen.write:
+            performance.replace(marker, lines, _PAGE)
+        if chosen.check:
+            wrong |= performance.stale(marker, lines, _PAGE)
+    return int(wrong)
+
+
+def _networks(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The tables of the energy of networks, and of the pages of DRAM that they open."""
+    energies = head("network", *("BATCH", "technology", "mJ", "band", "pJ per MAC"), *_PARTS)
+    pages = head("network", "BATCH", "MB", "KiB per page", "pages", *_ACTIVATED)
+    for name in names or _NETWORKS:
         model = generate(name).sized
         for config in (_ONE, _TWO):
             with Session(model, config) as session:
-                macs = sum(layer.macs_per_run for layer in session.layers)
                 for technology in TECHNOLOGIES:
-                    energy = session.energy(technology)
-                    total, images = energy.total, energy.images
-                    low, typical, high = (
-                        pj / images / 1e9 for pj in (total.low, total.typical, total.high)
-                    )
-                    shares = (energy.parts[part].typical / total.typical for part in _PARTS)
-                    cells = (
-                        *(name, str(config.batch), technology),
-                        *(f"{typical:.2f}", f"{low:.2f} to {high:.2f}"),
-                        f"{total.typical / macs:.1f}",
-                        *(f"{share:.0%}" for share in shares),
-                    )
-                    print(row(*cells), flush=True)
+                    cells = _energy(session, technology)
+                    energies.append(row(name, str(config.batch), technology, *cells))
                 pages.append(row(name, str(config.batch), *_pages(session)))
-    heads = ("network", "BATCH", "MB", "KiB per page", "pages", *_ACTIVATED)
-    print("", row(*heads), f"|---|{'--:|' * (len(heads) - 1)}", *pages, sep="\n")
+    return energies, pages
+
+
+def _energy(session: Session, technology: str) -> tuple[str, ...]:
+    """Energy per image with its band, and per MAC, and the shares of parts."""
+    energy = session.energy(technology)
+    total, macs = energy.total, sum(layer.macs_per_run for layer in session.layers)
+    low, typical, high = (pj / energy.images / 1e9 for pj in (total.low, total.typical, total.high))
+    shares = (energy.parts[part].typical / total.typical for part in _PARTS)
+    return (
+        *(f"{typical:.2f}", f"{low:.2f} to {high:.2f}", f"{total.typical / macs:.1f}"),
+        *(f"{share:.0%}" for share in shares),
+    )
 
 
 def _pages(session: Session) -> tuple[str, ...]:
@@ -80,11 +106,10 @@ def _pages(session: Session) -> tuple[str, ...]:
     )
 
 
-def _print_events() -> None:
-    print(row("pJ", *TECHNOLOGIES), f"|---|{'--:|' * len(TECHNOLOGIES)}", sep="\n")
+def _energies_of_events() -> list[str]:
     columns = [_events(technology) for technology in TECHNOLOGIES.values()]
-    for event in columns[0]:
-        print(row(event, *(_with_band(column[event]) for column in columns)))
+    rows = (row(event, *(_with_band(item[event]) for item in columns)) for event in columns[0])
+    return [*head("pJ", *TECHNOLOGIES), *rows]
 
 
 def _events(technology: Technology) -> dict[str, Energy]:
@@ -111,4 +136,4 @@ def _with_band(energy: Energy) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
