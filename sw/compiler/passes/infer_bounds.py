@@ -29,9 +29,10 @@ from amaranth_vta.sw.compiler.te.simplify import identity, simplify, value_inter
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.te.traverse import accesses, rebuild, substitute
 
+from .support.carried import CarriedBuffer
 from .support.partition import Limit, partition_loop, peel_first, peel_last
-from .support.rewritten import RewrittenBuffer, Written
-from .support.rolling import RollingBuffer
+from .support.rewritten import RewrittenBuffer
+from .support.rolling import RollingBuffer, Written
 from .support.stage_loops import Bounds, StageLoops, limits_of_attached, stage_loops
 
 # One iteration.
@@ -102,7 +103,7 @@ class _Builder:
             )
         self.args = list(args)
         # Rolling buffers of the stages that are kept across an enclosing loop (store_at).
-        self.rolling: dict[Stage, RollingBuffer | RewrittenBuffer] = {}
+        self.rolling: dict[Stage, RollingBuffer] = {}
         # The loops around the stages that are placed: per axis, the iterations of the part, and the
         # number of iterations of the whole loop.
         self.iterations: dict[IterVar, tuple[Affine, int]] = {}
@@ -189,10 +190,8 @@ class _Builder:
             )
         ]
         rolling = self.rolling.get(stage)
-        if isinstance(rolling, RollingBuffer):
-            return self._place_rolling(rolling, bounds, body)
         if rolling is not None:
-            return self._place_rewritten(rolling, bounds, body)
+            return self._place_rolling(rolling, bounds, body)
         shape = tuple(extent for _, extent in bounds)
         buffer = NestBuffer(
             stage.name, shape, stage.tensor.dtype, stage.scope, stage.origin, stage.copies
@@ -211,28 +210,14 @@ class _Builder:
 
         return Allocate(buffer, seq(producer, map_expressions(body, change)))
 
-    def _place_rewritten(self, rolling: RewrittenBuffer, bounds: Bounds, body: Stmt) -> Stmt:
-        stage = rolling.stage
-        assert stage.attach is not None
-        assert stage.stored_in is not None
-        around = stage.axis_within(stage.stored_in)
-        assert around is not None
-        inner = self.iterations[stage.attach[1]] if stage.attach[1] is not around else _ONCE
-        written = rolling.place(bounds, self.iterations[around][0], inner, self.ranges)
-
-        def change(value: Expr) -> Expr:
-            value = rebuild(value, change)
-            if isinstance(value, Access) and value.source is stage.tensor:
-                return rolling.read(value)
-            return value
-
-        copies = [self._stage(stage, item.bounds, rolling.buffer, item) for item in written]
-        return seq(*copies, map_expressions(body, change))
-
     def _place_rolling(self, rolling: RollingBuffer, bounds: Bounds, body: Stmt) -> Stmt:
         stage = rolling.stage
         assert stage.attach is not None
-        bounds = rolling.place(bounds, self.iterations[stage.attach[1]][0], self.ranges)
+        assert stage.stored_in is not None
+        around, axis = stage.axis_within(stage.stored_in), stage.attach[1]
+        assert around is not None
+        inner = _ONCE if axis is around else self.iterations[axis]
+        written = rolling.place(bounds, self.iterations[around][0], inner, self.ranges)
 
         def change(value: Expr) -> Expr:
             value = rebuild(value, change)
@@ -241,10 +226,7 @@ class _Builder:
             return value
 
         body = map_expressions(body, change)
-        if not all(extent for _, extent in bounds):
-            # Earlier iterations have computed all of it.
-            return body
-        return seq(self._stage(stage, bounds, rolling.buffer, rolling), body)
+        return seq(*(self._stage(stage, i.bounds, rolling.buffer, i) for i in written), body)
 
     def _reads(self, body: Stmt) -> list[tuple[Access, dict[Var, Interval]]]:
         found: list[tuple[Access, dict[Var, Interval]]] = []
@@ -306,16 +288,14 @@ class _Builder:
         stage: Stage,
         bounds: Bounds,
         buffer: NestBuffer,
-        target: RollingBuffer | Written | None = None,
+        written: Written | None = None,
     ) -> Stmt:
         loops = stage_loops(stage, self.bodies[stage], bounds, buffer)
         if stage.tensor in self.buffers:
             # An argument is in memory as a whole, even if only a part of it is computed.
             loops.indices = [loops.values[axis] for axis in stage.op.axis]
-        if isinstance(target, RollingBuffer):
-            loops.indices = target.written(loops.indices, bounds)
-        elif target is not None:
-            loops.indices = target.indices(loops.indices)
+        if written is not None:
+            loops.indices = written.indices(loops.indices)
         limits = [*loops.limits, *limits_of_attached(loops, self.schedule, self.bodies)]
         return self._nest(loops, 0, {}, limits)
 
@@ -433,16 +413,12 @@ class _Builder:
                 inner = self._place(stage, inner)
         return inner
 
-    def _stored(
-        self, loops: StageLoops, depth: int
-    ) -> dict[Stage, RollingBuffer | RewrittenBuffer]:
+    def _stored(self, loops: StageLoops, depth: int) -> dict[Stage, RollingBuffer]:
         """New buffers of the stages that are stored at the loop at ``depth``."""
         axis = loops.order[depth].axis
         inner = loops.order[depth + 1 : depth + 2]
         return {
-            stage: (RollingBuffer if stage.rewritten is None else RewrittenBuffer)(
-                stage, inner[0].extent
-            )
+            stage: _rolling_buffer(stage, inner[0].extent)
             for stage in self.schedule.stages
             if stage.stored_at is axis
         }
@@ -465,6 +441,12 @@ class _Builder:
         value = simplify(substitute(body.value, values), self.ranges)
         update = body.combine(Access(loops.buffer, indices), value)
         return Assign(loops.buffer, indices, update, label)
+
+
+def _rolling_buffer(stage: Stage, iterations: int) -> RollingBuffer:
+    if stage.carried is None:
+        return RollingBuffer(stage, iterations)
+    return (CarriedBuffer if stage.rewritten is None else RewrittenBuffer)(stage, iterations)
 
 
 def _kind(stage: Stage) -> str:

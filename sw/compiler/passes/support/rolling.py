@@ -1,41 +1,48 @@
 """Rolling buffers, which outlive the iteration in which they are filled.
 
-The first index of a rolling buffer is the iteration. Along a carried dimension an iteration
-computes only elements that its predecessor has not computed. Elements are counted from the end of
-the region, where the next iteration finds the data that it reuses.
+The first index of a rolling buffer is the turn. An iteration has one turn or, if the stage is
+computed in a loop within it, one turn for each iteration of that loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from amaranth_vta.sw.compiler.nest.ir import (
-    Allocate,
-    Assign,
-    LoweringError,
-    NestBuffer,
-    Stmt,
-    rebuild,
-)
+from amaranth_vta.sw.compiler.nest.ir import Allocate, LoweringError, NestBuffer, Stmt
 from amaranth_vta.sw.compiler.te.dtypes import Interval
-from amaranth_vta.sw.compiler.te.expr import Access, Affine, Expr, Var
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
 from amaranth_vta.sw.compiler.te.schedule import Stage
-from amaranth_vta.sw.compiler.te.simplify import value_interval
-from amaranth_vta.sw.compiler.te.traverse import rebuild as rebuild_expression
 
 from .stage_loops import Bounds
 
 Ranges = Mapping[Var, Interval]
 
 
+@dataclass(frozen=True)
+class Written:
+    """A region to write, and the turn and first indices of the buffer that it is written to."""
+
+    bounds: Bounds
+    turn: Affine
+    first: Sequence[int]
+
+    def indices(self, indices: Sequence[Affine]) -> list[Affine]:
+        """The buffer indices for ``indices`` relative to the region."""
+        moved = (i.plus(Affine({}, at)) for i, at in zip(indices, self.first, strict=True))
+        return [self.turn, *moved]
+
+
 class RollingBuffer:
-    """The buffer of ``stage``, filled in ``turns`` iterations, which are placed in order, in parts
-    of equal iterations.
+    """The buffer of ``stage``, filled in ``iterations``, which are placed in order, in parts of
+    equal iterations. Each iteration writes its whole region; subclasses reuse the overlap of
+    consecutive iterations.
     """
 
-    def __init__(self, stage: Stage, turns: int) -> None:
+    def __init__(self, stage: Stage, iterations: int) -> None:
         self.stage = stage
-        self.turns = turns
+        self.iterations = iterations
         self.buffer = NestBuffer(
             stage.name,
             (),
@@ -46,113 +53,59 @@ class RollingBuffer:
             rolling=True,
             bank=stage.bank,
         )
-        # The carried dimension, None if there is none.
-        self._carried = next(
-            (d for d, axis in enumerate(stage.op.axis) if axis is stage.carried), None
-        )
+        # Turns of an iteration, and the maximum extents of a turn.
+        self._period = 1
         self._extents = [0] * len(stage.op.axis)
-        # State of the part placed last: its iteration, the origin of its indices, and the end of
-        # the region computed by the previous iteration, None in the first one.
+        # The turn of the part placed last, and the origin of its indices.
         self._turn = Affine({})
         self._origins: list[Affine] = []
-        self._known: Affine | None = None
-        # End of the last iteration placed, and how many elements of the carried dimension it
-        # computes.
-        self._end: tuple[Affine, int] | None = None
 
-    def place(self, bounds: Bounds, turn: Affine, ranges: Ranges) -> Bounds:
-        """The part of the region ``bounds`` that the iterations ``turn`` must compute."""
-        self._turn = turn
+    def place(
+        self, bounds: Bounds, iteration: Affine, inner: tuple[Affine, int], ranges: Ranges
+    ) -> list[Written]:
+        """The regions that the iterations ``iteration`` must write for the buffer to hold the
+        region ``bounds``. ``inner`` is the iteration of the loop within them at which the stage is
+        computed, and the number of its iterations.
+        """
+        within, self._period = inner
+        self._turn = iteration.times(self._period).plus(within)
         self._origins = [begin for begin, _ in bounds]
-        bounds = list(bounds)
-        if self._carried is not None:
-            bounds[self._carried] = self._new(*bounds[self._carried], ranges)
+        return self._written(bounds, iteration, ranges)
+
+    def _written(self, bounds: Bounds, iteration: Affine, ranges: Ranges) -> list[Written]:
+        """The result of `place` for the current turn."""
+        self._extend(bounds)
+        return [Written(bounds, self._turn, [0] * len(bounds))]
+
+    def _extend(self, bounds: Bounds) -> None:
+        """Make room for the region ``bounds`` in every turn."""
         self._extents = [
             max(most, extent) for most, (_, extent) in zip(self._extents, bounds, strict=True)
         ]
-        return bounds
-
-    def _new(self, begin: Affine, extent: int, ranges: Ranges) -> tuple[Affine, int]:
-        """Begin and extent of the new elements along the carried dimension."""
-        end, var = begin.plus(Affine({}, extent)), next(iter(self._turn.terms), None)
-        known, computed = self._end if self._end is not None else (None, 0)
-        step = 0 if var is None else end.terms.get(var, 0)
-        first = end if var is None else end.replace({var: Affine({})})
-        if var is not None and (known is None or not first.same(known.plus(Affine({}, step)))):
-            raise self._error(f"its end does not move by {step} with every iteration")
-        known = end.plus(Affine({}, -step)) if var is not None else known
-        new = extent
-        if known is not None:
-            overlap = known.plus(begin, -1)
-            if overlap.terms or overlap.const > extent:
-                raise self._error("the overlap of consecutive iterations is not constant")
-            carried = max(overlap.const, 0)
-            new = extent - carried
-            if carried > (computed if var is None else min(computed, new)):
-                raise self._error(f"it needs {carried} elements, more than an iteration computes")
-            if carried and self.stage.copies == 1:
-                raise self._error("double_buffer must keep the copy of the previous iteration")
-        last = end if var is None else end.replace({var: Affine({}, ranges[var][1])})
-        self._end, self._known = (last, new), known
-        assert self._carried is not None
-        self._origins[self._carried] = end
-        return end.plus(Affine({}, -new)), new
-
-    def _error(self, reason: str) -> LoweringError:
-        return LoweringError(f"{self.stage.name} is carried along {self.stage.carried}: {reason}")
 
     def read(self, access: Access, ranges: Ranges) -> Access:
         """``access`` to the tensor, rewritten to the buffer."""
-        turn = self._turn
         indices = [
             index - origin if origin.terms or origin.const else index
             for index, origin in zip(access.indices, self._origins, strict=True)
         ]
-        if self._known is not None:
-            assert self._carried is not None
-            back = access.indices[self._carried] - self._known
-            low, high = value_interval(back, ranges)
-            if low < 0 <= high:
-                raise self._error(f"{access} reads from two iterations at once")
-            if high < 0:
-                turn, indices[self._carried] = turn.plus(Affine({}, -1)), back
-        return Access(self.buffer, [turn, *indices])
-
-    def written(self, indices: Sequence[Affine], bounds: Bounds) -> list[Affine]:
-        """The buffer indices for ``indices`` relative to ``bounds``, the result of `place`."""
-        found = list(indices)
-        if self._carried is not None:
-            extent = bounds[self._carried][1]
-            found[self._carried] = found[self._carried].plus(Affine({}, -extent))
-        return [self._turn, *found]
+        return Access(self.buffer, [self._turn, *indices])
 
     def around(self, body: Stmt) -> Stmt:
         """``body``, which contains all parts, within the allocation of the buffer."""
         if not self._origins:
             return body
-        self.buffer.shape = (self.turns, *self._extents)
-        return Allocate(self.buffer, body if self._carried is None else self._from_begin(body))
+        self.buffer.shape = (self.iterations * self._period, *self._extents)
+        return Allocate(self.buffer, self._finished(body))
 
-    def _from_begin(self, stmt: Stmt) -> Stmt:
-        """``stmt`` with elements counted from the beginning of the carried dimension."""
-        assert self._carried is not None
-        place = 1 + self._carried
-        extent = Affine({}, self.buffer.shape[place])
+    def _finished(self, body: Stmt) -> Stmt:
+        """``body`` for the final shape of the buffer."""
+        return body
 
-        def moved(indices: Sequence[Expr]) -> tuple[Expr, ...]:
-            return tuple(i + extent if d == place else i for d, i in enumerate(indices))
+    @cached_property
+    def _carried(self) -> int:
+        """The dimension along which a subclass carries elements."""
+        return next(d for d, axis in enumerate(self.stage.op.axis) if axis is self.stage.carried)
 
-        def expression(value: Expr) -> Expr:
-            value = rebuild_expression(value, expression)
-            if isinstance(value, Access) and value.source is self.buffer:
-                return Access(self.buffer, moved(value.indices))
-            return value
-
-        def statement(part: Stmt) -> Stmt:
-            if not isinstance(part, Assign):
-                return rebuild(part, statement)
-            mine = part.buffer is self.buffer
-            indices = moved(part.indices) if mine else part.indices
-            return Assign(part.buffer, indices, expression(part.value), part.label)
-
-        return statement(stmt)
+    def _error(self, reason: str) -> LoweringError:
+        return LoweringError(f"{self.stage.name} is carried along {self.stage.carried}: {reason}")
