@@ -106,9 +106,41 @@ def test_each_row_is_computed_once(case: dict[str, int]) -> None:
     assert counters["acc_elements"] == rows * want.shape[1]
 
 
+def stored_around_another_stage() -> Scheduled:
+    """A copy within the loops of two stages, stored in the outer one, that carries nothing."""
+    x = te.placeholder((2, 3, 5, *TAIL), "x", ENV.acc_dtype)
+    x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
+    tripled = te.compute(x.shape, lambda *i: x_buf(*i) * 3, "tripled")
+    y = te.compute(x.shape, lambda *i: tripled(*i).astype(ENV.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    around, row, column, *_ = y.op.axis
+    for tensor in (x_buf, tripled):
+        s[tensor].set_scope(ENV.acc_scope)
+    s[tripled].compute_at(s[y], row)
+    s[x_buf].compute_at(s[tripled], tripled.op.axis[2])
+    s[x_buf].store_at(around, s[y])
+    s[x_buf].double_buffer()
+    s[x_buf].pragma(x_buf.op.axis[3], ENV.dma_copy)
+    s[tripled].pragma(tripled.op.axis[3], ENV.alu)
+    s[y].pragma(column, ENV.dma_copy)
+    return s, [x, y]
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_no_pass_changes_what_is_computed(case: dict[str, int]) -> None:
-    s, args = windows(**case)
+    check_all_passes(*windows(**case))
+
+
+def test_each_iteration_of_the_inner_loop_has_a_turn() -> None:
+    s, args = stored_around_another_stage()
+    check_all_passes(s, args)
+    text = str(lower(s, args, env=ENV, trace=True).steps[0][1])
+    assert "x_buf = allocate(acc, int32, [15, 1, 1, 1, 1, 4], rolling=1, copies=2)" in text
+    assert "x_buf[5*i1 + i2, 0, 0, 0, 0, " in text
+
+
+def check_all_passes(s: te.Schedule, args: list[Tensor]) -> None:
+    """Check that the loop nest computes the same after each pass, also once printed and parsed."""
     data, want = operands(args)
     seen: list[str] = []
 
