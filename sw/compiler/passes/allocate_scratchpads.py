@@ -20,6 +20,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     LoweringError,
     NestBuffer,
     Stmt,
+    carried_slots,
     rebuild,
     walk,
 )
@@ -57,15 +58,11 @@ def elements_used(nest: LoopNest, scope: str, config: Config) -> int:
 
 
 def _slots(buffer: NestBuffer, config: Config) -> int:
-    """Places for the carried elements of a rolling buffer in each of its copies; 0 if it carries
-    none. While a turn is live, later turns of its copy already have carried elements: theirs are
-    the places below, around the end those beyond its own elements.
-    """
+    """Places for the carried elements of a buffer in each of its copies; 0 if it carries none."""
     if not buffer.carried:
         return 0
-    scalars = tile_scalars(config, buffer.scope)
-    later = (buffer.copies - 1 + buffer.period) // buffer.copies
-    return later - (-copy_elements(buffer, config) // (buffer.carried // scalars))
+    carried = buffer.carried // tile_scalars(config, buffer.scope)
+    return carried_slots(buffer.copies, buffer.period, copy_elements(buffer, config), carried)
 
 
 def _copy_room(buffer: NestBuffer, config: Config) -> int:

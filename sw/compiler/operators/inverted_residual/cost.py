@@ -18,9 +18,9 @@ from .sizes import (
     InvertedResidualKnobs,
     InvertedResidualSizes,
     added_copies,
-    carried_slots,
     fits,
     held_weights,
+    places_of_expansions,
     row_tiles,
 )
 
@@ -172,7 +172,7 @@ class _Tiles:
 
     def _uops(self) -> int:
         """Micro-ops of the filters, which differ in the addresses of weights and inputs."""
-        places = 2 * max(1, carried_slots(self.workload, self.knobs))
+        places = 2 * places_of_expansions(self.workload, self.knobs)
         column, width = row_tiles(self.workload, self.knobs), self.d.group.output_width
         turns = len(column) * parts(width, self.knobs.columns) * self.a.batch * self.a.outputs
         return min(lcm(places, self.a.outputs), turns) * self.d.products

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.nest.ir import carried_slots
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import (
     ExpandedSizes,
@@ -105,21 +106,18 @@ def can_carry(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> 
     )
 
 
-def carried_slots(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> int:
-    """Places for carried rows in each copy of the forwarded expansions, as in
-    `allocate_scratchpads`; 0 if none are carried.
-    """
+def places_of_expansions(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> int:
+    """Number of places at which tiles begin in each of the two copies of forwarded expansions."""
     if not knobs.carries:
-        return 0
+        return 1
     rows = workload.expanded.depthwise.group.input_rows(knobs.rows)
-    later = (1 + workload.projection.inputs) // 2
-    return later + parts(rows, workload.expanded.rows_shared)
+    return carried_slots(2, workload.projection.inputs, rows, workload.expanded.rows_shared)
 
 
 def _forwarded(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> int:
     """Vectors of input scratchpad for forwarded expansions."""
     b, shared = workload.expanded.depthwise.group, workload.expanded.rows_shared
-    below = max(carried_slots(workload, knobs) - 1, 0) * shared
+    below = (places_of_expansions(workload, knobs) - 1) * shared
     return 2 * (below + b.input_rows(knobs.rows)) * b.input_columns(knobs.columns)
 
 
