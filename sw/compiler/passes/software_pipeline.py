@@ -56,7 +56,8 @@ def _visit(stmt: Stmt) -> Stmt:
     parts = [part for part in children(stmt) if _has_ahead(part)]
     if not parts:
         return stmt
-    if isinstance(stmt, For) or len(parts) > 1 or _keeps_ahead(stmt):
+    keeps = isinstance(stmt, Allocate) and _is_kept_ahead(stmt.buffer)
+    if isinstance(stmt, For) or len(parts) > 1 or keeps:
         return _Iterations().pipelined(stmt)
     return rebuild(stmt, _visit)
 
@@ -65,9 +66,9 @@ def _has_ahead(stmt: Stmt) -> bool:
     return any(isinstance(part, Allocate) and part.buffer.ahead > 0 for part in walk(stmt))
 
 
-def _keeps_ahead(stmt: Stmt) -> bool:
-    """Whether ``stmt`` allocates a rolling buffer for loops that fill it ahead of their readers."""
-    return isinstance(stmt, Allocate) and stmt.buffer.rolling and stmt.buffer.ahead > 0
+def _is_kept_ahead(buffer: NestBuffer) -> bool:
+    """Whether ``buffer`` already is a rolling buffer, and loops fill it ahead of their readers."""
+    return buffer.rolling and buffer.ahead > 0
 
 
 # Statements by lead: the number of iterations by which they run ahead.
@@ -355,7 +356,7 @@ class _Iterations:
         new.carried, new.period = max(new.carried, old.carried), max(new.period, old.period)
         scalars = old.strides[0] if old.rolling else old.scalars
         self._scalars[old.name] = max(self._scalars[old.name], scalars)
-        if _keeps_ahead(Allocate(old, Seq([]))):
+        if _is_kept_ahead(old):
             self._kept[new] = old.ahead
         return renamed | {old: partial(_in_turn, old, new, turns.get(old.name, Affine({})))}
 
