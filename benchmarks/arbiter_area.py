@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from area_model import fit, predicted
-from resources import REPOSITORY
+from pages import REPOSITORY
 
 from amaranth_vta.fpga.area import FAMILIES, FITTED, Area
 from amaranth_vta.fpga.synthesis import area_of, commands, merged_modules

@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from resources import REPOSITORY
+from pages import REPOSITORY
 
 from amaranth_vta.fpga.area import FAMILIES
 from amaranth_vta.fpga.chips import CHIPS

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from area import COLUMNS, measure
-from resources import REPOSITORY
+from pages import REPOSITORY
 
 from amaranth_vta.fpga.area import FAMILIES, FITTED, MODEL, block_rams, features, multipliers
 from amaranth_vta.fpga.synthesis import merged_modules

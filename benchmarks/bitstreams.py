@@ -15,18 +15,18 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+import pages
 
 from amaranth_vta.fpga.build import build
 from amaranth_vta.fpga.usage import FitError
 from amaranth_vta.hw.boards.boards import BOARDS, Board
 from amaranth_vta.hw.config import Config
 
-FOLDER = Path(__file__).parent.parent / "bitstreams"
-PAGE = FOLDER / "README.md"
+FOLDER, PAGE = pages.REPOSITORY / "bitstreams", "bitstreams/README.md"
 _MOST_BYTES = 1_000_000
-TABLE, END = "<!-- made by `make bitstreams` -->\n", "<!-- end -->\n"
+TABLE = "<!-- made by `make bitstreams` -->\n"
 
 
 def main() -> int:
@@ -80,10 +80,7 @@ def write_table() -> None:
             f"| `{item['config']}` | {used} | {item['fmax_mhz']} | {item['clock_mhz']:g} "
             f"| {item['memory_bytes'] // 1024:,} KiB | {_path(item.get('critical_path'), folder)} |"
         )
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(TABLE)
-    _, _, tail = rest.partition(END)
-    table = "\n".join(lines) + "\n"
-    PAGE.write_text(f"{head}{TABLE}{table}{END}{tail}", encoding="utf-8")
+    pages.replace(TABLE, lines, PAGE)
 
 
 def _path(path: dict[str, Any] | None, folder: str) -> str:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-import performance
+import pages
 from tables import head, row
 
 from amaranth_vta.hw.config import PRESETS
@@ -26,7 +26,7 @@ from amaranth_vta.sim.energy.energies import Energy
 from amaranth_vta.sim.energy.technologies import TECHNOLOGIES, Technology
 
 _NETWORKS = ("resnet18", "mobilenetv2", "bert-tiny")
-_PAGE = "energy.md"
+_PAGE = "docs/energy.md"
 _MARKERS = tuple(
     f"<!-- {what}, made by `python benchmarks/energy.py --write` -->\n"
     for what in ("energies per event", "energies of networks", "DRAM pages of networks")
@@ -46,18 +46,13 @@ _TWO = replace(
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NETWORK", help=", ".join(_NETWORKS))
-    page = parser.add_mutually_exclusive_group()
-    page.add_argument("--write", action="store_true", help=f"put the tables into docs/{_PAGE}")
-    page.add_argument("--check", action="store_true", help=f"compare them with docs/{_PAGE}")
+    pages.add_options(parser, _PAGE)
     chosen = parser.parse_args()
     tables = dict(zip(_MARKERS, (_energies_of_events(), *_networks(chosen.names)), strict=True))
     wrong = False
     for marker, lines in tables.items():
         print(*lines, "", sep="\n")
-        if chosen.write:
-            performance.replace(marker, lines, _PAGE)
-        if chosen.check:
-            wrong |= performance.stale(marker, lines, _PAGE)
+        wrong |= pages.put(chosen, marker, lines, _PAGE)
     return int(wrong)
 
 

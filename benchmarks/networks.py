@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from performance import replace, stale
+import pages
 from tables import row
 
 from amaranth_vta.hw.config import DEFAULT, Config
@@ -27,7 +27,7 @@ from amaranth_vta.report.host_summary import host_groups, summary
 from amaranth_vta.sim.devices import RunOptions
 
 MARKER = "<!-- made by `python benchmarks/networks.py` -->\n"
-PAGE = "networks.md"
+PAGE = "docs/networks.md"
 # Kinds of host operators that every network has, or whose cost is negligible.
 USUAL = ("conversions between floats", "packing of pixels", "operators between others")
 
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--config", default=DEFAULT)
     parser.add_argument("--device", default="estimate")
     parser.add_argument("--dram", default="ddr")
-    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    pages.add_options(parser, PAGE, writes=True)
     chosen = parser.parse_args()
     config = Config.load(chosen.config)
     lines = [row(*HEADS), "|---|--:|---|" + "--:|" * 5 + "---|"]
@@ -83,9 +83,7 @@ def main() -> int:
         lines.append(row(*measured.cells(config.macs_per_cycle)))
         print(lines[-1], flush=True)
         wrong += measured.mismatches
-    differs = False
-    if _is_default(chosen, parser):
-        differs = (stale if chosen.check else replace)(MARKER, lines, PAGE)
+    differs = _is_default(chosen, parser) and pages.put(chosen, MARKER, lines, PAGE)
     print(f"{wrong:,} elements differ from ONNX Runtime's")
     return int(differs or wrong > 0)
 

@@ -16,9 +16,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from difflib import unified_diff
-from pathlib import Path
 
+import pages
 from lost_cycles import table as lost_cycles
 from simulation_speed import simulated_cycles_per_second
 from tables import head, row
@@ -33,13 +32,11 @@ from amaranth_vta.session import Session
 from amaranth_vta.sim.devices import RunOptions
 from amaranth_vta.sw.runtime.counters import Spent
 
-REPOSITORY = Path(__file__).parent.parent
-DOCS = REPOSITORY / "docs"
-RESOURCES = REPOSITORY / "bitstreams" / "resources.md"
+RESOURCES = pages.REPOSITORY / "bitstreams" / "resources.md"
+PAGE = "docs/performance.md"
 MEASURED, AREA = "<!-- made by `make performance` -->\n", "<!-- made from resources.md -->\n"
 LOST = "<!-- lost cycles, made by `make performance` -->\n"
 SPEED = "<!-- simulation speed, made by `make performance` -->\n"
-END = "<!-- end -->\n"
 CONFIG, DRAM = "pynq-extended", "ddr"
 PARTS = ("cycles", "speed", "area", "lost")
 
@@ -48,19 +45,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="for each speed measured (10)")
     parser.add_argument("--only", choices=PARTS, help="the part of the page to renew (all)")
-    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    pages.add_options(parser, PAGE, writes=True)
     arguments = parser.parse_args()
     parts = [arguments.only] if arguments.only else PARTS
-    put, wrong = stale if arguments.check else replace, False
+    wrong = False
     if "area" in parts:
-        wrong |= put(AREA, area())
+        wrong |= pages.put(arguments, AREA, area(), PAGE)
     if "lost" in parts:
-        wrong |= put(LOST, lost_cycles())
+        wrong |= pages.put(arguments, LOST, lost_cycles(), PAGE)
     if "speed" in parts and not arguments.check:
-        replace(SPEED, _speeds(arguments.seconds))
+        pages.replace(SPEED, _speeds(arguments.seconds), PAGE)
     if "cycles" in parts:
         lines, is_wrong = _cycles()
-        wrong |= put(MEASURED, lines) or is_wrong
+        wrong |= pages.put(arguments, MEASURED, lines, PAGE) or is_wrong
     return int(wrong)
 
 
@@ -77,26 +74,6 @@ def _cycles() -> tuple[list[str], bool]:
     print("\n".join(lines))
     wrong = mismatches + sum(item.mismatches for item in (*layers, *by_hand, *rates, *rounds))
     return lines, wrong > 0
-
-
-def replace(marker: str, lines: Sequence[str], page: str = "performance.md") -> bool:
-    """Replace the text of the page between ``marker`` and the end marker by ``lines``. Returns
-    False: the page is no longer stale.
-    """
-    path = DOCS / page
-    before, rest = path.read_text(encoding="utf-8").split(marker)
-    after = rest.partition(END)[2]
-    text = "\n".join(lines)
-    path.write_text(f"{before}{marker}{text}\n{END}{after}", encoding="utf-8")
-    return False
-
-
-def stale(marker: str, lines: Sequence[str], page: str = "performance.md") -> bool:
-    """Whether the text of the page after ``marker`` is not ``lines``; prints the difference."""
-    text = (DOCS / page).read_text(encoding="utf-8").split(marker)[1].partition(END)[0]
-    difference = list(unified_diff(text.splitlines(), lines, f"docs/{page}", "measured", n=0))
-    print("\n".join(line.rstrip() for line in difference))
-    return bool(difference)
 
 
 def _network() -> tuple[list[str], int]:

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
-from performance import AREA, area, replace
+import pages
+from performance import AREA, PAGE, area
 from tables import head, row
 
 from amaranth_vta.fpga.flows import FLOWS
@@ -30,8 +31,7 @@ from amaranth_vta.fpga.usage import synthesized
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
-REPOSITORY = Path(__file__).parent.parent
-REPORT = REPOSITORY / "bitstreams" / "resources.md"
+REPORT = pages.REPOSITORY / "bitstreams" / "resources.md"
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def main() -> None:
     arguments.o.write_text("\n".join(lines) + "\n")
     print("\n".join(lines[6:]))
     if arguments.o == REPORT:
-        replace(AREA, area())
+        pages.replace(AREA, area(), PAGE)
 
 
 if __name__ == "__main__":

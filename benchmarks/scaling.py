@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from performance import replace, stale
+import pages
 from tables import head, row
 
 from amaranth_vta.hw.config import DEFAULT, Config
@@ -34,7 +34,7 @@ NAMES = ("resnet18", "mobilenetv2", "vit-tiny")
 SYSTEMS = ((1, 64), (2, 64), (2, 128), (4, 64), (4, 128), (4, 256), (8, 128), (8, 256), (8, 512))
 COLUMNS = ("machines", "memory bus", "cycles", "speed-up", "of linear")
 OF_ONE = ("one image", "launches", "speed-up")
-PAGE, BEGIN = "machines.md", "<!-- made by `python benchmarks/scaling.py --write` -->\n"
+PAGE, BEGIN = "docs/machines.md", "<!-- made by `python benchmarks/scaling.py --write` -->\n"
 # Of the estimate's cycles to the RTL's.
 TOLERANCE = 0.02
 
@@ -106,9 +106,7 @@ def main() -> int:
     parser.add_argument("--config", default=DEFAULT)
     parser.add_argument("--dram", default="ddr")
     parser.add_argument("--rtl", nargs="+", metavar="MACHINESxBITS")
-    page = parser.add_mutually_exclusive_group()
-    page.add_argument("--write", action="store_true", help=f"put the table into docs/{PAGE}")
-    page.add_argument("--check", action="store_true", help=f"compare it with docs/{PAGE}")
+    pages.add_options(parser, PAGE)
     chosen = parser.parse_args()
     config, names = Config.load(chosen.config), chosen.names or NAMES
     if chosen.rtl:
@@ -123,9 +121,7 @@ def main() -> int:
         for line in speed_ups(name, config, chosen.dram):
             print(line, flush=True)
             lines.append(line)
-    if chosen.write:
-        replace(BEGIN, lines, PAGE)
-    return int(chosen.check and stale(BEGIN, lines, PAGE))
+    return int(pages.put(chosen, BEGIN, lines, PAGE))
 
 
 if __name__ == "__main__":

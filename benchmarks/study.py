@@ -19,14 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import performance
+import pages
 import tables
 
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.networks.generators import NETWORKS
 
-ROOT = Path(__file__).parent.parent
-BEGIN = "<!-- made by `python benchmarks/study.py --write` -->\n"
+PAGE, BEGIN = "docs/exploration.md", "<!-- made by `python benchmarks/study.py --write` -->\n"
 STUDIED = ("resnet18", "mobilenetv2", "bert-tiny")
 TITLES = {name: NETWORKS[name].what.partition(",")[0] for name in STUDIED}
 # Names of the parameters in the text, the most significant first.
@@ -237,20 +236,17 @@ def cycles(row: Row) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("-o", type=Path, default=ROOT / "build" / "study")
+    parser.add_argument("-o", type=Path, default=pages.REPOSITORY / "build" / "study")
     parser.add_argument("--chip", action="append", choices=list(SPACES))
     parser.add_argument("--jobs", type=int)
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--check", action="store_true")
+    pages.add_options(parser, PAGE)
     arguments = parser.parse_args()
     jobs = ["--jobs", str(arguments.jobs)] if arguments.jobs else []
     lines: list[str] = []
     for chip in arguments.chip or SPACES:
         lines += found(chip, explore(chip, arguments.o, jobs))
     print("\n".join(lines))
-    if arguments.write:
-        performance.replace(BEGIN, lines[:-1], "exploration.md")
-    return int(arguments.check and performance.stale(BEGIN, lines[:-1], "exploration.md"))
+    return int(pages.put(arguments, BEGIN, lines[:-1], PAGE))
 
 
 if __name__ == "__main__":

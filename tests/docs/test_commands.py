@@ -133,6 +133,10 @@ def _problem_of_script(arguments: list[str]) -> str:
     if not found:
         return "" if arguments[0].isupper() or arguments[0] == "FILE.py" else "no such script"
     text = found[0].read_text(encoding="utf-8")
+    # Modules beside a script may define options for it.
+    for name in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE):
+        beside = found[0].with_name(f"{name}.py")
+        text += beside.read_text(encoding="utf-8") if beside.exists() else ""
     options = [word for word in arguments if word.startswith("--")]
     return "".join(f"no option {word}; " for word in options if f'"{word}"' not in text)
 
