@@ -42,7 +42,8 @@ class NestBuffer:
     Its ``copies`` rotate. After allocation, ``base`` is its first element in the scratchpad and
     ``pitch`` the distance between copies, in elements. Where copies alternate between two banks,
     ``pair`` is the distance between pairs of copies, otherwise 0. With ``bank``, all copies are in
-    that bank. A buffer with ``ahead`` is computed that many iterations before it is read.
+    that bank. A buffer with ``ahead`` is computed that many iterations before it is read. The
+    operations on a finished buffer are executed in ``parts``, ``stagger`` iterations apart.
 
     A turn is an iteration of the loops around the allocation. A ``rolling`` buffer outlives the
     iterations that fill it: its first dimension is the turn, and elements are counted over all
@@ -67,6 +68,8 @@ class NestBuffer:
     rolling: bool = False
     bank: int | None = None
     ahead: int = 0
+    stagger: int = 1
+    parts: int = 1
     carried: int = 0
     period: int = 0
     slots: int = 0

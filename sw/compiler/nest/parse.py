@@ -52,7 +52,7 @@ _PADS = tuple(f"{axis}_pad_{side}" for axis in "xy" for side in ("before", "afte
 # Attributes of a buffer in an allocation.
 _FIELDS = (
     *("rolling", "ahead", "copies", "bank", "base", "pitch", "pair"),
-    *("carried", "period", "slots"),
+    *("carried", "period", "slots", "stagger", "parts"),
 )
 _Member = TypeVar("_Member", bound=Enum)
 

@@ -102,6 +102,8 @@ class _Printer:
                 more += f", pair={buffer.pair}" if buffer.pair else ""
                 for key in ("carried", "period", "slots"):
                     more += f", {key}={value}" if (value := getattr(buffer, key)) else ""
+                if buffer.parts > 1:
+                    more += f", stagger={buffer.stagger}, parts={buffer.parts}"
                 self.line(
                     depth,
                     f"{self.name(buffer, buffer.name)} = allocate({buffer.scope}, "

@@ -197,6 +197,7 @@ class _Builder:
             stage.name, shape, stage.tensor.dtype, stage.scope, stage.origin, stage.copies
         )
         buffer.bank, buffer.ahead = stage.bank, stage.ahead
+        buffer.stagger, buffer.parts = stage.staggered
         producer = self._stage(stage, bounds, buffer)
 
         def change(value: Expr) -> Expr:

@@ -3,7 +3,8 @@
 In a loop whose iterations produce a buffer and then consume it, the machine would stall between the
 two. This pass makes each iteration produce data for a later iteration, then consume data that an
 earlier iteration produced, also across loop nests and across iterations of an enclosing loop. The
-buffers become rolling buffers, with one turn per former allocation.
+buffers become rolling buffers, with one turn per former allocation. The operations on a buffer that
+a loop has filled can be staggered: divided into parts that follow in iterations of the next loop.
 
 With a distance of more than one iteration between the first and the last statement, turns are
 counted from the iteration that writes: two double-buffered buffers in alternating banks that are
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import (
@@ -35,7 +37,10 @@ from amaranth_vta.sw.compiler.nest.ir import (
     walk,
     written_buffers,
 )
-from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
+from amaranth_vta.sw.compiler.te.expr import Access, Affine
+
+from .support.divided import divided
+from .support.iterations import Delayed, IteratedLoop, Iteration, IterationSequence, Leads, Tree
 
 # Per buffer, a function that rewrites an access to the rolling buffer that replaces it.
 _Renamed = dict[NestBuffer, Callable[[Access], Access]]
@@ -71,104 +76,6 @@ def _is_kept_ahead(buffer: NestBuffer) -> bool:
     return buffer.rolling and buffer.ahead > 0
 
 
-# Statements by lead: the number of iterations by which they run ahead.
-_Leads = Mapping[int, Stmt]
-
-
-@dataclass
-class _Iteration:
-    """The statements of one iteration, per lead in program order."""
-
-    leads: _Leads
-
-    def first(self, lead: int) -> _Leads:
-        """The prologue: statements of the first iteration with a lead of at least ``lead``."""
-        return {at: part for at, part in self.leads.items() if at >= lead}
-
-    def shifted(self, lead: int, following: _Leads) -> _Tree:
-        """All iterations, where statements with a lead of at least ``lead`` come from the next
-        iteration, and in the last iteration from ``following``.
-        """
-        own = {at: part for at, part in self.leads.items() if at < lead}
-        return _Iteration({**own, **following})
-
-    def replaced(self, values: Mapping[Var, Affine]) -> _Tree:
-        """A copy with variables replaced by ``values``."""
-        return _Iteration({at: copied(part, values, {}) for at, part in self.leads.items()})
-
-    def in_order(self, order: _Order) -> Stmt:
-        return order.of(self.leads)
-
-
-@dataclass
-class _Loop:
-    loop: For
-    body: _Tree
-
-    def first(self, lead: int) -> _Leads:
-        return self._at(self.body.first(lead), Affine({}))
-
-    def _at(self, leads: _Leads, value: Affine) -> _Leads:
-        values = {self.loop.var: value}
-        return {at: copied(part, values, {}) for at, part in leads.items()}
-
-    def shifted(self, lead: int, following: _Leads) -> _Tree:
-        var, last = self.loop.var, self.loop.extent - 1
-        end = self.body.shifted(lead, following).replaced({var: Affine({}, last)})
-        if not last:
-            return end
-        to_next = self._at(self.body.first(lead), Affine({var: 1}, 1))
-        steady = replace(self.loop, extent=last)
-        return _Sequence([_Loop(steady, self.body.shifted(lead, to_next)), end])
-
-    def replaced(self, values: Mapping[Var, Affine]) -> _Tree:
-        return _Loop(self.loop, self.body.replaced(values))
-
-    def in_order(self, order: _Order) -> Stmt:
-        return replace(self.loop, body=self.body.in_order(order))
-
-
-@dataclass
-class _Sequence:
-    """``parts`` in sequence, then ``rest``. The statements ``before[n]``, if given, precede the
-    first iteration of part n.
-    """
-
-    parts: list[_Tree]
-    before: list[Stmt] = field(default_factory=list)
-    rest: Stmt = field(default_factory=lambda: Seq([]))
-
-    def _first(self, number: int, lead: int) -> _Leads:
-        leads = dict(self.parts[number].first(lead))
-        if self.before and leads:
-            most = max(leads)
-            leads[most] = seq(self.before[number], leads[most])
-        return leads
-
-    def first(self, lead: int) -> _Leads:
-        return self._first(0, lead)
-
-    def shifted(self, lead: int, following: _Leads) -> _Tree:
-        nexts = [self._first(number, lead) for number in range(1, len(self.parts))]
-        parts = [
-            part.shifted(lead, then)
-            for part, then in zip(self.parts, [*nexts, following], strict=True)
-        ]
-        return _Sequence(parts, [], self.rest)
-
-    def replaced(self, values: Mapping[Var, Affine]) -> _Tree:
-        before = [copied(item, values, {}) for item in self.before]
-        parts = [part.replaced(values) for part in self.parts]
-        return _Sequence(parts, before, copied(self.rest, values, {}))
-
-    def in_order(self, order: _Order) -> Stmt:
-        assert not self.before
-        return seq(*(part.in_order(order) for part in self.parts), self.rest)
-
-
-_Tree = _Iteration | _Loop | _Sequence
-
-
 # Order of instructions in an iteration.
 _LOADS, _PRODUCTS, _OPERATIONS, _STORES = range(4)
 
@@ -192,7 +99,15 @@ class _Order:
         """The maximum lead."""
         return max(self._leads.values())
 
-    def of(self, leads: _Leads) -> Stmt:
+    def __call__(self, leads: Leads, rest: Stmt) -> Stmt:
+        """All statements of an iteration, then ``rest``. Loads and products at the beginning of
+        ``rest`` join those of the iteration, so that no product follows ALU operations.
+        """
+        if self.most > 1:
+            leads, rest = _with_products(leads, rest)
+        return seq(self._of(leads), rest)
+
+    def _of(self, leads: Leads) -> Stmt:
         parts = [(at, part) for at in sorted(leads, reverse=True) for part in _parts(leads[at])]
         kinds = [_kind(part) for _, part in parts]
         in_turn = all(
@@ -224,9 +139,9 @@ class _Order:
         ]
         return min(ages, default=0)
 
-    def require_copies(self, leads: _Leads) -> None:
+    def require_copies(self, leads: Leads) -> None:
         """Raises `LoweringError` if a buffer's copy would be overwritten before its last read."""
-        order = list(walk(self.of(leads)))
+        order = list(walk(self._of(leads)))
         for buffer, lead in self._leads.items():
             writes, reads = [], [(lead, -1)]
             for at, part in ((item, part) for item in leads for part in _parts(leads[item])):
@@ -243,6 +158,28 @@ class _Order:
                     f"{buffer.name} is computed ahead, which takes {needed} copies: use "
                     f"double_buffer"
                 )
+
+
+def _with_products(leads: Leads, rest: Stmt) -> tuple[Leads, Stmt]:
+    """``leads`` with the loads and products at the beginning of ``rest``, and what is left of it;
+    unchanged if that could change a result.
+    """
+    own, others = _parts(leads.get(0, Seq([]))), _parts(rest)
+    moved = list(takewhile(lambda part: _kind(part) in (_LOADS, _PRODUCTS), others))
+    passed = [part for lead in leads.values() for part in _parts(lead)]
+    if not moved or any(_kind(part) is None or _conflict(part, moved) for part in passed):
+        return leads, rest
+    joined = sorted([*own, *moved], key=lambda part: _kind(part) or 0)
+    return {**leads, 0: seq(*joined)}, seq(*others[len(moved) :])
+
+
+def _conflict(part: Stmt, others: list[Stmt]) -> bool:
+    """Whether the order of ``part`` and ``others`` matters."""
+    return any(
+        written_buffers(first) & (read_buffers(second) | written_buffers(second))
+        for other in others
+        for first, second in ((part, other), (other, part))
+    )
 
 
 def _has_spare_copies(stmt: Stmt) -> bool:
@@ -276,16 +213,21 @@ class _Iterations:
         self._leads: dict[NestBuffer, int] = {}
         # Of buffers that were rolling before, the number of iterations ahead of their readers.
         self._kept: dict[NestBuffer, int] = {}
-        self._found: list[_Iteration] = []
+        self._found: list[Iteration] = []
+        # Staggered rolling buffers with their originals, and all buffers that their readers access.
+        self._staggered: dict[NestBuffer, NestBuffer] = {}
+        self._read_late: set[NestBuffer] = set()
 
     def pipelined(self, stmt: Stmt) -> Stmt:
         tree = self._tree(stmt, {}, {})
         counts, order = _allocations(stmt), _Order(self._leads)
         for iteration in self._found:
             order.require_copies(iteration.leads)
+            self._require_copies_for_late_readers(iteration)
         for lead in range(1, order.most + 1):
-            tree = _Sequence([_Iteration(tree.first(lead)), tree.shifted(lead, {})])
-        result = tree.in_order(order)
+            tree = IterationSequence([Iteration(tree.first(lead)), tree.shifted(lead, {})])
+        tree, delayed = tree.settled()
+        result = tree.in_order(order, seq(*(item.stmt for item in delayed)))
         later = self._leads if order.most > 1 else {}
         for name, buffer in self._rolling.items():
             buffer.shape = (counts[name] + later.get(buffer, 0), self._scalars[name])
@@ -294,7 +236,7 @@ class _Iterations:
             result = Allocate(buffer, result)
         return result
 
-    def _tree(self, stmt: Stmt, renamed: _Renamed, turns: _Turns) -> _Tree:
+    def _tree(self, stmt: Stmt, renamed: _Renamed, turns: _Turns) -> Tree:
         if _in_iteration(stmt):
             return self._iteration(stmt, renamed, turns)
         if isinstance(stmt, Allocate):
@@ -305,8 +247,8 @@ class _Iterations:
                 name: turns.get(name, Affine({})).plus(Affine({stmt.var: step}))
                 for name, step in steps.items()
             }
-            return _Loop(stmt, self._tree(stmt.body, renamed, within))
-        row, others = _Sequence([]), list[Stmt]()
+            return IteratedLoop(stmt, self._tree(stmt.body, renamed, within))
+        row, others = IterationSequence([]), list[Stmt]()
         for part in children(stmt):
             if _has_ahead(part):
                 row.before.append(seq(*others))
@@ -315,8 +257,31 @@ class _Iterations:
             else:
                 others += self._flat(part, renamed, turns)
             turns = _after(part, turns)
-        row.rest = seq(*others)
+        row.rest, row.delayed = self._divided(others)
         return row
+
+    def _divided(self, stmts: list[Stmt]) -> tuple[Stmt, list[Delayed]]:
+        """Divide the statements behind a loop into parts, from the first on that reads a staggered
+        buffer. Returns the statements that remain, and the parts that follow later.
+        """
+        for number, stmt in enumerate(stmts):
+            for buffer in read_buffers(stmt) & self._staggered.keys():
+                old, late = self._staggered[buffer], stmts[number:]
+                accessed = (read_buffers(item) | written_buffers(item) for item in late)
+                self._read_late.update(*accessed)
+                first, *parts = divided(late, old.parts, buffer.name)
+                delayed = [Delayed(old.stagger * n, part) for n, part in enumerate(parts, 1)]
+                return seq(*stmts[:number], first), delayed
+        return seq(*stmts), []
+
+    def _require_copies_for_late_readers(self, iteration: Iteration) -> None:
+        for part in iteration.leads.values():
+            for buffer in written_buffers(part) & self._read_late:
+                if buffer.copies < 2:
+                    raise LoweringError(
+                        f"{buffer.name} is read by staggered operations while the next loop fills "
+                        "it, which takes 2 copies: use double_buffer"
+                    )
 
     def _flat(self, stmt: Stmt, renamed: _Renamed, turns: _Turns) -> list[Stmt]:
         """The statements of ``stmt``, with allocations outside of its loops turned into rolling
@@ -329,7 +294,7 @@ class _Iterations:
                 return [item for part in stmt.body for item in self._flat(part, renamed, turns)]
         return [copied(stmt, {}, renamed)]
 
-    def _iteration(self, stmt: Stmt, renamed: _Renamed, turns: _Turns) -> _Iteration:
+    def _iteration(self, stmt: Stmt, renamed: _Renamed, turns: _Turns) -> Iteration:
         parts, leads = self._flat(stmt, renamed, turns), dict[int, list[Stmt]]()
         buffers = [part.buffer for part in _same_iteration(stmt)]
         ahead = {self._rolling[buffer.name]: buffer.ahead for buffer in buffers}
@@ -345,14 +310,16 @@ class _Iterations:
                 written[buffer] = max(written[buffer], lead + ahead[buffer])
         for buffer, lead in written.items():
             self._leads[buffer] = max(lead, self._leads.get(buffer, 0))
-        found = _Iteration({lead: seq(*reversed(made)) for lead, made in leads.items()})
+        found = Iteration({lead: seq(*reversed(made)) for lead, made in leads.items()})
         self._found.append(found)
         return found
 
     def _renaming(self, old: NestBuffer, renamed: _Renamed, turns: _Turns) -> _Renamed:
         """``renamed``, extended to replace ``old`` by the rolling buffer in its current turn."""
-        new = self._rolling.setdefault(old.name, replace(old, rolling=True, ahead=0))
+        new = self._rolling.setdefault(old.name, replace(old, rolling=True, ahead=0, parts=1))
         new.copies = max(new.copies, old.copies)
+        if old.parts > 1:
+            self._staggered[new] = old
         new.carried, new.period = max(new.carried, old.carried), max(new.period, old.period)
         scalars = old.strides[0] if old.rolling else old.scalars
         self._scalars[old.name] = max(self._scalars[old.name], scalars)

@@ -91,6 +91,8 @@ class Stage:
         self.copies = 1
         self.bank: int | None = None
         self.ahead = 0
+        # Distance and number of the parts in which operations on the finished buffer are executed.
+        self.staggered = 1, 1
         self.inlined = False
         self.origin: Origin = self.op.origin
 
@@ -292,6 +294,16 @@ class Stage:
         if self.attach is None:
             raise ScheduleError(f"compute_ahead of {self.name}: compute_at comes first")
         self.ahead = positive(f"compute_ahead of {self.name}", iterations)
+
+    def stagger(self, iterations: int, parts: int) -> None:
+        """Execute the operations on the finished buffer, up to the store, in up to ``parts`` parts
+        along their outermost loops: the first at once, each other one ``iterations`` iterations of
+        the next software-pipelined loop later. The loop then fills another copy (`double_buffer`).
+        """
+        step = f"stagger of {self.name}"
+        if self.attach is None:
+            raise ScheduleError(f"{step}: compute_at comes first")
+        self.staggered = positive(step, iterations), positive(step, parts)
 
     def pragma(self, axis: IterVar, name: str) -> None:
         """Turn the loops from ``axis`` inward into DMA copies or ALU operations, depending on

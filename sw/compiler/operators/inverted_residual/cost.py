@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import lcm
+from math import lcm, prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization
@@ -15,17 +16,19 @@ from amaranth_vta.sw.compiler.tuner.formula import TILE_CYCLES
 from amaranth_vta.sw.compiler.tuner.tiles import cut, even_tiles, parts
 
 from .sizes import (
+    FILTERED,
+    PROJECTED,
     InvertedResidualKnobs,
     InvertedResidualSizes,
     added_copies,
+    epilogue_parts,
     fits,
     held_weights,
     places_of_expansions,
+    results_bank,
     row_tiles,
 )
 
-# Iterations from a channel tile's expansion to its depthwise filter, and to its projection.
-_FILTERED, _PROJECTED = 2, 4
 # Candidates of each kind of schedule to walk; twice as many that neither carry nor expand first.
 _WALKS = 6
 # Cycles of an ALU instruction in addition to those of its micro-ops.
@@ -131,7 +134,10 @@ class _Tiles:
         self.expansions: list[Task | None] = [None] * 4
         self.filtered: list[Task | None] = [None] * 2
         self.requantized: list[Task | None] = [None] * 2
-        self.stores: list[Task | None] = [None] * 2
+        self.parts = epilogue_parts(workload, knobs)
+        self.stores: list[Task | None] = [None] * (2 * self.parts)
+        # Tiles of which a part is left to requantize and store, by iteration.
+        self.unfinished: deque[list[_Tile]] = deque()
 
     def estimate(self) -> Estimate:
         return self.pipeline.estimate(self._schedule())
@@ -144,7 +150,7 @@ class _Tiles:
         self.pipeline.load_for_compute(kept * config.acc.element_bytes)
         self.pipeline.load_for_compute(self._uops() * config.uop.element_bytes)
         self.weights.load(None, 1, held_weights(self.workload) * config.wgt.element_bytes)
-        before: list[_Tile | None] = [None] * _PROJECTED
+        before: list[_Tile | None] = [None] * PROJECTED
         rows = row_tiles(self.workload, self.knobs)
         columns = cut(b.output_width, self.knobs.columns)
         if self.knobs.carries:
@@ -156,11 +162,11 @@ class _Tiles:
             size = row.rows, width, row.image_rows, min(read, b.width), row.padded_rows * read
             for number in range(a.outputs):
                 before.append(_Tile(*size, number == 0, number == a.outputs - 1))
-                self._iteration(before[-1], before[-1 - _FILTERED], before[-1 - _PROJECTED])
+                self._iteration(before[-1], before[-1 - FILTERED], before[-1 - PROJECTED])
                 yield
-        for _ in range(_PROJECTED):
+        for _ in range(PROJECTED + 2 * self.parts - 2):
             before.append(None)
-            self._iteration(before[-1], before[-1 - _FILTERED], before[-1 - _PROJECTED])
+            self._iteration(before[-1], before[-1 - FILTERED], before[-1 - PROJECTED])
             yield
 
     def _prefetched_bytes(self) -> float:
@@ -197,6 +203,8 @@ class _Tiles:
             gemm = project = self._project(projected, free)
         if expanded is not None and not first:
             gemm = self._expand(expanded, [self.expansions[-2], free])
+        if projected is not None and projected.last and self.c.addition is not None:
+            gemm = self._add(projected)
         alu: Task | None = None
         if filtered is not None:
             alu = self._requantize(filtered.results, self.d.group.requantize, gemm)
@@ -212,15 +220,18 @@ class _Tiles:
             alu = self._requantize(expanded.expanded, self.a.requantize, gemm)
             self.expansions[-1] = self.pipeline.forward(expanded.padded, [alu, sums])
         if projected is not None and projected.last:
-            alu = self._end(projected, alu)
+            self._end(projected)
+        if self.unfinished:
+            for tile in self.unfinished.popleft():
+                alu = self._finish(tile)
         self.requantized.append(alu)
 
     def _project(self, tile: _Tile, free: Task | None) -> Task:
-        stored = self.stores[-2] if tile.first else None
+        stored = self.stores[-2 * self.parts] if tile.first else None
         cycles = self.c.outputs * self.c.terms * tile.results
         return self.pipeline.gemm(cycles, [self.filtered[-2], free, stored])
 
-    def _requantize(self, vectors: int, by: Requantization, after: Task | None) -> Task:
+    def _requantize(self, vectors: float, by: Requantization, after: Task | None) -> Task:
         uops = vectors + _ALU_CYCLES / self.config.lane_columns
         return self.pipeline.alu(uops, [after], by.operations)
 
@@ -233,21 +244,33 @@ class _Tiles:
         self.image.use(gemm)
         return gemm
 
-    def _end(self, tile: _Tile, alu: Task | None) -> Task:
-        """Finish the sums of a tile: load the other operand, run the epilogue, and store."""
-        results = self.c.outputs * tile.results
-        width = self.d.group.output_width
-        moved = self._rows(self.c.outputs, tile.rows, tile.columns, width)
-        if self.c.addition is not None:
-            self.added.load(None, *moved)
-            stored = self.stores[-added_copies(self.workload)]
-            self.added.use(self.pipeline.gemm(results, [self.added.loaded, stored]))
-            # GEMM waits for ALU operations before those that follow its last product, and then
-            # projects the next channel tile in the bank of these sums.
-            self.pipeline.gemm(1, [alu])
+    def _add(self, tile: _Tile) -> Task:
+        """Load the other operand of the addition into accumulators."""
+        moved = self._rows(self.c.outputs, tile.rows, tile.columns, self.d.group.output_width)
+        self.added.load(None, *moved)
+        stored = self.stores[-added_copies(self.workload) * self.parts]
+        task = self.pipeline.gemm(self.c.outputs * tile.results, [self.added.loaded, stored])
+        self.added.use(task)
+        return task
+
+    def _end(self, tile: _Tile) -> None:
+        """Plan the epilogue of a tile whose sums are complete, part by part."""
+        while len(self.unfinished) < 2 * self.parts - 1:
+            self.unfinished.append([])
+        for number in range(self.parts):
+            self.unfinished[2 * number].append(tile)
+
+    def _finish(self, tile: _Tile) -> Task:
+        """Run the epilogue of a part of a tile, and store it."""
+        results = self.c.outputs * tile.results / self.parts
+        moved = self._rows(self.c.outputs, tile.rows, tile.columns, self.d.group.output_width)
+        rows = max(moved[0] // self.parts, 1)
+        if self.c.addition is not None and results_bank(self.workload) is not None:
+            # GEMM projects the next channel tile in the bank of these sums.
             self.pipeline.alu(results * self.c.terms / self.config.lane_columns, [])
         alu = self._requantize(results, self.c.requantize, None)
-        self.stores.append(self.pipeline.store(*moved, [alu]))
+        size = prod(moved) // (rows * self.parts)
+        self.stores.append(self.pipeline.store(rows, size, [alu]))
         return alu
 
     def _rows(self, channels: int, rows: int, columns: int, width: int) -> tuple[int, int]:

@@ -16,6 +16,11 @@ from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import (
 )
 from amaranth_vta.sw.compiler.tuner.tiles import cut, parts
 
+# Maximum number of parts in which a tile's sums are requantized.
+_PARTS = 6
+# Iterations from a channel tile's expansion to its depthwise filter, and to its projection.
+FILTERED, PROJECTED = 2, 4
+
 
 @dataclass(frozen=True)
 class InvertedResidualSizes:
@@ -50,8 +55,9 @@ class InvertedResidualKnobs:
     projection. It is software-pipelined: an iteration projects one channel tile, filters the second
     after it and expands the fourth, each from data forwarded two iterations earlier. Expansions and
     filters of an iteration share one accumulator bank, alternating between iterations. A tile's
-    final sums are requantized in the following iteration, in the bank that GEMM then leaves free:
-    with an even number of iterations per tile always the same bank.
+    final sums are requantized in the following iterations in parts (`epilogue_parts`), in the bank
+    that GEMM leaves free in every second one: with an even number of iterations per tile always the
+    same bank.
 
     If the schedule ``carries`` rows, a tile expands only rows that the tile above has not expanded.
     The rows that both read are forwarded twice, also to where the tile below reads them.
@@ -129,6 +135,16 @@ def results_bank(workload: InvertedResidualSizes) -> int | None:
 def added_copies(workload: InvertedResidualSizes) -> int:
     """Accumulator copies of the addition's other operand."""
     return 1 if results_bank(workload) is not None else 2
+
+
+def epilogue_parts(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> int:
+    """Parts in which a tile's sums are requantized and stored, one in every second iteration."""
+    iterations = workload.projection.inputs
+    if knobs.image_copies == 1:
+        # Compute retires in order: a part delays the token of the products in the next iteration.
+        # That must not be the last iteration that reads the image, which waits to be overwritten.
+        iterations -= PROJECTED
+    return min(max(iterations // 2, 1), _PARTS)
 
 
 def expansion_copies(knobs: InvertedResidualKnobs) -> int:

@@ -26,6 +26,7 @@ from .sizes import (
     InvertedResidualKnobs,
     InvertedResidualSizes,
     added_copies,
+    epilogue_parts,
     expansion_copies,
     results_bank,
 )
@@ -88,6 +89,7 @@ def scheduled(
         after = total if workload.projection.inputs > 1 else None
         end.residual.place(s, *at, env, (1, copies), bank, after)
 
+    s[total].stagger(2, epilogue_parts(workload, knobs))
     ci, *term, ki = product.axes
     image, tile = (at, knobs.image_copies), (total, ci)
     place_both(s, workload.expanded, expanded, filtered, image, tile, (None, None), env)

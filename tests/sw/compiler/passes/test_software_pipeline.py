@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -192,3 +193,101 @@ def test_a_copy_too_few_is_refused() -> None:
     text = nest(8, "for t in range(4):\n" + indented(body(2, "2*t", form=FAR)))
     with pytest.raises(LoweringError, match="b is computed ahead, which takes 3 copies"):
         software_pipeline(parse(text.replace("copies=3", "copies=2")), TINY)
+
+
+# Tiles of four rows, which are copied in several iterations and stored in parts.
+STAGGERED = """\
+s = allocate(acc, int32, [4, 4], copies={copies}, stagger={stagger}, parts={parts})
+for k in range({steps}):
+    a = allocate(acc, int32, [4, 4], ahead=1, copies=2)
+    with dma_copy():
+        for i in range(4):
+            for c in range(4):
+                a[i, c] = x[{place} + i, c]
+    with alu():
+        for i in range(4):
+            for c in range(4):
+                s[i, c] = a[i, c] + 0
+with alu():
+    for i in range(4):
+        for c in range(4):
+            s[i, c] = s[i, c] * 3
+with dma_copy():
+    for i in range(4):
+        for c in range(4):
+            y[{place} + i, c] = int8(s[i, c])
+"""
+
+
+def staggered(
+    tiles: tuple[int, int], steps: int, parts: int, stagger: int = 1, copies: int = 2
+) -> str:
+    rows, columns = tiles
+    place = f"{4 * columns}*t + 4*u"
+    tile = STAGGERED.format(copies=copies, stagger=stagger, parts=parts, steps=steps, place=place)
+    loops = f"for t in range({rows}):\n" + indented(f"for u in range({columns}):\n{indented(tile)}")
+    return nest(4 * rows * columns, loops)
+
+
+@pytest.mark.parametrize("stagger", [1, 2])
+def test_staggered_parts_follow_iterations_of_the_next_tile(stagger: int) -> None:
+    steps = 2 * stagger + 1
+    after = check(staggered((1, 2), steps, parts=3, stagger=stagger))
+    stores = [line for line in after.splitlines() if "y[" in line]
+    # A tile of four rows in parts of one, one and two rows.
+    assert [re.sub(r"_\d+", "", line.split("=")[0].strip()) for line in stores] == [
+        *("y[0, c]", "y[1, c]", "y[i + 2, c]", "y[4, c]", "y[5, c]", "y[i + 6, c]")
+    ]
+    # The next tile's first load is a part of this tile's last iteration.
+    loads = [_iterations(after[: after.index(line)]) for line in stores]
+    assert loads == [steps + 1, steps + 1 + stagger, *4 * [2 * steps]]
+
+
+def _iterations(text: str) -> int:
+    """Number of loads in a nest whose loops over iterations are not nested."""
+    count, extent = 0, 1
+    for line in text.splitlines():
+        if line.startswith("    for"):
+            extent = int(line.split("range(")[1].removesuffix("):"))
+        elif not line.startswith("        "):
+            extent = 1
+        count += extent * ("= x[" in line)
+    return count
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_staggered_parts_compute_the_same(seed: int) -> None:
+    pick = random.Random(seed)
+    parts, stagger = pick.randint(2, 4), pick.randint(1, 2)
+    steps = (parts - 1) * stagger + pick.randint(1, 3)
+    check(staggered((pick.randint(1, 3), pick.randint(1, 3)), steps, parts, stagger))
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(LoweringError) as caught:
+        software_pipeline(parse(text), TINY)
+    return str(caught.value)
+
+
+def test_staggering_needs_iterations_of_the_next_tile() -> None:
+    assert "1 iterations too late" in refusal(staggered((1, 2), steps=2, parts=3))
+    # The next tile is in the next iteration of the outer loop.
+    assert "1 iterations too late" in refusal(staggered((2, 1), steps=2, parts=3))
+
+
+def test_staggering_needs_two_copies() -> None:
+    text = staggered((1, 2), steps=3, parts=2, copies=1)
+    assert refusal(text).startswith("s is read by staggered operations while the next loop fills")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("s[i, c] = s[i, c] * 3", "s[i, c] = s[3 - i, c] * 3"),
+        ("y[0 + 4*u + i, c] = int8(s[i, c])", "y[0 + 4*u + i, c] = int8(s[i, 3 - c])"),
+    ],
+)
+def test_only_operations_by_element_are_staggered(old: str, new: str) -> None:
+    text = staggered((1, 2), steps=3, parts=2).replace("8*t + 4*u", "0 + 4*u")
+    assert old in text
+    assert "not element by element" in refusal(text.replace(old, new))

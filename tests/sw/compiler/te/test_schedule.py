@@ -68,6 +68,15 @@ def _no_copies(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s[b].double_buffer(0)
 
 
+def _staggered_alone(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].stagger(1, 2)
+
+
+def _no_parts(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].compute_at(s[c], c.op.axis[0])
+    s[b].stagger(1, 0)
+
+
 def _cache_for_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s.cache_read(s[b].op.body.left.source, "acc", [c])  # type: ignore[union-attr]
 
@@ -178,6 +187,8 @@ def _whole_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
         (_inlined_output, "compute_inline of c: an output must be stored"),
         (_twice_in_an_order, "reorder of c: an axis is given twice"),
         (_no_copies, "double_buffer of b: 0 is not positive"),
+        (_staggered_alone, "stagger of b: compute_at comes first"),
+        (_no_parts, "stagger of b: 0 is not positive"),
         (_cache_for_a_stranger, "cache_read of a: c does not read it"),
         (_marked_then_split, "split of c.i: it has been marked as alu already; split it before"),
         (_thread_then_fused, "fuse of c.j: it has been marked as a thread already"),
