@@ -130,11 +130,19 @@ def test_what_nothing_earlier_concerns_is_joined_as_if_followed_one_by_one(
         quantized.layer(layer)
     model = quantized.model() if machine.requantize else DIGITS
 
-    def joined() -> list[bytes]:
+    instructions = isa.instruction_set(machine)
+
+    def joined() -> list[list[int]]:
+        """Per launch, the instructions of each module in order: loads come earlier one by one."""
         # A custom pass keeps the network out of the cache.
         program = vta.compile(model, machine, passes=[("after fold_loops", lambda n, _: n)]).program
+        streams = [program.program.streams[launch.stream] for launch in program.launches]
         return [
-            program.program.streams[launch.stream].words.tobytes() for launch in program.launches
+            sorted(
+                (int(low) | int(high) << 64 for low, high in stream.words.tolist()),
+                key=lambda bits: isa.module_of(instructions.decode(bits)),
+            )
+            for stream in streams
         ]
 
     appended: list[int] = []

@@ -99,8 +99,8 @@ class StreamAccesses:
     """Accesses of the instructions of a stream.
 
     ``relocations`` are those of the `Stream`: an instruction relative to a window may access the
-    whole buffer. ``modules`` execute the instructions. Querying an instruction applies the
-    micro-op loads before it, so instructions of compute must be queried in program order.
+    whole buffer. ``modules`` execute the instructions, and ``is_load`` marks LOADs. Querying an
+    instruction of compute applies the micro-op loads before it: query these in program order.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class StreamAccesses:
         layouts = micro_ops.layouts
         opcodes = field_of(words, layouts[isa.Opcode.FINISH]["opcode"])
         self.memories = memories_of(words, layouts[isa.Opcode.LOAD], micro_ops.extensions)
-        is_load = opcodes == isa.Opcode.LOAD
+        self.is_load = is_load = opcodes == isa.Opcode.LOAD
         self.modules = np.where(opcodes == isa.Opcode.STORE, Module.STORE, Module.COMPUTE)
         self.modules[is_load & np.isin(self.memories, _OF_LOAD)] = Module.LOAD
         self._opcodes = opcodes.tolist()
@@ -128,9 +128,9 @@ class StreamAccesses:
         self._loads = np.flatnonzero(is_load & (self.memories == Memory.UOP)).tolist()[::-1]
 
     def __getitem__(self, number: int) -> InstructionAccesses:
-        self.load_before(number)
         opcode = self._opcodes[number]
         if opcode in self._loops:
+            self.load_before(number)
             return self._of_kernel(opcode, *self._loops[opcode][number].tolist())
         found = self._of_transfer(opcode, *self._transfers[number].tolist())
         if number in self._moving and found.dram is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -129,14 +129,16 @@ class Joiner:
         words = instruction_words(part.words)
         accesses = StreamAccesses(self._micro_ops, words, part.relocations)
         first = _weights_first(part.words, accesses)
-        for place in range(len(words)):
-            if (
-                place % _CHECK_INTERVAL == 0
-                and place > max(first, default=-1)
-                and self._is_conflict_free()
-            ):
-                self._append_unchanged(part, words, accesses, place)
-                break
+        checked, last = 0, -1
+        for count, place in enumerate(_with_early_loads(words, accesses)):
+            # The instructions appended so far are the first ``count`` ones of the layer.
+            complete = count == last + 1 and count > max(first, default=-1)
+            if complete and count >= checked + _CHECK_INTERVAL:
+                checked = count
+                if self._is_conflict_free():
+                    self._append_unchanged(part, words, accesses, count)
+                    break
+            last = max(last, place)
             number = first.get(place, place)
             # The token pushed at a place must follow all moved loads, so the flag stays with the
             # place.
@@ -326,6 +328,34 @@ class Joiner:
         if bits & POP[_COMPUTE_TO_LOAD]:
             self._emit(_LOAD, NO_OPERATION_BITS[_LOAD] | POP[_COMPUTE_TO_LOAD], None)
         return bits | POP[_COMPUTE_TO_LOAD]
+
+
+def _with_early_loads(words: Words, accesses: StreamAccesses) -> Iterator[int]:
+    """The places of a layer's instructions, each load one tile earlier than in the layer if its
+    tokens allow it. If the load waits for a STORE of an earlier layer, by a token through compute,
+    it then does not wait for the products of the tile before it.
+    """
+    flags, of = words[:, 0], accesses.modules
+    pops = (of == _LOAD) & (flags & np.uint64(POP[_COMPUTE_TO_LOAD]) != 0)
+    pushes = (of == _COMPUTE) & (flags & np.uint64(PUSH[_COMPUTE_TO_LOAD]) != 0)
+    begins_tile = (of == _COMPUTE) & (flags & np.uint64(POP[_LOAD, _COMPUTE]) != 0)
+    # LOADs that compute executes: loads that come later must not delay them.
+    delays = (of == _COMPUTE) & accesses.is_load
+    needed, tiles, delayed = pops.cumsum(), begins_tile.cumsum(), delays.cumsum()
+    loads, pushed = deque(np.flatnonzero(of == _LOAD).tolist()), 0
+    for place in np.flatnonzero(of != _LOAD).tolist():
+        while loads and (
+            loads[0] < place
+            or (
+                needed[loads[0]] <= pushed
+                and tiles[loads[0]] <= tiles[place]
+                and delayed[loads[0]] <= delayed[place] - delays[place]
+            )
+        ):
+            yield loads.popleft()
+        yield place
+        pushed += int(pushes[place])
+    yield from loads
 
 
 def _weights_first(words: Sequence[int], accesses: StreamAccesses) -> dict[int, int]:

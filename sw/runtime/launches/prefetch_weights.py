@@ -78,7 +78,8 @@ def _layer(config: Config, stream: Stream) -> _JoinedLayer:
     words_each = element_bytes(config) / config.bus_bytes
     products = field_of(words, gemm["uop_end"]) - field_of(words, gemm["uop_begin"])
     products *= field_of(words, gemm["iter_out"]) * field_of(words, gemm["iter_in"])
-    slack = np.where(opcodes == isa.Opcode.GEMM, products * _BUS_SHARE, 0.0)
+    # All instructions that multiply have GEMM's loops at the same bits.
+    slack = np.where(np.isin(opcodes, isa.MULTIPLYING), products * _BUS_SHARE, 0.0)
     on_bus = is_load | is_store & (memories == Memory.OUT)
     slack -= np.where(on_bus, moved * words_each[memories], 0.0)
     weights = is_load & np.isin(memories, WEIGHTS)

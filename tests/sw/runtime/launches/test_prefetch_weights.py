@@ -27,7 +27,13 @@ SOURCE, WEIGHTS, RESULT = BUFFERS
 class Part:
     """A layer: tiles of inputs, each with weights at ``place``, products and a STORE."""
 
-    def __init__(self, place: int, tiles: int = 4, products: int = 1 << 12) -> None:
+    def __init__(
+        self,
+        place: int,
+        tiles: int = 4,
+        products: int = 1 << 12,
+        kind: type[isa.Gemm] = isa.Gemm,
+    ) -> None:
         self.stream = Stream()
         for tile in range(tiles):
             if tile >= 2:
@@ -37,7 +43,7 @@ class Part:
                 self.load(Memory.WGT, place, 16, WEIGHTS)
             self.stream.push(LOAD, COMPUTE)
             self.stream.pop(LOAD, COMPUTE)
-            gemm = isa.Gemm(uop_end=1, iter_out=products >> 6, iter_in=1 << 6)
+            gemm = kind(uop_end=1, iter_out=products >> 6, iter_in=1 << 6)
             self.stream.append(COMPUTE, SET.encode(gemm))
             if tile < tiles - 2:
                 self.stream.push(COMPUTE, LOAD)
@@ -96,6 +102,12 @@ def test_first_weights_come_in_pieces_in_the_layer_before() -> None:
     assert sizes == [128 // WORDS] * 4
     for before, after in zip((first, second), changed, strict=True):
         assert others(after) == others(before.stream)
+
+
+@pytest.mark.parametrize("kind", [isa.Gemm, isa.Multiply, isa.Depthwise])
+def test_all_products_leave_time_for_weights(kind: type[isa.Gemm]) -> None:
+    changed = joined(Part(0, kind=kind), Part(16))
+    assert not weights(changed[1])
 
 
 def test_rows_are_cut_where_several_do_not_fit_a_piece() -> None:
