@@ -114,12 +114,6 @@ class _Claims:
     def true_ones(self) -> list[bool]:
         """For each kernel, whether all of its instructions are independent."""
         claims = [True] * len(self.units)
-        # Dropping a claim only makes the machine wait more, so valid claims stay valid.
-        while (false := self._first_false(claims)) is not None:
-            claims[false] = False
-        return claims
-
-    def _first_false(self, claims: list[bool]) -> int | None:
         # Per unit and accumulator: whether an instruction in flight may write it, or read it. Uses
         # bytes, since most slices are short and fast to search.
         all_free, all_busy = bytes(self.depth), b"\1" * self.depth
@@ -140,16 +134,18 @@ class _Claims:
             other = _ALU if unit == _GEMM else _GEMM
             if number in self.after_gemm:
                 ended(_ALU)
-            if not claims[number]:
-                ended(other)
-            elif (
+            if claims[number] and (
                 1 in written[other][target]
                 or 1 in written[other][source]
                 or 1 in written[other][factor]
                 or 1 in read[other][target]
             ):
-                return number
+                # Earlier instructions of the kernel now wait too, but for nothing that this one
+                # does not wait for: what follows is not affected.
+                claims[number] = False
+            if not claims[number]:
+                ended(other)
             written[unit][target] = all_busy[target]
             read[unit][source] = all_busy[source]
             read[unit][factor] = all_busy[factor]
-        return None
+        return claims
