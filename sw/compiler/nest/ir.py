@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from itertools import chain
 from math import prod
 from operator import is_
 from typing import TypeVar, Union
@@ -26,6 +27,8 @@ from amaranth_vta.sw.compiler.te.traverse import accesses
 from amaranth_vta.sw.compiler.te.traverse import rebuild as rebuild_expression
 
 Turn = TypeVar("Turn", int, npt.NDArray[np.int64])
+Found = TypeVar("Found")
+Item = TypeVar("Item")
 Stmt = Union[
     "Seq", "For", "Allocate", "Region", "Assign", "Dma", "NestUop", "Kernel", "WaitForAlu", "Token"
 ]
@@ -188,7 +191,7 @@ class Assign:
     @property
     def updates(self) -> bool:
         """Whether the value depends on the buffer's contents, as in a reduction."""
-        return any(access.source is self.buffer for access in accesses(self.value))
+        return any(access.source is self.buffer for access in reads(self))
 
 
 @dataclass(eq=False)
@@ -318,10 +321,10 @@ def seq(*parts: Stmt) -> Stmt:
 
 def children(stmt: Stmt) -> list[Stmt]:
     match stmt:
-        case Seq():
-            return stmt.body
         case For() | Allocate() | Region():
             return [stmt.body]
+        case Seq():
+            return stmt.body
     return []
 
 
@@ -329,12 +332,12 @@ def rebuild(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
     """``stmt`` with ``change`` applied to the statements directly within it; itself if nothing
     changed."""
     match stmt:
-        case Seq():
-            parts = [change(part) for part in stmt.body]
-            return stmt if all(map(is_, parts, stmt.body)) else seq(*parts)
         case For() | Allocate() | Region():
             body = change(stmt.body)
             return stmt if body is stmt.body else _around(body, stmt)
+        case Seq():
+            parts = [change(part) for part in stmt.body]
+            return stmt if all(map(is_, parts, stmt.body)) else seq(*parts)
     return stmt
 
 
@@ -357,24 +360,72 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
         within += reversed(children(part))
 
 
-def assigns(stmt: Stmt) -> list[Assign]:
+def _kept(find: Callable[[Stmt], Found]) -> Callable[[Stmt], Found]:
+    """Memoize ``find`` in its argument, since passes replace statements and never change them."""
+    name = f"_{find.__name__}"
+
+    @wraps(find)
+    def found(stmt: Stmt) -> Found:
+        facts = stmt.__dict__
+        if name not in facts:
+            facts[name] = find(stmt)
+        value: Found = facts[name]
+        return value
+
+    return found
+
+
+def _joined(parts: Sequence[tuple[Item, ...]]) -> tuple[Item, ...]:
+    return parts[0] if len(parts) == 1 else tuple(chain.from_iterable(parts))
+
+
+def _union(parts: Sequence[frozenset[Item]]) -> frozenset[Item]:
+    return parts[0] if len(parts) == 1 else frozenset[Item]().union(*parts)
+
+
+@_kept
+def assigns(stmt: Stmt) -> tuple[Assign, ...]:
     """The assignments in ``stmt``, in program order."""
-    return [part for part in walk(stmt) if isinstance(part, Assign)]
+    return (stmt,) if isinstance(stmt, Assign) else _joined([*map(assigns, children(stmt))])
 
 
-def written_buffers(stmt: Stmt) -> set[NestBuffer]:
+@_kept
+def allocations(stmt: Stmt) -> tuple[Allocate, ...]:
+    """The allocations in ``stmt``, in program order."""
+    inner = _joined([*map(allocations, children(stmt))])
+    return (stmt, *inner) if isinstance(stmt, Allocate) else inner
+
+
+@_kept
+def written_buffers(stmt: Stmt) -> frozenset[NestBuffer]:
     """The buffers that ``stmt`` assigns to."""
-    return {assign.buffer for assign in assigns(stmt)}
+    if isinstance(stmt, Assign):
+        return frozenset([stmt.buffer])
+    return _union([*map(written_buffers, children(stmt))])
 
 
-def reads(stmt: Stmt) -> list[Access]:
+@_kept
+def reads(stmt: Stmt) -> tuple[Access, ...]:
     """The accesses in the values that ``stmt`` assigns."""
-    return [access for assign in assigns(stmt) for access in accesses(assign.value)]
+    if isinstance(stmt, Assign):
+        return tuple(accesses(stmt.value))
+    return _joined([*map(reads, children(stmt))])
 
 
-def read_buffers(stmt: Stmt) -> set[NestBuffer]:
+@_kept
+def sources(stmt: Stmt) -> frozenset[object]:
+    """The buffers, and while bounds are inferred the tensors, that the values assigned by ``stmt``
+    read.
+    """
+    if isinstance(stmt, Assign):
+        return frozenset(access.source for access in reads(stmt))
+    return _union([*map(sources, children(stmt))])
+
+
+@_kept
+def read_buffers(stmt: Stmt) -> frozenset[NestBuffer]:
     """The buffers that the values assigned by ``stmt`` read."""
-    return {access.source for access in reads(stmt) if isinstance(access.source, NestBuffer)}
+    return frozenset(source for source in sources(stmt) if isinstance(source, NestBuffer))
 
 
 def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
@@ -385,6 +436,25 @@ def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return stmt
         return Assign(stmt.buffer, indices, value, stmt.label)
     return rebuild(stmt, lambda child: map_expressions(child, change))
+
+
+def map_reads(stmt: Stmt, source: object, change: Callable[[Access], Access]) -> Stmt:
+    """``stmt`` with ``change`` applied to each access to ``source`` in a value, after the accesses
+    in its indices.
+    """
+
+    def expression(value: Expr) -> Expr:
+        value = rebuild_expression(value, expression)
+        return change(value) if isinstance(value, Access) and value.source is source else value
+
+    def statement(part: Stmt) -> Stmt:
+        if source not in sources(part):
+            return part
+        if isinstance(part, Assign):
+            return Assign(part.buffer, part.indices, expression(part.value), part.label)
+        return rebuild(part, statement)
+
+    return statement(stmt)
 
 
 def copied(

@@ -19,15 +19,19 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Region,
     Seq,
     Stmt,
+    children,
     map_expressions,
+    map_reads,
+    reads,
     seq,
+    sources,
 )
 from amaranth_vta.sw.compiler.te.dtypes import Interval
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Const, Expr, IterVar, Reduce, Var
 from amaranth_vta.sw.compiler.te.schedule import Schedule, Stage
 from amaranth_vta.sw.compiler.te.simplify import identity, simplify, value_interval
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.te.traverse import accesses, rebuild, substitute
+from amaranth_vta.sw.compiler.te.traverse import rebuild, substitute
 
 from .support.carried import CarriedBuffer
 from .support.partition import Limit, partition_loop, peel_first, peel_last
@@ -176,17 +180,13 @@ class _Builder:
         """``body``, preceded by a nest that computes the region of ``stage`` that it reads; if that
         is a rolling buffer, for the current iterations.
         """
-        reads = [
-            (access, ranges)
-            for access, ranges in self._reads(body)
-            if access.source is stage.tensor
-        ]
-        if not reads:
+        found = self._reads(body, stage.tensor)
+        if not found:
             return body
         bounds = [
             (Affine({}), extent) if axis in stage.whole else bound
             for axis, extent, bound in zip(
-                stage.op.axis, stage.tensor.shape, self._bounds(stage.tensor, reads), strict=True
+                stage.op.axis, stage.tensor.shape, self._bounds(stage.tensor, found), strict=True
             )
         ]
         rolling = self.rolling.get(stage)
@@ -200,16 +200,13 @@ class _Builder:
         buffer.stagger, buffer.parts = stage.staggered
         producer = self._stage(stage, bounds, buffer)
 
-        def change(value: Expr) -> Expr:
-            value = rebuild(value, change)
-            if isinstance(value, Access) and value.source is stage.tensor:
-                indices = []
-                for index, (begin, _) in zip(value.indices, bounds, strict=True):
-                    indices.append(index - begin if begin.terms or begin.const else index)
-                return Access(buffer, indices)
-            return value
+        def change(access: Access) -> Access:
+            indices = []
+            for index, (begin, _) in zip(access.indices, bounds, strict=True):
+                indices.append(index - begin if begin.terms or begin.const else index)
+            return Access(buffer, indices)
 
-        return Allocate(buffer, seq(producer, map_expressions(body, change)))
+        return Allocate(buffer, seq(producer, map_reads(body, stage.tensor, change)))
 
     def _place_rolling(self, rolling: RollingBuffer, bounds: Bounds, body: Stmt) -> Stmt:
         stage = rolling.stage
@@ -220,42 +217,35 @@ class _Builder:
         inner = _ONCE if axis is around else self.iterations[axis]
         written = rolling.place(bounds, self.iterations[around][0], inner, self.ranges)
 
-        def change(value: Expr) -> Expr:
-            value = rebuild(value, change)
-            if isinstance(value, Access) and value.source is stage.tensor:
-                return rolling.read(value, self.ranges)
-            return value
-
-        body = map_expressions(body, change)
+        body = map_reads(body, stage.tensor, lambda access: rolling.read(access, self.ranges))
         return seq(*(self._stage(stage, i.bounds, rolling.buffer, i) for i in written), body)
 
-    def _reads(self, body: Stmt) -> list[tuple[Access, dict[Var, Interval]]]:
+    def _reads(self, body: Stmt, tensor: Tensor) -> list[tuple[Access, dict[Var, Interval]]]:
+        """The reads of ``tensor`` in ``body``, with the ranges of the loops around each."""
         found: list[tuple[Access, dict[Var, Interval]]] = []
 
         def visit(stmt: Stmt, inner: dict[Var, Interval]) -> None:
-            match stmt:
-                case Seq():
-                    for part in stmt.body:
-                        visit(part, inner)
-                case For():
-                    visit(stmt.body, {**inner, stmt.var: (0, stmt.extent - 1)})
-                case Allocate() | Region():
-                    visit(stmt.body, inner)
-                case Assign():
-                    found.extend((access, inner) for access in accesses(stmt.value))
+            if tensor not in sources(stmt):
+                return
+            if isinstance(stmt, For):
+                inner = {**inner, stmt.var: (0, stmt.extent - 1)}
+            if isinstance(stmt, Assign):
+                found.extend((access, inner) for access in reads(stmt) if access.source is tensor)
+            for part in children(stmt):
+                visit(part, inner)
 
         visit(body, {})
         return found
 
     def _bounds(
-        self, tensor: Tensor, reads: Sequence[tuple[Access, Mapping[Var, Interval]]]
+        self, tensor: Tensor, found: Sequence[tuple[Access, Mapping[Var, Interval]]]
     ) -> Bounds:
         bounds = []
         for dimension, extent in enumerate(tensor.shape):
             whole = (Affine({}), extent)
             begin: Affine | None = None
             low = high = 0
-            for access, inner in reads:
+            for access, inner in found:
                 form = Affine.of(access.indices[dimension])
                 if form is None:
                     begin = None

@@ -24,6 +24,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Region,
     Seq,
     Stmt,
+    allocations,
     assigns,
     copied,
     rebuild,
@@ -66,7 +67,7 @@ def _peeled(reset: Stmt, buffer: NestBuffer, rest: Sequence[Stmt]) -> list[Stmt]
     loop = rest[0] if rest else None
     if not isinstance(loop, For):
         return None
-    if not any(isinstance(part, Allocate) and part.buffer.ahead for part in walk(loop)):
+    if not any(part.buffer.ahead for part in allocations(loop)):
         return None
     updates = [part for part in assigns(loop) if part.buffer is buffer]
     forms = [buffer.flat(part.indices) for part in updates]
@@ -111,8 +112,7 @@ def _updates_of(buffer: NestBuffer | None, parts: Sequence[Stmt]) -> list[Stmt]:
     """The leading statements of ``parts`` that only update ``buffer``."""
 
     def updates(stmt: Stmt) -> bool:
-        moves_data = any(isinstance(part, Allocate) for part in walk(stmt))
-        return [part.buffer for part in assigns(stmt)] == [buffer] and not moves_data
+        return [part.buffer for part in assigns(stmt)] == [buffer] and not allocations(stmt)
 
     return list(takewhile(updates, parts))
 

@@ -17,11 +17,13 @@ from amaranth_vta.sw.compiler.nest.ir import (
     NestBuffer,
     Seq,
     Stmt,
+    reads,
     rebuild,
+    sources,
     walk,
+    written_buffers,
 )
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Expr
-from amaranth_vta.sw.compiler.te.traverse import accesses
 from amaranth_vta.sw.compiler.te.traverse import rebuild as rebuild_expr
 
 from .support.alu_chain import chain
@@ -74,9 +76,9 @@ def _uses(old: NestBuffer, stmt: Stmt) -> tuple[dict[int, int], list[_Use]]:
         if isinstance(part, Allocate):
             places[id(part)] = place
         elif isinstance(part, Assign):
-            reads = [access for access in accesses(part.value) if access.source is old]
-            if reads or part.buffer is old or part.buffer.rolling:
-                uses.append(_Use(place, part, reads))
+            found = [access for access in reads(part) if access.source is old]
+            if found or part.buffer is old or part.buffer.rolling:
+                uses.append(_Use(place, part, found))
     return places, uses
 
 
@@ -99,7 +101,7 @@ def _takes_over(old: NestBuffer, new: NestBuffer, uses: Iterable[_Use]) -> bool:
     element of ``new`` at the same index.
     """
     is_read, turn = False, None
-    for _, part, reads in uses:
+    for _, part, found in uses:
         if part.buffer is old:
             # A rolling buffer is filled within its allocation, turn by turn.
             if not old.rolling or _same(part.indices[0], turn):
@@ -107,11 +109,11 @@ def _takes_over(old: NestBuffer, new: NestBuffer, uses: Iterable[_Use]) -> bool:
             continue
         if part.buffer is new and new.rolling:
             turn = part.indices[0]
-        if not reads:
+        if not found:
             continue
         if part.buffer is not new or part.updates or not _replaces_head(part, old):
             return False
-        target, source = new.flat(part.indices), old.flat(reads[0].indices)
+        target, source = new.flat(part.indices), old.flat(found[0].indices)
         if target is None or source is None or not target.same(source):
             return False
         is_read = True
@@ -125,7 +127,7 @@ def _same(first: Expr, second: Expr | None) -> bool:
 
 def _replaces_head(part: Assign, old: NestBuffer) -> bool:
     """Whether the chain of ALU operations begins with ``old`` and does not read it again."""
-    if sum(access.source is old for access in accesses(part.value)) != 1:
+    if sum(access.source is old for access in reads(part)) != 1:
         return False
     try:
         first, _ = chain(part.value, lambda access: access.source is old, part.label.stage)
@@ -146,6 +148,8 @@ def _merge(stmt: Stmt, inner: Allocate, old: NestBuffer) -> Stmt:
     def statement(part: Stmt) -> Stmt:
         if part is inner:
             return statement(inner.body)
+        if new not in written_buffers(part) and new not in sources(part):
+            return part
         if isinstance(part, Assign):
             buffer = old if part.buffer is new else part.buffer
             return replace(part, buffer=buffer, value=expression(part.value))

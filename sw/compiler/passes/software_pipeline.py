@@ -29,6 +29,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Region,
     Seq,
     Stmt,
+    allocations,
     children,
     copied,
     read_buffers,
@@ -68,7 +69,7 @@ def _visit(stmt: Stmt) -> Stmt:
 
 
 def _has_ahead(stmt: Stmt) -> bool:
-    return any(isinstance(part, Allocate) and part.buffer.ahead > 0 for part in walk(stmt))
+    return any(part.buffer.ahead > 0 for part in allocations(stmt))
 
 
 def _is_kept_ahead(buffer: NestBuffer) -> bool:
@@ -377,10 +378,14 @@ def _after(stmt: Stmt, turns: _Turns) -> _Turns:
 def _allocations(stmt: Stmt) -> Counter[str]:
     """Number of allocations of each buffer in ``stmt``, by name."""
     found = Counter[str]()
-    for part in children(stmt):
-        found += _allocations(part)
-    if isinstance(stmt, For):
-        found = Counter({name: count * stmt.extent for name, count in found.items()})
-    if isinstance(stmt, Allocate):
-        found[stmt.buffer.name] += stmt.buffer.shape[0] if stmt.buffer.rolling else 1
+    within = [(stmt, 1)]
+    while within:
+        part, times = within.pop()
+        if not allocations(part):
+            continue
+        if isinstance(part, For):
+            times *= part.extent
+        if isinstance(part, Allocate):
+            found[part.buffer.name] += times * (part.buffer.shape[0] if part.buffer.rolling else 1)
+        within += [(inner, times) for inner in children(part)]
     return found
