@@ -100,7 +100,11 @@ class Conv2d(SlidingWindow, TiledProduct):
 
     def without_parameters(self) -> Self:
         """The same sizes with placeholders for constants that are arguments."""
-        return replace(self, requantize=self.requantize.without_parameters())
+        requantize = self.requantize.without_parameters()
+        if self.pooling is not None:
+            # It decides whether the maxima are requantized, or all sums.
+            requantize = replace(requantize, wraps=self.requantize.wraps)
+        return replace(self, requantize=requantize)
 
     @property
     def extents(self) -> Mapping[int, int]:

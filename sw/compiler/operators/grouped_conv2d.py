@@ -87,6 +87,10 @@ class GroupedConv2d(TiledProduct):
             return replace(self, groups=extent)
         return replace(self, group=self.group.part(-6 if axis == -7 else axis, extent))
 
+    def without_parameters(self) -> GroupedConv2d:
+        """The same convolutions with placeholders for constants that are arguments."""
+        return replace(self, group=self.group.without_parameters())
+
     def followed_by(self, step: Step) -> GroupedConv2d | None:
         """These convolutions with a ``step`` at their end; None if that is impossible."""
         group = None if isinstance(step, Addition) else self.group.followed_by(step)

@@ -119,8 +119,12 @@ class Requantization(ABC):
         return (self.constants * config.acc.element_bytes,)
 
     def without_parameters(self) -> Self:
-        """The same stages with placeholders for constants that are arguments."""
-        return replace(self, then=tuple(step.without_parameters() for step in self.then))
+        """The same stages with placeholders for constants that are arguments. Whether sums can wrap
+        around is such a constant too, except of a `pooling` before them.
+        """
+        return replace(
+            self, then=tuple(step.without_parameters() for step in self.then), wraps=False
+        )
 
     def followed_by(self, step: Step) -> Self | None:
         """This requantization with another ``step``; None if that is impossible. A `LookupTable`

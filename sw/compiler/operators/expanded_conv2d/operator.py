@@ -28,6 +28,15 @@ from .stages import scheduled
 class ExpandedConv2d(ExpandedSizes):
     """An `ExpandedSizes` as an operator."""
 
+    def without_parameters(self) -> ExpandedConv2d:
+        """The same workload with placeholders for constants that are arguments."""
+        expansion, depthwise = self.expansion, self.depthwise
+        return replace(
+            self,
+            expansion=expansion.without_parameters(),
+            depthwise=depthwise.without_parameters(),
+        )
+
     def followed_by(self, step: Step) -> ExpandedConv2d | None:
         """This workload with a ``step`` at its end; None if that is impossible."""
         depthwise = self.depthwise.followed_by(step)

@@ -33,8 +33,12 @@ class InvertedResidual(InvertedResidualSizes):
     expanded: ExpandedConv2d
 
     def without_parameters(self) -> InvertedResidual:
-        """The same workload with placeholder factors in the addition: these are arguments."""
-        return replace(self, projection=self.projection.without_parameters())
+        """The same workload with placeholders for constants that are arguments."""
+        return replace(
+            self,
+            expanded=self.expanded.without_parameters(),
+            projection=self.projection.without_parameters(),
+        )
 
     def followed_by(self, step: Step) -> InvertedResidual | None:
         """This workload with a ``step`` at its end; None if that is impossible."""
