@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.tuner.cost_model import BufferCopies, Estimate, Pipeline, Task
@@ -14,9 +15,13 @@ from amaranth_vta.sw.compiler.tuner.tiles import cut, even_tiles, parts
 from .sizes import ExpandedConv2dKnobs, ExpandedSizes, constants, fits, tile_sizes, weights_of
 
 
-def estimated(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) -> Estimate:
-    """Estimate a schedule by walking all its tiles through the cost model."""
-    return _Tiles(workload, config, knobs).estimate()
+def estimated(
+    workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs, limit: float = inf
+) -> Estimate:
+    """Estimate a schedule by walking all its tiles through the cost model; the walk stops once the
+    schedule is certain to take at least ``limit`` cycles.
+    """
+    return _Tiles(workload, config, knobs).estimate(limit)
 
 
 def candidates(workload: ExpandedSizes, config: Config) -> list[tuple[float, ExpandedConv2dKnobs]]:
@@ -103,8 +108,20 @@ class _Tiles:
         # The tile that is expanded but not yet forwarded, and its ALU operations.
         self.waiting: tuple[_Tile, Task] | None = None
 
-    def estimate(self) -> Estimate:
-        return self.pipeline.estimate(self._schedule())
+    def estimate(self, limit: float) -> Estimate:
+        return self.pipeline.estimate(self._schedule(), limit, self._products())
+
+    def _products(self) -> int:
+        """Cycles of GEMM to expand and sum all tiles."""
+        a, b, products = self.a, self.d.group, 0
+        rows, columns = (
+            cut(b.output_height, self.knobs.rows),
+            cut(b.output_width, self.knobs.columns),
+        )
+        for height, width in product(rows, columns):
+            tile = _Tile(height, width, *self._image(height, width))
+            products += tile.expanded * a.products + tile.results * self.d.products
+        return a.batch * a.outputs * products
 
     def _schedule(self) -> Iterator[None]:
         """Add the tasks of one step at a time: expand a tile and sum an earlier one."""

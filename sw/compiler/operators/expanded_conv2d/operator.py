@@ -47,7 +47,7 @@ class ExpandedConv2d(ExpandedSizes):
 
     def considered(self, config: Config) -> Choice[ExpandedConv2dKnobs]:
         def walked(knobs: ExpandedConv2dKnobs, limit: float) -> Estimate:
-            return estimated(self, config, knobs)
+            return estimated(self, config, knobs, limit)
 
         return best_of(candidates(self, config), walked)
 

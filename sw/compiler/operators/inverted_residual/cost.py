@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import lcm, prod
+from math import inf, lcm, prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization
@@ -36,10 +36,15 @@ _ALU_CYCLES = 9
 
 
 def estimated(
-    workload: InvertedResidualSizes, config: Config, knobs: InvertedResidualKnobs
+    workload: InvertedResidualSizes,
+    config: Config,
+    knobs: InvertedResidualKnobs,
+    limit: float = inf,
 ) -> Estimate:
-    """Estimate a schedule by walking all its tiles through the cost model."""
-    return _Tiles(workload, config, knobs).estimate()
+    """Estimate a schedule by walking all its tiles through the cost model; the walk stops once the
+    schedule is certain to take at least ``limit`` cycles.
+    """
+    return _Tiles(workload, config, knobs).estimate(limit)
 
 
 def candidates(
@@ -139,8 +144,20 @@ class _Tiles:
         # Tiles of which a part is left to requantize and store, by iteration.
         self.unfinished: deque[list[_Tile]] = deque()
 
-    def estimate(self) -> Estimate:
-        return self.pipeline.estimate(self._schedule())
+    def estimate(self, limit: float) -> Estimate:
+        return self.pipeline.estimate(self._schedule(), limit, self._products())
+
+    def _products(self) -> int:
+        """Cycles of GEMM to expand, filter and project all tiles."""
+        a, b, c = self.a, self.d.group, self.c
+        expanded = sum(tile.image_rows for tile in row_tiles(self.workload, self.knobs))
+        expanded *= sum(
+            min(b.input_columns(width), b.width)
+            for width in cut(b.output_width, self.knobs.columns)
+        )
+        each = self.d.products + c.outputs * c.terms
+        results = b.output_height * b.output_width
+        return a.batch * a.outputs * (a.inputs * a.terms * expanded + each * results)
 
     def _schedule(self) -> Iterator[None]:
         """Adds the tasks of one iteration at a time."""

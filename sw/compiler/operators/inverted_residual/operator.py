@@ -50,7 +50,7 @@ class InvertedResidual(InvertedResidualSizes):
 
     def considered(self, config: Config) -> Choice[InvertedResidualKnobs]:
         def walked(knobs: InvertedResidualKnobs, limit: float) -> Estimate:
-            return estimated(self, config, knobs)
+            return estimated(self, config, knobs, limit)
 
         walks, found = with_each_kind_in_front(candidates(self, config))
         return best_of(found, walked, walks=walks)
