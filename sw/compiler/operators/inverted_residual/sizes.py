@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Self
 
 from amaranth_vta.hw.config import Config
@@ -14,7 +15,7 @@ from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import (
     constants,
     weights_of,
 )
-from amaranth_vta.sw.compiler.tuner.tiles import cut, parts
+from amaranth_vta.sw.compiler.tuner.tiles import cut
 
 # Maximum number of parts in which a tile's sums are requantized.
 _PARTS = 6
@@ -84,22 +85,29 @@ class RowTile:
     padded_rows: int
 
 
-def row_tiles(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> list[RowTile]:
+def row_tiles(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> tuple[RowTile, ...]:
     """The tiles of a column of tiles, from the top."""
-    b, found = workload.expanded.depthwise.group, list[RowTile]()
-    if not knobs.carries:
-        for rows in cut(b.output_height, knobs.rows):
+    shared = workload.expanded.rows_shared if knobs.carries else None
+    return _row_tiles(workload.expanded.depthwise.group, knobs.rows, shared)
+
+
+@cache
+def _row_tiles(b: Conv2d, most: int, shared: int | None) -> tuple[RowTile, ...]:
+    """Tiles of at most ``most`` rows; each carries ``shared`` rows to the next, None for none."""
+    tiles, found = cut(b.output_height, most), list[RowTile]()
+    if shared is None:
+        for rows in tiles:
             read = b.input_rows(rows)
             found.append(RowTile(rows, min(read, b.height), read))
-        return found
-    shared, known = workload.expanded.rows_shared, 0
-    for rows in cut(b.output_height, knobs.rows):
-        end = len(found) * knobs.rows * b.strides[0] + b.input_rows(rows)
+        return tuple(found)
+    known = 0
+    for number, rows in enumerate(tiles):
+        end = number * most * b.strides[0] + b.input_rows(rows)
         low, high = (min(max(row - b.pads[0], 0), b.height) for row in (known, end))
-        again = shared if len(found) + 1 < parts(b.output_height, knobs.rows) else 0
+        again = shared if number + 1 < len(tiles) else 0
         found.append(RowTile(rows, high - low, end - known + again))
         known = end
-    return found
+    return tuple(found)
 
 
 def can_carry(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> bool:
