@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Stmt,
     Token,
     WaitForAlu,
+    instruction_count,
 )
 from amaranth_vta.sw.compiler.te.evaluation import evaluate_index
 from amaranth_vta.sw.compiler.te.expr import Affine, Expr, Var
@@ -43,8 +44,9 @@ class Issued:
     ) -> None:
         self.statement, self.loops = statement, loops
         self._allocated = allocated
-        self._shape = tuple(loop.extent for loop in loops)
-        grid = np.ogrid[tuple(slice(extent) for extent in self._shape)] if loops else ()
+        shape = tuple(loop.extent for loop in loops)
+        self._zeros = np.zeros(shape, np.int64)
+        grid = np.ogrid[tuple(slice(extent) for extent in shape)] if loops else ()
         self._iterations: dict[Var, Numbers] = {
             loop.var: axis for loop, axis in zip(loops, grid, strict=True)
         }
@@ -52,8 +54,7 @@ class Issued:
 
     def values(self, value: Expr) -> Numbers:
         """``value`` at each of the instructions: int64 (instructions,)."""
-        found = evaluate_index(value, self._iterations)
-        return np.broadcast_to(found, self._shape).reshape(-1)
+        return (self._zeros + evaluate_index(value, self._iterations)).reshape(-1)
 
     def elements(self, buffer: NestBuffer, index: Expr) -> Numbers:
         """Scratchpad index of element ``index`` of a buffer: int64 (instructions,)."""
@@ -86,39 +87,35 @@ def issued_by(nest: LoopNest) -> list[Issued]:
 
     Raises `LoweringError` if a statement is not a machine instruction.
     """
-    return list(_issued(nest.body, (), {}, Affine({})))
+    found: list[Issued] = []
+    _issue(nest.body, (), {}, Affine({}), found)
+    return found
 
 
-def _issued(
-    stmt: Stmt, loops: tuple[For, ...], allocated: AllocationLoops, first: Affine
-) -> Iterator[Issued]:
+def _issue(
+    stmt: Stmt,
+    loops: tuple[For, ...],
+    allocated: AllocationLoops,
+    first: Affine,
+    found: list[Issued],
+) -> None:
+    """Append the instructions of ``stmt``, which are numbered from ``first`` on, to ``found``."""
     match stmt:
         case Seq():
             for part in stmt.body:
-                yield from _issued(part, loops, allocated, first)
-                first = first.plus(Affine({}, _count(part)))
+                _issue(part, loops, allocated, first, found)
+                first = first.plus(Affine({}, instruction_count(part)))
         case For():
-            first = first.plus(Affine({stmt.var: _count(stmt.body)}))
-            yield from _issued(stmt.body, (*loops, stmt), allocated, first)
+            first = first.plus(Affine({stmt.var: instruction_count(stmt.body)}))
+            _issue(stmt.body, (*loops, stmt), allocated, first, found)
         case Allocate():
-            yield from _issued(stmt.body, loops, {**allocated, stmt.buffer: loops}, first)
+            _issue(stmt.body, loops, {**allocated, stmt.buffer: loops}, first, found)
         case Dma() | Kernel():
-            yield Issued(stmt, loops, allocated, first)
+            found.append(Issued(stmt, loops, allocated, first))
         case WaitForAlu() | Token():
             pass
         case _:
             raise LoweringError(f"{type(stmt).__name__} is not an instruction of the machine")
-
-
-def _count(stmt: Stmt) -> int:
-    match stmt:
-        case Seq():
-            return sum(map(_count, stmt.body))
-        case For():
-            return stmt.extent * _count(stmt.body)
-        case Allocate():
-            return _count(stmt.body)
-    return int(isinstance(stmt, Dma | Kernel))
 
 
 def iteration(loops: Sequence[For]) -> Affine:

@@ -428,6 +428,15 @@ def read_buffers(stmt: Stmt) -> frozenset[NestBuffer]:
     return frozenset(source for source in sources(stmt) if isinstance(source, NestBuffer))
 
 
+@_kept
+def instruction_count(stmt: Stmt) -> int:
+    """Number of instructions that ``stmt`` issues."""
+    if isinstance(stmt, Dma | Kernel):
+        return 1
+    times = stmt.extent if isinstance(stmt, For) else 1
+    return times * sum(map(instruction_count, children(stmt)))
+
+
 def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     """``stmt`` with ``change`` applied to the indices and values of its assignments."""
     if isinstance(stmt, Assign):
