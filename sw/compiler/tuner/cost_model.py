@@ -9,10 +9,10 @@ instructions. Single cycles between instructions are not modelled.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from amaranth_vta.hw import timing
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import INSTRUCTION_BYTES
 from amaranth_vta.hw.memory_timing import DDR
+
+from .repeated_steps import RepeatedSteps
 
 # The memory that schedules are optimized for: cycles from the request of a read to its first word,
 # and from the last word of a write to its response; maximum bursts in flight, for reads and for
@@ -126,6 +128,8 @@ class Pipeline:
         self._transfers: dict[tuple[int, int], tuple[int, float, float]] = {}
         # Bus cycles of the prefetched words.
         self._prefetched = 0.0
+        # Functions that return the tasks that later steps may wait for.
+        self.live: list[Callable[[], list[Task | None]]] = []
 
     def load(
         self,
@@ -177,16 +181,24 @@ class Pipeline:
         return self._add("store", Task("inp", vectors, after))
 
     def estimate(
-        self, schedule: Iterable[None] = (), limit: float = inf, least: float = 0.0
+        self,
+        schedule: Iterable[None] = (),
+        limit: float = inf,
+        least: float = 0.0,
+        steps: RepeatedSteps[Any] | None = None,
     ) -> Estimate:
         """Walk all tasks and return the estimate; to be called once.
 
-        ``schedule`` may be a generator that adds tasks at each step, on demand. ``least`` is a
+        ``schedule`` may be a generator that adds tasks at each step, on demand. If it iterates over
+        ``steps``, the walk skips those that repeat with the state of the machine. ``least`` is a
         lower bound on the cycles that cannot overlap: all of GEMM, the ALU as far as it cannot
         overlap with GEMM, and the last store. The walk ends as soon as the schedule is certain to
         take ``limit`` cycles; the estimate then extrapolates the stalls in proportion.
         """
-        found = _Walk(self._config, self._queues, iter(schedule), limit, least).estimate()
+        walk = Walk(self._config, self._queues, iter(schedule), limit, least)
+        if steps is not None:
+            walk.repetitions = Repetitions(walk, steps, self.live)
+        found = walk.estimate()
         return replace(found, bus=found.bus + self._prefetched)
 
     def _add(self, module: str, task: Task) -> Task:
@@ -234,35 +246,6 @@ def hidden_bytes(config: Config, products: float) -> float:
     """
     idle = _IDLE_BUS * max(products - _BUSY_CYCLES, 0.0)
     return idle * config.bus_bytes / (1 << config.log_word_cycles)
-
-
-class BufferCopies:
-    """The copies of a scratchpad buffer, loaded in rotation, each once its last user has ended.
-    ``loaded`` is the latest load. Of the first one, ``prefetched`` bytes are prefetched.
-    """
-
-    def __init__(self, pipeline: Pipeline, copies: int, prefetched: float = 0.0) -> None:
-        self._pipeline = pipeline
-        self._copies = copies
-        self._prefetched = prefetched
-        self._nest: object = None
-        self._used_by: list[Task | None] = []
-        self.loaded: Task | None = None
-
-    def load(self, nest: object, rows: int, row_bytes: int, instructions: int = 1) -> None:
-        """Load the next copy. Copies of different loop nests share an address in the scratchpad, so
-        the first load of another ``nest`` waits for the latest user.
-        """
-        prefetched, self._prefetched = self._prefetched, 0.0
-        back = self._copies if nest == self._nest else 1
-        used_by = self._used_by[-back] if len(self._used_by) >= back else None
-        self._nest = nest
-        self._used_by.append(None)
-        self.loaded = self._pipeline.load(rows, row_bytes, [used_by], instructions, prefetched)
-
-    def use(self, task: Task) -> None:
-        """Record that ``task`` reads the copy loaded last."""
-        self._used_by[-1] = task
 
 
 class _Module:
@@ -318,7 +301,7 @@ class _Module:
         self.at = at
 
 
-class _Walk:
+class Walk:
     """A walk over tasks in time order. Uses comparisons instead of min and max: the calls would
     double the run time.
     """
@@ -342,6 +325,11 @@ class _Walk:
         self.write_share = min(config.bus_bytes / config.inp.element_bytes, 1.0)
         self.modules = [_Module(name, queue) for name, queue in queues.items()]
         self.schedule: Iterator[None] | None = schedule
+        self.repetitions: Repetitions | None = None
+        # Cycles of the steps that were skipped: the other times are without them.
+        self.skipped = 0.0
+        # Cycles that the schedule is certain to take.
+        self.certain = 0.0
         self.limit, self.least = limit, least + MEMORY_LATENCY + _FINISH_CYCLES
         # For each unit, the cycle from which it is free, then its busy cycles.
         self.gemm_free = self.alu_free = self.bus_free = 0.0
@@ -387,8 +375,10 @@ class _Walk:
                     if awaited is None or awaited.end is not None:
                         other.look()
         assert all(module.task is None for module in modules)
-        cycles = end + _FINISH_CYCLES
-        return self._estimate(cycles, self.gemm, self.fill or 0.0, cycles - self.gemm_free)
+        drain = end + _FINISH_CYCLES - self.gemm_free
+        # Without the rounding errors, which would decide between schedules that take equally long.
+        cycles = round(end + _FINISH_CYCLES + self.skipped, 3)
+        return self._estimate(cycles, self.gemm, self.fill or 0.0, drain)
 
     def _estimate(self, cycles: float, gemm: float, fill: float, drain: float) -> Estimate:
         return Estimate(cycles, gemm, self.alu, self.bus, fill, drain)
@@ -398,12 +388,17 @@ class _Walk:
         """Cycles walked that cannot overlap: GEMM, plus the ALU if the two do not overlap."""
         return self.gemm + (0.0 if self.overlap else self.alu)
 
+    @property
+    def oldest(self) -> float:
+        """The cycle before which no end of a task can delay a later one."""
+        return min(module.free for module in self.modules) - max(TOKEN_CYCLES, _RESULT_CYCLES)
+
     def projected(self) -> Estimate:
         """An extrapolation from the part that was walked: all work, and stalls in proportion; at
         least ``limit``, which the schedule is certain to take.
         """
         fill = self.fill or 0.0
-        waits = (self.gemm_free - fill - self.done) * self.least / self.done
+        waits = (self.gemm_free + self.skipped - fill - self.done) * self.least / self.done
         cycles = max(fill + self.least + waits, self.limit)
         return self._estimate(cycles, self.least, fill, 0.0)
 
@@ -411,6 +406,8 @@ class _Walk:
         """Take the next task of a module; the schedule adds tasks if the queue is empty."""
         queue = module.queue
         while not queue and self.schedule is not None:
+            if self.repetitions is not None:
+                self.repetitions.skip()
             try:
                 next(self.schedule)
             except StopIteration:
@@ -486,4 +483,94 @@ class _Walk:
             self.fill = begin - self.gemm
         self.gemm_free = end
         self.gemm += task.amount
-        return end + self.least - self.done >= self.limit
+        self.certain = end + self.skipped + self.least - self.done
+        return self.certain >= self.limit
+
+
+class _Seen(NamedTuple):
+    """The state of a walk after ``at`` steps, relative to ``time``, and the work done by then.
+    ``units`` is a part of the state; ``rest`` is the rest, None if it was not determined.
+    """
+
+    at: int
+    time: float
+    work: tuple[float, float, float]
+    units: tuple[float, ...]
+    rest: tuple[object, ...] | None
+
+
+class Repetitions:
+    """Lets ``walk`` skip steps that repeat, once the state of the machine repeats too.
+
+    Skipping changes no state: all following times are relative to the same cycle. The work and the
+    cycles of the skipped steps are those of the period that repeats.
+    """
+
+    def __init__(
+        self, walk: Walk, steps: RepeatedSteps[Any], live: Sequence[Callable[[], list[Task | None]]]
+    ) -> None:
+        self.walk, self.steps, self.live = walk, steps, live
+        # The states seen last, per period in ascending order.
+        self.seen: dict[int, _Seen | None] = dict.fromkeys(steps.periods)
+
+    def skip(self) -> None:
+        """Skip repetitions of the latest steps if the state is the same as a period earlier. The
+        next step is about to be added.
+        """
+        found: _Seen | None = None
+        for period, before in self.seen.items():
+            times = self.steps.repetitions(period)
+            if not times:
+                continue
+            now = found = found or self._state()
+            if before is not None and before.at == now.at - period and before.units == now.units:
+                # Most states differ in the units, which are fewer to compare.
+                now = now._replace(rest=self._rest())
+                if now.rest == before.rest:
+                    self._repeat(before, now, times)
+                    return
+            self.seen[period] = now
+
+    def _state(self) -> _Seen:
+        walk = self.walk
+        now, (load, compute, store) = walk.gemm_free, walk.modules
+        times = walk.alu_free, walk.bus_free, load.free, compute.free, store.free
+        units = *[round(time - now, 6) for time in times], len(load.queue), len(compute.queue)
+        work = walk.gemm, walk.alu, walk.bus
+        return _Seen(self.steps.at, now + walk.skipped, work, units, None)
+
+    def _rest(self) -> tuple[object, ...]:
+        """All else that the following tasks depend on."""
+        walk, now = self.walk, self.walk.gemm_free
+        tasks = [task for find in self.live for task in find()]
+        times, state = [walk.retired], list[object]([round(walk.fetches, 6)])
+        for module in walk.modules:
+            times += (module.at, module.round_trips)
+            state += (len(module.queue), module.task is None, round(module.left, 6))
+            for task in filter(None, (module.task, *module.queue)):
+                state += (task.unit, task.amount, task.round_trips, task.instructions)
+                tasks += task.after
+        for waited in tasks:
+            if waited is not None and waited.end is not None:
+                times += (waited.end, waited.retired)
+            else:
+                state.append(len(times))
+        oldest = walk.oldest
+        return *state, *[round(max(time, oldest) - now, 6) for time in times]
+
+    def _repeat(self, before: _Seen, now: _Seen, times: int) -> None:
+        """Skip up to ``times`` periods like that from ``before`` to ``now``. The limit is reached
+        in none of them.
+        """
+        walk = self.walk
+        cycles = now.time - before.time
+        work = [end - begin for begin, end in zip(before.work, now.work, strict=True)]
+        stalls = cycles - work[0] - (0.0 if walk.overlap else work[1])
+        if walk.certain + (times + 1) * stalls >= walk.limit:
+            times = max(int((walk.limit - walk.certain) / stalls) - 1, 0)
+        self.steps.at += times * (now.at - before.at)
+        walk.skipped += times * cycles
+        walk.certain += times * stalls
+        walk.gemm += times * work[0]
+        walk.alu += times * work[1]
+        walk.bus += times * work[2]

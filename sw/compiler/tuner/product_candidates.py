@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,7 +14,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.building_blocks.product import weight_memory
 
 from .cost_model import OVERLAPPING_PASSES, ROUND_TRIP_CYCLES, bus_cycles
-from .product_walk import estimated
+from .product_walk import walks
 from .search import Candidates, Choice, best_of
 from .tiled_product import TiledProduct, Tiling
 from .tiles import divisors, even_tiles
@@ -32,7 +31,7 @@ def best_tilings(p: TiledProduct, config: Config) -> Choice[Tiling]:
     """The tilings of ``p`` worth trying, ranked by estimated cycles."""
     return best_of(
         candidates(p, config),
-        partial(estimated, p, config),
+        walks(p, config),
         lambda tiling: with_more_copies(tiling, p, config),
         lambda tiling: neighbours(tiling, p, config),
     )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from math import inf, lcm, prod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.building_blocks.product import weight_memory
 
-from .cost_model import BufferCopies, Estimate, Pipeline, Task, bus_cycles
+from .buffer_copies import BufferCopies
+from .cost_model import Estimate, Pipeline, Task, bus_cycles
+from .repeated_steps import RepeatedSteps
 from .tiled_product import TiledProduct, TileSizes, Tiling
 from .tiles import cut
 
@@ -22,7 +27,20 @@ def estimated(p: TiledProduct, config: Config, tiling: Tiling, limit: float = in
     """Estimate a schedule by walking all its tiles through the cost model; the walk stops once the
     schedule is certain to take at least ``limit`` cycles.
     """
-    return _Tiles(p, config, tiling).estimate(limit)
+    return walks(p, config)(tiling, limit)
+
+
+def walks(p: TiledProduct, config: Config) -> Callable[[Tiling, float], Estimate]:
+    """`estimated` for tilings of ``p``. Tilings with the same sizes of tiles share their order."""
+    known: dict[tuple[int, ...], TileOrder] = {}
+
+    def walked(t: Tiling, limit: float) -> Estimate:
+        sizes = t.outputs, t.rows, t.columns, t.inputs, t.kernel_rows, t.weights_outside
+        if sizes not in known:
+            known[sizes] = TileOrder(p, config, t)
+        return _Tiles(p, config, t, known[sizes]).estimate(limit)
+
+    return walked
 
 
 class _Step(NamedTuple):
@@ -65,44 +83,80 @@ def _rows(blocks: int, rows: int, length: int, element_bytes: int) -> _Rows:
 
 
 class _Tile(NamedTuple):
-    """An output tile: the indices of its weight tile and image tile, and its loop nest."""
+    """An output tile: its loop nest, and whether its weight tile and image tile differ from those
+    of the tile before it. Constants of ``constants`` channel tiles are loaded first.
+    """
 
-    block: int
-    image: int
     nest: _Nest
+    new_block: bool
+    new_image: bool
+    constants: int
+
+
+class TileOrder:
+    """The loop nests for all sizes of tiles. Of each tile in order, the numbers of its nest, of its
+    weight tile ``block`` and of its ``image`` tile. Tiles may repeat after each of ``periods``.
+    """
+
+    def __init__(self, p: TiledProduct, config: Config, t: Tiling) -> None:
+        whole = p.whole
+        extents = (whole.outputs, t.outputs), (whole.rows, t.rows), (whole.columns, t.columns)
+        cuts = [cut(*extent) for extent in extents]
+        # The last tile along each axis may differ.
+        sizes = [list(dict.fromkeys(tiles)) for tiles in cuts]
+        self.nests = [_Nest(p, config, t, TileSizes(*size)) for size in product(*sizes)]
+        outputs, rows, columns = (
+            np.array([known.index(size) for size in tiles])
+            for known, tiles in zip(sizes, cuts, strict=True)
+        )
+        image = rows[:, None] * len(sizes[2]) + columns
+        images = np.tile((image.T if p.carries else image).ravel(), p.batch)
+        blocks = np.tile(outputs * (len(sizes[1]) * len(sizes[2])), p.independent_products)
+        line = len(rows) if p.carries else len(columns)
+        order: Literal["C", "F"] = "C" if t.weights_outside else "F"
+        block, number = np.indices((len(blocks), len(images)))
+        self.block, self.image = block.ravel(order), number.ravel(order)
+        self.nest = np.add.outer(blocks, images).ravel(order)
+        self.periods = (
+            (1, line, image.size, len(images))
+            if t.weights_outside
+            else (1, len(outputs), len(blocks), line * len(blocks))
+        )
+        counts = np.bincount(self.nest, minlength=len(self.nests)).tolist()
+        numbered = list(zip(self.nests, counts, strict=True))
+        self.pixels = sum(count * nest.pixels for nest, count in numbered)
+        self.products = sum(
+            count * step.products for nest, count in numbered for step in nest.steps
+        )
+
+    def __len__(self) -> int:
+        return len(self.nest)
 
 
 class _Tiles:
     """The tiles of a product, in the order of its schedule."""
 
-    def __init__(self, p: TiledProduct, config: Config, tiling: Tiling) -> None:
-        self.p, self.config, self.tiling = p, config, tiling
+    def __init__(self, p: TiledProduct, config: Config, tiling: Tiling, order: TileOrder) -> None:
+        self.p, self.config, self.tiling, self.order = p, config, tiling, order
         self.pipeline = Pipeline(config)
         self.image = BufferCopies(self.pipeline, p.copies_of_image(tiling))
         prefetched = float(p.prefetched_bytes(tiling, config))
         self.weights = BufferCopies(self.pipeline, p.copies_of_weights(tiling), prefetched)
         self.added = BufferCopies(self.pipeline, tiling.added_copies)
         self.whole, self.resets = p.is_whole(tiling), p.resets(tiling, config)
-        self.tiles = self._in_order()
 
     def estimate(self, limit: float) -> Estimate:
         p, config = self.p, self.config
-        cycles: dict[_Nest, int] = {}
-        gemm = pixels = 0
-        for tile in self.tiles:
-            nest = tile.nest
-            if nest not in cycles:
-                cycles[nest] = sum(step.products for step in nest.steps)
-            gemm += cycles[nest]
-            pixels += nest.pixels
-        gemm += pixels * (self.resets + p.is_added_to)
-        last = self.tiles[-1].nest
+        pixels = self.order.pixels
+        gemm = self.order.products + pixels * (self.resets + p.is_added_to)
+        last = self.order.nests[self.order.nest[-1]]
         alu = (last.pixels if config.overlap else pixels) * p.operations * config.lane_columns
         stored = last.vectors * p.requantize.parts * config.out.element_bytes
         store = float(bus_cycles(config, 1, stored))
-        return self.pipeline.estimate(self._schedule(), limit, gemm + alu + store)
+        steps = self._steps()
+        return self.pipeline.estimate(self._schedule(steps), limit, gemm + alu + store, steps)
 
-    def _schedule(self) -> Iterator[None]:
+    def _schedule(self, steps: RepeatedSteps[_Tile]) -> Iterator[None]:
         """Adds the tasks of one tile per step."""
         p, tiling, pipeline, added = self.p, self.tiling, self.pipeline, self.added
         behind_alu = self._behind_alu()
@@ -110,19 +164,15 @@ class _Tiles:
         pipeline.load_for_compute(micro_ops)
         if p.requantize.shared:
             pipeline.load_for_compute(p.requantize.shared * self.config.acc.element_bytes)
-        held = int(p.outputs_held(tiling, self.config))
         copies, in_turn = tiling.copies_of_results, tiling.in_turn
         operations, pooled = p.operations, p.pooled_operations
         stores: list[Task] = []
         alu: Task | None = None
-        before: _Tile | None = None
-        blocks = channels = 0
-        for tile in self.tiles:
+        pipeline.live.append(lambda: [alu, *stores[-copies:]])
+        for tile in steps:
             nest = tile.nest
-            if in_turn and tile.block == blocks:
-                if channels % held == 0:
-                    self._load_constants(min(held, p.channels - channels))
-                blocks, channels = blocks + 1, channels + nest.outputs
+            if tile.constants:
+                self._load_constants(tile.constants)
             free = stores[-copies] if len(stores) >= copies else None
             waits: list[Task | None] = [free, alu if nest in behind_alu else None]
             if p.is_added_to:
@@ -134,8 +184,7 @@ class _Tiles:
                 waits = [pipeline.reset(nest.pixels, waits)]
             gemm: Task | None = None
             for step in nest.steps:
-                self._load(tile, before, step)
-                before = tile
+                self._load(tile, step)
                 if reloads:
                     pipeline.load_for_compute(micro_ops)
                 waits += [self.image.loaded, self.weights.loaded]
@@ -156,43 +205,47 @@ class _Tiles:
             stores.append(pipeline.store(pieces * times, length, [alu], instructions * times))
             yield
 
-    def _in_order(self) -> list[_Tile]:
-        p, t, whole = self.p, self.tiling, self.p.whole
-        rows, columns = cut(whole.rows, t.rows), cut(whole.columns, t.columns)
-        order = list(product(rows, columns))
-        if p.carries:
-            order = [(row, column) for column in columns for row in rows]
-        images = list(enumerate(order * p.batch))
-        blocks = list(enumerate(cut(whole.outputs, t.outputs) * p.independent_products))
-        nests = {
-            (outputs, size): _Nest(p, self.config, t, TileSizes(outputs, *size))
-            for outputs in {outputs for _, outputs in blocks}
-            for size in {size for _, size in images}
-        }
-        if t.weights_outside:
-            pairs = [(block, image) for block in blocks for image in images]
-        else:
-            pairs = [(block, image) for image in images for block in blocks]
-        # The walk may be pruned before it reaches all of these tiles: `_make` halves their cost.
-        make = _Tile._make
-        return [make((block, image, nests[sizes, size])) for (block, sizes), (image, size) in pairs]
+    def _steps(self) -> RepeatedSteps[_Tile]:
+        order, constants = self.order, self._constants()
+        new_block, new_image = (
+            np.diff(numbers, prepend=-1) != 0 for numbers in (order.block, order.image)
+        )
+        most = int(constants.max()) + 1
+
+        def tile(number: int) -> _Tile:
+            rest, loaded = divmod(number, most)
+            nest, new = divmod(rest, 4)
+            return _Tile(order.nests[nest], new >= 2, new % 2 == 1, loaded)
+
+        numbers = (order.nest * 4 + new_block * 2 + new_image) * most + constants
+        return RepeatedSteps(numbers, tile, order.periods)
+
+    def _constants(self) -> npt.NDArray[np.int64]:
+        """For each tile, the channel tiles whose constants are loaded before it, with ``in_turn``:
+        as many as fit, when the first of them is computed.
+        """
+        p, found = self.p, np.zeros_like(self.order.nest)
+        if self.tiling.in_turn:
+            held, channels = int(p.outputs_held(self.tiling, self.config)), 0
+            for place in np.unique(self.order.block, return_index=True)[1].tolist():
+                if channels % held == 0:
+                    found[place] = min(held, p.channels - channels)
+                channels += self.order.nests[self.order.nest[place]].outputs
+        return found
 
     def _behind_alu(self) -> set[_Nest]:
         """Loop nests whose GEMM waits for the ALU because some tile accumulates in the bank that
         the ALU reads. Each nest alternates between the two banks.
         """
+        order = self.order
         if not self.tiling.in_turn:
-            return {tile.nest for tile in self.tiles[1:]}
-        banks: dict[_Nest, int] = {}
-        found = set()
-        before = None
-        for tile in self.tiles:
-            bank = banks.get(tile.nest, 0)
-            banks[tile.nest] = 1 - bank
-            if bank == before:
-                found.add(tile.nest)
-            before = bank
-        return found
+            return {order.nests[number] for number in np.unique(order.nest[1:]).tolist()}
+        banks = np.zeros_like(order.nest)
+        for number in range(len(order.nests)):
+            (places,) = np.nonzero(order.nest == number)
+            banks[places] = np.arange(len(places)) % 2
+        (again,) = np.nonzero(np.diff(banks) == 0)
+        return {order.nests[number] for number in np.unique(order.nest[again + 1]).tolist()}
 
     def _micro_ops(self) -> tuple[int, bool]:
         """Bytes of all micro-ops and False if they all fit; else the bytes for one GEMM and True.
@@ -203,8 +256,8 @@ class _Tiles:
         p, t, config = self.p, self.tiling, self.config
         loops = [*p.sums(t), t.inputs, t.kernel_rows, *p.weight_loops]
         copies = lcm(t.copies_of_results, p.copies_of_image(t)) * p.copies_of_weights(t)
-        copies = min(copies, len(self.tiles) * p.steps(t))
-        nests = len({tile.nest for tile in self.tiles})
+        copies = min(copies, len(self.order) * p.steps(t))
+        nests = len(self.order.nests)
         one = prod(sorted([*loops, t.outputs])[:-2])
         one += p.row_sums * prod(sorted(loops)[:-2])
         if one * copies * nests <= config.uop.depth:
@@ -219,16 +272,14 @@ class _Tiles:
         if requantize.preparation_cycles:
             self.pipeline.alu(sets * requantize.preparation_cycles, [])
 
-    def _load(self, tile: _Tile, before: _Tile | None, step: _Step) -> None:
-        """Load the operands of a step, except those still held from the previous step, which was in
-        the tile ``before``.
-        """
+    def _load(self, tile: _Tile, step: _Step) -> None:
+        """Load the operands of a step, except those still held from the previous step."""
         nest = tile.nest
         if self.whole and self.tiling.weights_outside:
-            if before is None or before.block != tile.block:
+            if tile.new_block:
                 self.weights.load(nest.weights, *step.weights)
             self.image.load(nest.image, *step.image)
         else:
-            if not (self.whole and before is not None and before.image == tile.image):
+            if tile.new_image or not self.whole:
                 self.image.load(nest.image, *step.image)
             self.weights.load(nest.weights, *step.weights)

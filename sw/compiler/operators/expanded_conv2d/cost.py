@@ -8,7 +8,8 @@ from itertools import product
 from math import inf
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.tuner.cost_model import BufferCopies, Estimate, Pipeline, Task
+from amaranth_vta.sw.compiler.tuner.buffer_copies import BufferCopies
+from amaranth_vta.sw.compiler.tuner.cost_model import Estimate, Pipeline, Task
 from amaranth_vta.sw.compiler.tuner.formula import TILE_CYCLES
 from amaranth_vta.sw.compiler.tuner.tiles import cut, even_tiles, parts
 

@@ -11,7 +11,8 @@ from math import inf, lcm, prod
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization
 from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import constants
-from amaranth_vta.sw.compiler.tuner.cost_model import BufferCopies, Estimate, Pipeline, Task
+from amaranth_vta.sw.compiler.tuner.buffer_copies import BufferCopies
+from amaranth_vta.sw.compiler.tuner.cost_model import Estimate, Pipeline, Task
 from amaranth_vta.sw.compiler.tuner.formula import TILE_CYCLES
 from amaranth_vta.sw.compiler.tuner.tiles import cut, even_tiles, parts
 

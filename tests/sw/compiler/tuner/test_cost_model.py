@@ -22,7 +22,8 @@ from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.compiler.tuner import cost_model as model
-from amaranth_vta.sw.compiler.tuner.cost_model import BufferCopies, Pipeline
+from amaranth_vta.sw.compiler.tuner.buffer_copies import BufferCopies
+from amaranth_vta.sw.compiler.tuner.cost_model import Pipeline
 from amaranth_vta.sw.compiler.tuner.product_walk import estimated
 from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import choose
