@@ -1,12 +1,13 @@
 """Measure the compile time of networks, and how it grows with their size.
 
     python benchmarks/compile_speed.py [--config pynq-extended] [--nodes 500 1000 2000 4000]
+                                       [--networks mobilenetv2 resnet50 …]
 
 Compiles residual networks of small layers, so that work on the graph dominates, with and without
 host operators between the layers. Times are processor time of one process, measured after a small
 network has been compiled to warm up. The last column is the time per node relative to the smallest
-network of its kind: 1.0 in every row means linear growth. Then compiles ResNet-18 with a cold and a
-warm cache, and prints the exclusive time of each compilation phase.
+network of its kind: 1.0 in every row means linear growth. Then compiles networks of the generators,
+and ResNet-18 with a cold and a warm cache, and prints the exclusive time of each compilation phase.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from amaranth_vta.session import compilation
 from amaranth_vta.sw.compiler.graph.plan import compiled_network
 from amaranth_vta.sw.compiler.tuner import workload
 from tests.support.random_networks import QuantizedNetwork
+
+NETWORKS = ["mobilenetv2", "resnet50", "bert-tiny", "yolo", "inception"]
 
 
 def network(nodes: int, on_host: bool) -> onnx.ModelProto:
@@ -69,6 +72,16 @@ def compile_networks(config: str, sizes: list[int]) -> None:
             first = first or took / count
             growth = took / count / first
             print(f"{kind:16} {count:6} {took:8.2f} {1000 * took / count:8.2f} {growth:7.2f}")
+
+
+def compile_generated(config: str, names: list[str]) -> None:
+    total = 0.0
+    for name in names:
+        model = generate(name).model
+        took = seconds(lambda model=model: compile(model, config))
+        total += took
+        print(f"{name}: {took:.2f} s")
+    print(f"all: {total:.2f} s")
 
 
 class Phases:
@@ -135,20 +148,22 @@ def child_seconds(command: list[str]) -> float:
     return sum(after[2:4]) - sum(before[2:4])
 
 
-def measure(config: str, nodes: list[int], cache: Path) -> None:
+def measure(config: str, nodes: list[int], names: list[str], cache: Path) -> None:
     compile(network(50, on_host=True), config)
     compile_networks(config, nodes)
+    compile_generated(config, names)
     compile_resnet18(config, cache)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--config", default="pynq-extended")
-    parser.add_argument("--nodes", type=int, nargs="+", default=[500, 1000, 2000, 4000])
+    parser.add_argument("--nodes", type=int, nargs="*", default=[500, 1000, 2000, 4000])
+    parser.add_argument("--networks", nargs="*", default=NETWORKS, metavar="NAME")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["VTA_CACHE"] = folder
-        measure(options.config, options.nodes, Path(folder))
+        measure(options.config, options.nodes, options.networks, Path(folder))
 
 
 if __name__ == "__main__":
