@@ -72,7 +72,8 @@ def _cycles() -> tuple[list[str], bool]:
     whole, mismatches = _network()
     lines = [*whole, "", *_layers(layers, by_hand), "", *_rates(rates), "", *_rounds(rounds)]
     print("\n".join(lines))
-    wrong = mismatches + sum(item.mismatches for item in (*layers, *by_hand, *rates, *rounds))
+    wrong = mismatches + sum(item.mismatches for item in (*layers, *by_hand, *rates))
+    wrong += sum(item.mismatches for item in rounds)
     return lines, wrong > 0
 
 

@@ -183,6 +183,8 @@ class Stage:
         """
         if self.attach is None:
             raise ScheduleError(f"store_at of {self.name}: compute_at comes first")
+        if self.carried is not None:
+            raise ScheduleError(f"store_at of {self.name}: carry has been given; it comes after")
         owner = self.attach[0] if around is None else around
         owner._position(axis, f"store_at of {self.name}")
         inner = self.axis_within(owner)

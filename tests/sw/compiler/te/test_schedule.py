@@ -68,6 +68,14 @@ def _no_copies(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s[b].double_buffer(0)
 
 
+def _carried_then_stored(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    i, j = c.op.axis
+    s[b].compute_at(s[c], j)
+    s[b].store_at(i)
+    s[b].carry(b.op.axis[1])
+    s[b].store_at(i)
+
+
 def _staggered_alone(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s[b].stagger(1, 2)
 
@@ -187,6 +195,7 @@ def _whole_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
         (_inlined_output, "compute_inline of c: an output must be stored"),
         (_twice_in_an_order, "reorder of c: an axis is given twice"),
         (_no_copies, "double_buffer of b: 0 is not positive"),
+        (_carried_then_stored, "store_at of b: carry has been given; it comes after"),
         (_staggered_alone, "stagger of b: compute_at comes first"),
         (_no_parts, "stagger of b: 0 is not positive"),
         (_cache_for_a_stranger, "cache_read of a: c does not read it"),
