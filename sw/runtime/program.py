@@ -411,8 +411,8 @@ class Recorder(Runtime):
 
     def _run(self, stream: Stream, time_limit: float | None) -> None:
         alone = self._stream = Stream()
-        for loaded in merged_loads(self._cache.take_reused()):
-            self._load_uops(*loaded)
+        for begin, sequence in merged_loads(self._cache.take_reused(), self._uops):
+            self._load_uops(begin, sequence)
         self._stream = Stream()
         alone.extend(stream)
         self._made.append(stream)

@@ -23,7 +23,7 @@ from .kernels import CommandError, Indices, KernelBuilder, KernelOperation, UopM
 from .memory import Buffer, DeviceMemory
 from .stream import Stream
 from .transfers import MemoryRows, Pads, TransferEncoder
-from .uop_cache import UopCache, UopSequence, UopStore
+from .uop_cache import UopCache, UopSequence, UopStore, merged_loads
 
 __all__ = ["CommandError", "Runtime", "RuntimeFault"]
 
@@ -245,8 +245,8 @@ class Runtime:
             sequences |= dict.fromkeys(sequence for _, sequence in self._pieces(mode, body, key))
         if sum(sequence.count for sequence in sequences) > self.config.uop.depth:
             return
-        for first, begin, count in self._cache.place_all(sequences):
-            self._load_uops(first, begin, count)
+        for begin, sequence in merged_loads(self._cache.place_all(sequences), self._uops):
+            self._load_uops(begin, sequence)
 
     def _pieces(
         self, mode: UopMode, body: Callable[[], None], key: Hashable
@@ -262,7 +262,7 @@ class Runtime:
         for bits, sequence in self._pieces(mode, body, key):
             begin, missing = self._cache.place(sequence)
             if missing:
-                self._load_uops(sequence, begin, sequence.count)
+                self._load_uops(begin, sequence)
             self._append(
                 Module.COMPUTE,
                 bits | begin << self._at_uop_begin | begin + sequence.count << self._at_uop_end,
@@ -281,12 +281,12 @@ class Runtime:
             self._builder = None
         return [(piece.bits, self._uops.intern(piece.uops)) for piece in pieces]
 
-    def _load_uops(self, sequence: UopSequence, begin: int, count: int) -> None:
+    def _load_uops(self, begin: int, sequence: UopSequence) -> None:
         # Compute loads and uses micro-ops in order, so no token is needed to overwrite micro-ops of
         # earlier instructions or to make these visible to later ones. The load also need not wait
         # for the tokens that the kernel pops.
         info = self._transfers.memory(Memory.UOP)
-        rows = info.rows_of(sequence.buffer, sequence.offset, count, 1, 0)
+        rows = info.rows_of(sequence.buffer, sequence.offset, sequence.count, 1, 0)
         bits = self._transfers.encode(info, begin, rows)
         self._stream.append_before_pops(Module.COMPUTE, bits, sequence.buffer)
 

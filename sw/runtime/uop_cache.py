@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -39,7 +39,7 @@ class UopSequence:
 
 
 class UopStore:
-    """Micro-op sequences in device memory, without duplicates, contiguous in a few buffers."""
+    """Micro-op sequences in device memory, contiguous in a few buffers; equal ones once."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
@@ -74,6 +74,18 @@ class UopStore:
             sequence = self._sequences[content] = UopSequence(buffer, offset, uops.size)
         return sequence
 
+    def together(self, sequences: Sequence[UopSequence]) -> UopSequence:
+        """One sequence with the contents of ``sequences``, which may be adjacent.
+
+        Raises `OutOfMemory`.
+        """
+        first, count = sequences[0], 0
+        for sequence in sequences:
+            if sequence.buffer is not first.buffer or sequence.offset != first.offset + count:
+                return self.intern(np.concatenate([item.read() for item in sequences]))
+            count += sequence.count
+        return UopSequence(first.buffer, first.offset, count)
+
 
 class UopCache:
     """Caches sequences in the micro-op buffer of ``depth`` elements, with LRU eviction.
@@ -105,15 +117,12 @@ class UopCache:
         self._last_use[begin : begin + sequence.count] = self._clock
         return begin, missing
 
-    def place_all(self, sequences: Iterable[UopSequence]) -> list[tuple[UopSequence, int, int]]:
-        """The loads that bring ``sequences`` into the micro-op buffer, which must have room for
-        all.
-
-        Each load is given by its first sequence, the start of that in the micro-op buffer, and the
-        number of micro-ops: sequences that are adjacent in both memories are loaded together.
+    def place_all(self, sequences: Iterable[UopSequence]) -> list[tuple[int, UopSequence]]:
+        """Place ``sequences`` in the micro-op buffer, which must have room for all. Returns those
+        that must be loaded, with the start of each.
         """
-        placed = ((sequence, *self.place(sequence)) for sequence in sequences)
-        return merged_loads((begin, sequence) for sequence, begin, missing in placed if missing)
+        placed = [(sequence, *self.place(sequence)) for sequence in sequences]
+        return [(begin, sequence) for sequence, begin, missing in placed if missing]
 
     def resident(self) -> list[tuple[int, UopSequence]]:
         """The sequences in the micro-op buffer, with the start of each."""
@@ -155,22 +164,19 @@ class UopCache:
 
 
 def merged_loads(
-    places: Iterable[tuple[int, UopSequence]],
-) -> list[tuple[UopSequence, int, int]]:
-    """Loads of sequences to these places in the micro-op buffer, adjacent ones merged; see
-    `UopCache.place_all`.
+    places: Iterable[tuple[int, UopSequence]], store: UopStore
+) -> list[tuple[int, UopSequence]]:
+    """Loads that bring sequences to these places in the micro-op buffer: sequences that are
+    adjacent there are loaded together. If they are not adjacent in device memory, ``store`` gets
+    another copy: a LOAD of few micro-ops takes as long as the transfers of others before it.
     """
-    loads: list[tuple[UopSequence, int, int]] = []
+    groups: list[tuple[int, list[UopSequence]]] = []
+    end = count = 0
     for begin, sequence in places:
-        if loads:
-            first, start, count = loads[-1]
-            if (
-                sequence.buffer is first.buffer
-                and sequence.offset == first.offset + count
-                and begin == start + count
-                and count + sequence.count < 1 << isa.SIZE_WIDTH
-            ):
-                loads[-1] = (first, start, count + sequence.count)
-                continue
-        loads.append((sequence, begin, sequence.count))
-    return loads
+        if groups and begin == end and count + sequence.count < 1 << isa.SIZE_WIDTH:
+            groups[-1][1].append(sequence)
+        else:
+            groups.append((begin, [sequence]))
+            count = 0
+        end, count = begin + sequence.count, count + sequence.count
+    return [(begin, store.together(group)) for begin, group in groups]

@@ -10,8 +10,9 @@ from unittest.mock import ANY
 
 import numpy as np
 
+from amaranth_vta.hw import isa
 from amaranth_vta.sw.runtime.memory import DeviceMemory
-from amaranth_vta.sw.runtime.uop_cache import UopCache, UopSequence, UopStore
+from amaranth_vta.sw.runtime.uop_cache import UopCache, UopSequence, UopStore, merged_loads
 
 MakeDevice = Callable[..., Any]
 
@@ -133,3 +134,32 @@ def test_a_cleared_cache_has_everything_loaded_anew(fake_device: MakeDevice) -> 
     cache.clear()
     assert cache.resident() == []
     assert cache.place(sequence) == (0, True)
+
+
+def test_what_is_adjacent_in_the_buffer_is_loaded_together(fake_device: MakeDevice) -> None:
+    store = UopStore(DeviceMemory(fake_device()))
+    one, two, three, four = (
+        store.intern(np.array(values, np.uint32)) for values in ([1, 2], [3], [4, 5, 6], [7])
+    )
+    # Adjacent in both memories: nothing is copied.
+    loads = merged_loads([(8, one), (10, two)], store)
+    assert [(begin, item.offset, item.count) for begin, item in loads] == [(8, 0, 3)]
+    # In another order, with a gap behind: copied once, and loaded from there again.
+    loads = merged_loads([(0, three), (3, one), (5, four), (9, two)], store)
+    assert [(begin, item.read().tolist()) for begin, item in loads] == [
+        (0, [4, 5, 6, 1, 2, 7]),
+        (9, [3]),
+    ]
+    assert loads[1][1].offset == two.offset
+    (_, again), *_ = merged_loads([(20, three), (23, one), (25, four)], store)
+    assert again is loads[0][1]
+
+
+def test_sequences_are_together_up_to_the_size_of_a_load(fake_device: MakeDevice) -> None:
+    store = UopStore(DeviceMemory(fake_device()))
+    half = store.intern(np.arange(1 << isa.SIZE_WIDTH - 1, dtype=np.uint32))
+    places = [(number * half.count, half) for number in range(3)]
+    loads = merged_loads(places, store)
+    assert [(begin, item.count) for begin, item in loads] == [
+        (number * half.count, half.count) for number in range(3)
+    ]
