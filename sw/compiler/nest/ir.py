@@ -124,9 +124,9 @@ class NestBuffer:
 
 def carried_slots(copies: int, period: int, elements: int, carried: int) -> int:
     """Number of places for ``carried`` elements in each of the ``copies`` of a rolling buffer whose
-    turns have ``elements``. The carried elements are written ``period`` turns earlier, while other
-    turns of the copy are live: their places are below those of the live turn or, where the ring
-    wraps around, above its last element.
+    turns have ``elements``. Carried elements are written ``period`` turns earlier, while other
+    turns of the copy are live. Their places are below the live turn or, where the ring wraps
+    around, above its last element.
     """
     later = (copies - 1 + period) // copies
     return later - (-elements // carried)

@@ -140,8 +140,8 @@ class _Claims:
                 or 1 in written[other][factor]
                 or 1 in read[other][target]
             ):
-                # Earlier instructions of the kernel now wait too, but for nothing that this one
-                # does not wait for: what follows is not affected.
+                # Earlier instructions of the kernel now wait too, only for instructions that this
+                # one waits for as well: later claims are not affected.
                 claims[number] = False
             if not claims[number]:
                 ended(other)

@@ -102,7 +102,7 @@ class _Order:
 
     def __call__(self, leads: Leads, rest: Stmt) -> Stmt:
         """All statements of an iteration, then ``rest``. Loads and products at the beginning of
-        ``rest`` join those of the iteration, so that no product follows ALU operations.
+        ``rest`` are moved before the iteration's ALU operations.
         """
         if self.most > 1:
             leads, rest = _with_products(leads, rest)
@@ -162,8 +162,8 @@ class _Order:
 
 
 def _with_products(leads: Leads, rest: Stmt) -> tuple[Leads, Stmt]:
-    """``leads`` with the loads and products at the beginning of ``rest``, and what is left of it;
-    unchanged if that could change a result.
+    """``leads`` with the loads and products at the beginning of ``rest``, and the remainder of
+    ``rest``. Both are unchanged if the new order could change a result.
     """
     own, others = _parts(leads.get(0, Seq([]))), _parts(rest)
     moved = list(takewhile(lambda part: _kind(part) in (_LOADS, _PRODUCTS), others))
@@ -262,8 +262,8 @@ class _Iterations:
         return row
 
     def _divided(self, stmts: list[Stmt]) -> tuple[Stmt, list[Delayed]]:
-        """Divide the statements behind a loop into parts, from the first on that reads a staggered
-        buffer. Returns the statements that remain, and the parts that follow later.
+        """Divide the statements that follow a loop into parts, beginning with the first reader of a
+        staggered buffer. Returns the statements that remain, and the delayed parts.
         """
         for number, stmt in enumerate(stmts):
             for buffer in read_buffers(stmt) & self._staggered.keys():

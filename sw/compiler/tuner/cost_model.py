@@ -190,8 +190,8 @@ class Pipeline:
         """Walk all tasks and return the estimate; to be called once.
 
         ``schedule`` may be a generator that adds tasks at each step, on demand. If it iterates over
-        ``steps``, the walk skips those that repeat with the state of the machine. ``least`` is a
-        lower bound on the cycles that cannot overlap: all of GEMM, the ALU as far as it cannot
+        ``steps``, the walk skips repeated steps once the machine's state repeats too. ``least`` is
+        a lower bound on the cycles that cannot overlap: all of GEMM, the ALU as far as it cannot
         overlap with GEMM, and the last store. The walk ends as soon as the schedule is certain to
         take ``limit`` cycles; the estimate then extrapolates the stalls in proportion.
         """
@@ -502,8 +502,8 @@ class _Seen(NamedTuple):
 class Repetitions:
     """Lets ``walk`` skip steps that repeat, once the state of the machine repeats too.
 
-    Skipping changes no state: all following times are relative to the same cycle. The work and the
-    cycles of the skipped steps are those of the period that repeats.
+    Skipping changes no state: all following times are relative to the same cycle. Each skipped
+    period adds the work and the cycles of the period that repeats.
     """
 
     def __init__(
@@ -559,8 +559,8 @@ class Repetitions:
         return *state, *[round(max(time, oldest) - now, 6) for time in times]
 
     def _repeat(self, before: _Seen, now: _Seen, times: int) -> None:
-        """Skip up to ``times`` periods like that from ``before`` to ``now``. The limit is reached
-        in none of them.
+        """Skip up to ``times`` periods equal to the period from ``before`` to ``now``, fewer if the
+        walk would reach its limit.
         """
         walk = self.walk
         cycles = now.time - before.time

@@ -44,8 +44,8 @@ class RepeatedSteps(Generic[Step]):
         return list(self._breaks)
 
     def repetitions(self, period: int) -> int:
-        """How often the latest period follows again; 0 unless it is like the one before it, and
-        within a period.
+        """How often the latest period follows again. 0 within a period, and unless the latest
+        period equals its predecessor.
         """
         if self.at % period or self.at < 2 * period:
             return 0
