@@ -264,7 +264,7 @@ class _Tiles:
 
     def _add(self, tile: _Tile) -> Task:
         """Load the other operand of the addition into accumulators."""
-        moved = self._rows(self.c.outputs, tile.rows, tile.columns, self.d.group.output_width)
+        moved = self._result_rows(tile)
         self.added.load(None, *moved)
         stored = self.stores[-added_copies(self.workload) * self.parts]
         task = self.pipeline.gemm(self.c.outputs * tile.results, [self.added.loaded, stored])
@@ -281,7 +281,7 @@ class _Tiles:
     def _finish(self, tile: _Tile) -> Task:
         """Run the epilogue of a part of a tile, and store it."""
         results = self.c.outputs * tile.results / self.parts
-        moved = self._rows(self.c.outputs, tile.rows, tile.columns, self.d.group.output_width)
+        moved = self._result_rows(tile)
         rows = max(moved[0] // self.parts, 1)
         if self.c.addition is not None and results_bank(self.workload) is not None:
             # GEMM projects the next channel tile in the bank of these sums.
@@ -290,6 +290,10 @@ class _Tiles:
         size = prod(moved) // (rows * self.parts)
         self.stores.append(self.pipeline.store(rows, size, [alu]))
         return alu
+
+    def _result_rows(self, tile: _Tile) -> tuple[int, int]:
+        """`_rows` of the results of ``tile``, and of the other operand of an addition."""
+        return self._rows(self.c.outputs, tile.rows, tile.columns, self.d.group.output_width)
 
     def _rows(self, channels: int, rows: int, columns: int, width: int) -> tuple[int, int]:
         """Number of contiguous rows in DRAM that hold ``rows`` rows of an image ``width`` pixels

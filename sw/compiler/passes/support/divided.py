@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from amaranth_vta.sw.compiler.nest.ir import (
-    Assign,
     For,
     LoweringError,
     NestBuffer,
     Region,
     Stmt,
+    assigns,
     copied,
+    reads,
     seq,
     walk,
     written_buffers,
 )
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
-from amaranth_vta.sw.compiler.te.traverse import accesses
 
 
 def divided(regions: Sequence[Stmt], parts: int, name: str) -> list[Stmt]:
@@ -81,7 +81,6 @@ def _by_element(regions: Sequence[Stmt]) -> bool:
 
 
 def _accesses(stmt: Stmt) -> Iterator[Access]:
-    for part in walk(stmt):
-        if isinstance(part, Assign):
-            yield Access(part.buffer, part.indices)
-            yield from accesses(part.value)
+    for part in assigns(stmt):
+        yield Access(part.buffer, part.indices)
+        yield from reads(part)

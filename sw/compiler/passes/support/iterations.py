@@ -14,7 +14,7 @@ from amaranth_vta.sw.compiler.te.expr import Affine, Var
 
 # Statements by lead.
 Leads = Mapping[int, Stmt]
-# The statements of an iteration, and those that follow its last one, in program order.
+# Orders the statements of an iteration, and appends the given statement.
 Order = Callable[[Leads, Stmt], Stmt]
 _NOTHING = Seq([])
 
@@ -28,9 +28,6 @@ class Delayed:
 
     def replaced(self, values: Mapping[Var, Affine]) -> Delayed:
         return Delayed(self.iterations, copied(self.stmt, values, {}))
-
-    def inserted(self, tree: Tree) -> Tree:
-        return tree.with_inserted(self.iterations - 1, self.stmt)
 
 
 @dataclass
@@ -65,7 +62,7 @@ class Iteration:
         return IterationSequence([self], rest=stmt)
 
     def settled(self) -> tuple[Tree, list[Delayed]]:
-        """The iterations with delayed statements inserted, and those that belong further behind."""
+        """The iterations with delayed statements inserted, and the statements still delayed."""
         return self, []
 
     def in_order(self, order: Order, rest: Stmt = _NOTHING) -> Stmt:
@@ -121,7 +118,7 @@ class IteratedLoop:
         loop, last = IteratedLoop(self.loop, body), self.loop.extent - 1
         if not delayed:
             return loop, []
-        # Each iteration but the first has the delayed statements of the one before.
+        # Each iteration but the first receives the delayed statements of its predecessor.
         parts, others = [body.replaced({loop.loop.var: Affine({})})], loop._part(1, last + 1)
         if others.count:
             to_this = {loop.loop.var: Affine({others.loop.var: 1})}
@@ -140,7 +137,7 @@ class IteratedLoop:
 
 @dataclass
 class IterationSequence:
-    """``parts`` in sequence, then ``rest``, and ``delayed`` statements that belong further behind.
+    """``parts`` in sequence, then ``rest``; ``delayed`` statements are inserted later.
     The statements ``before[n]``, if given, precede the first iteration of part n.
     """
 
@@ -217,7 +214,7 @@ def _inserted(tree: Tree, delayed: list[Delayed]) -> tuple[Tree, list[Delayed]]:
     count, left = tree.count, list[Delayed]()
     for item in delayed:
         if item.iterations < count:
-            tree = item.inserted(tree)
+            tree = tree.with_inserted(item.iterations - 1, item.stmt)
         else:
             left.append(replace(item, iterations=item.iterations - count))
     return tree, left
