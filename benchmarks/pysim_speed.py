@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
 
 import numpy as np
 from amaranth.sim import Simulator
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.amaranth_internals.simulator import simulator
-from amaranth_vta.sim.machine import pysim
+from amaranth_vta.sim.machine.pysim import MakeSimulator, PysimDevice
 from amaranth_vta.sim.programs.random_programs import legal_program
 
-ENGINES = {"amaranth": Simulator, "levelized": simulator}
+ENGINES: dict[str, MakeSimulator] = {"amaranth": Simulator, "levelized": simulator}
 MEMORY_BYTES = 1 << 21
 
 
@@ -41,7 +40,7 @@ def main() -> None:
             result = device.run(image.insn_addr, image.insn_count)
             spent[name] += time.process_time() - started
             assert result.fault is None, result.fault
-            left.append((result.cycles, device.read(0, image.dram.size)))
+            left.append((result.cycles or 0, device.read(0, image.dram.size)))
         assert left[0][0] == left[1][0]
         assert np.array_equal(left[0][1], left[1][1])
         cycles += left[0][0]
@@ -50,11 +49,10 @@ def main() -> None:
     print(f"ratio     {spent['amaranth'] / spent['levelized']:8.2f}")
 
 
-def elaborated(name: str, make: Any, config: Config) -> pysim.PysimDevice:
+def elaborated(name: str, make: MakeSimulator, config: Config) -> PysimDevice:
     """A device on the engine of that name; prints how long it takes to make it."""
-    pysim.simulator = make
     started = time.process_time()
-    device = pysim.PysimDevice(config, MEMORY_BYTES)
+    device = PysimDevice(config, MEMORY_BYTES, make_simulator=make)
     print(f"{name:<10}{time.process_time() - started:8.2f} seconds to elaborate the machine")
     return device
 

@@ -10,6 +10,7 @@ from weakref import WeakMethod
 
 import numpy as np
 from amaranth.hdl import Cat, ClockDomain, Module, Signal, Value
+from amaranth.sim import Simulator
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.amaranth_internals.simulator import simulator
@@ -30,11 +31,15 @@ _MOST_IDLE = 4
 # A register access by the host: resumed each cycle with the sampled pins; returns the value read.
 _Access = Generator[None, dict[str, int], int]
 
+# Returns a simulator for a module.
+MakeSimulator = Callable[[Module], Simulator]
+
 
 class PysimDevice(SimulatedDevice):
     """A cycle-accurate `Device`. ``dram`` names a memory model of `sim.machine.dram`.
 
-    ``waves`` is a VCD file with all signals of all runs; ``timeline`` records each run. Compiling
+    ``waves`` is a VCD file with all signals of all runs; ``timeline`` records each run;
+    ``make_simulator`` selects the engine of the simulator, by default the levelized one. Compiling
     the machine takes seconds; without ``waves``, a device takes over the machine of an equal one
     that is closed or garbage-collected.
     """
@@ -49,11 +54,14 @@ class PysimDevice(SimulatedDevice):
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
         origin: int = 0,
+        make_simulator: MakeSimulator = simulator,
     ) -> None:
         timing = memory_timing(dram)
         super().__init__(config, memory_bytes, timeline, origin)
         watched = timeline is not None
-        self.attach(InterpretedMachine(config, self.memory, timing, waves, watched, origin))
+        self.attach(
+            InterpretedMachine(config, self.memory, timing, waves, watched, origin, make_simulator)
+        )
 
 
 class InterpretedMachine:
@@ -69,6 +77,7 @@ class InterpretedMachine:
         waves: str | Path | None = None,
         watched: bool = False,
         origin: int = 0,
+        make_simulator: MakeSimulator = simulator,
     ) -> None:
         self._stack = ExitStack()
         self._random = timing.seed is not None
@@ -82,7 +91,7 @@ class InterpretedMachine:
         self._last: dict[str, int] = {}
         self._watched = watched
         self._moments: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
-        key = (config, watched)
+        key = (config, watched, make_simulator)
         simulation = _idle.pop(key, None) if waves is None else None
         if simulation is None:
             simulation = _Simulation(*key)
@@ -275,7 +284,7 @@ class _Simulation:
 
     respond: WeakMethod[Callable[[dict[str, int]], dict[str, int]]]
 
-    def __init__(self, config: Config, watched: bool) -> None:
+    def __init__(self, config: Config, watched: bool, make_simulator: MakeSimulator) -> None:
         top = machine(config, watched)
         self._inputs, outputs = pins(top)
         wrapper = Module()
@@ -284,7 +293,7 @@ class _Simulation:
         # All outputs concatenated, since sampling them one by one takes a seventh of the run time.
         self._outputs = _Word(outputs)
         wrapper.d.comb += self._outputs.signal.eq(Cat(*outputs.values()))
-        self.simulator = simulator(wrapper)
+        self.simulator = make_simulator(wrapper)
         self.simulator.add_clock(_CLOCK_SECONDS)
         self.simulator.add_process(self._bench)
 
@@ -301,10 +310,11 @@ class _Simulation:
         return respond(seen)
 
 
-_idle: dict[tuple[Config, bool], _Simulation] = {}
+_Key = tuple[Config, bool, MakeSimulator]
+_idle: dict[_Key, _Simulation] = {}
 
 
-def _give_back(key: tuple[Config, bool], simulation: _Simulation) -> None:
+def _give_back(key: _Key, simulation: _Simulation) -> None:
     _idle.setdefault(key, simulation)
     if len(_idle) > _MOST_IDLE:
         del _idle[next(iter(_idle))]

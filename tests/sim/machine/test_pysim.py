@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from amaranth.hdl import Module
+from amaranth.sim import Simulator
 
 from amaranth_vta.hw import isa, registers
 from amaranth_vta.hw.config import PRESETS, Config
@@ -59,6 +61,21 @@ def test_a_vector_gives_what_is_expected(name: str, device: PysimDevice) -> None
     device.write(0, image.dram)
     assert device.run(image.insn_addr, image.insn_count).fault is None
     np.testing.assert_array_equal(device.read(0, image.dram.size), image.expected)
+
+
+def test_a_device_with_another_engine_takes_over_no_machine_and_the_same_cycles(
+    device: PysimDevice,
+) -> None:
+    PysimDevice(TINY, 4096).close()
+    made = []
+
+    def make(module: Module) -> Simulator:
+        made.append(module)
+        return Simulator(module)
+
+    other = PysimDevice(TINY, 4096, make_simulator=make)
+    assert len(made) == 1
+    assert _run(other, _load_and_store(TINY)) == _run(device, _load_and_store(TINY))
 
 
 @pytest.mark.parametrize(
