@@ -53,12 +53,12 @@ class Machine(Protocol):
 
 
 class SimulatedDevice(MemoryBacked, RegisterDriver):
-    """A `Device` that drives a `Machine` on ``memory``; a subclass creates and attaches the
-    machine.
+    """A `Device` that drives a `Machine` on ``memory``, which `attach` sets.
 
     ``timeline`` records each run; the machine must then be ``watched``.
     """
 
+    name = "simulated"
     machine: Machine
 
     def __init__(

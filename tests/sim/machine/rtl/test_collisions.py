@@ -19,10 +19,6 @@ from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
 MACHINES = {"tiny-extended": PRESETS["tiny-extended"]}
 
 
-class Device(SimulatedDevice):
-    name = "rtl with collisions"
-
-
 @pytest.fixture(scope="module")
 def machine() -> Path:
     return library(with_collisions(machine_verilog(MACHINES["tiny-extended"])))
@@ -32,7 +28,7 @@ def machine() -> Path:
 def test_programs_run_correctly_if_colliding_reads_are_inverted(machine: Path, number: int) -> None:
     chosen = case(1, number, MACHINES)
     image = chosen.image()
-    device = Device(chosen.config, image.dram.size, origin=image.origin)
+    device = SimulatedDevice(chosen.config, image.dram.size, origin=image.origin)
     timing = memory_timing(chosen.dram)
     device.attach(CompiledMachine(machine, device.memory, timing, origin=image.origin))
     different, _ = differences(device, image, reference_of(image))
