@@ -27,13 +27,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tables import head, row
+
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.memory_timing import MemoryTiming
 from amaranth_vta.report.host_summary import summary
 from amaranth_vta.session import Session, random_inputs
 from amaranth_vta.sim.cache import cache_folder
 from amaranth_vta.sim.machine.dram import TIMINGS
-from benchmarks.tables import head, row
 
 VELA = "5.2.0"
 NPUS = {"U55": "ethos-u55-256", "U65": "ethos-u65-256", "U85": "ethos-u85-256"}
@@ -108,14 +109,14 @@ class Vela:
         if not done.exists():
             print(f"installing ethos-u-vela {VELA} in {self._folder}", file=sys.stderr)
             subprocess.run([sys.executable, "-m", "venv", "--clear", self._folder], check=True)
-            pip = [self._folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+            pip = [str(self._folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
             subprocess.run([*pip, f"ethos-u-vela=={VELA}"], check=True)
             done.touch()
 
     def estimate(self, path: Path, npu: str) -> Estimate:
         with tempfile.TemporaryDirectory() as folder:
-            call = [self._vela, "--accelerator-config", NPUS[npu], "--output-dir", folder, path]
-            subprocess.run(call, check=True, capture_output=True)
+            options = ["--accelerator-config", NPUS[npu], "--output-dir", folder]
+            subprocess.run([self._vela, *options, path], check=True, capture_output=True)
             (table,) = Path(folder).glob("*_summary_*.csv")
             with table.open(encoding="utf-8") as file:
                 (found,) = csv.DictReader(file)

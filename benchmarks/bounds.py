@@ -75,7 +75,7 @@ def compare_programs(name: str, first: int, count: int) -> bool:
 def compare_network(name: str) -> bool:
     """Prints the cycles of a network and their bound; returns whether it holds."""
     cycles, bound = (
-        measure_network(name, DEFAULT, options).whole.cycles or 0
+        measure_network(name, PRESETS[DEFAULT], options).whole.cycles or 0
         for options in (
             RunOptions(device, "ddr", timing_only=True) for device in ("estimate", "bound")
         )

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -68,7 +69,7 @@ def compile_networks(config: str, sizes: list[int]) -> None:
         for size in sizes:
             model = network(size, on_host)
             count = len(model.graph.node)
-            took = seconds(lambda model=model: compile(model, config))
+            took = seconds(partial(compile, model, config))
             first = first or took / count
             growth = took / count / first
             print(f"{kind:16} {count:6} {took:8.2f} {1000 * took / count:8.2f} {growth:7.2f}")
@@ -78,7 +79,7 @@ def compile_generated(config: str, names: list[str]) -> None:
     total = 0.0
     for name in names:
         model = generate(name).model
-        took = seconds(lambda model=model: compile(model, config))
+        took = seconds(partial(compile, model, config))
         total += took
         print(f"{name}: {took:.2f} s")
     print(f"all: {total:.2f} s")

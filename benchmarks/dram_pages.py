@@ -45,7 +45,7 @@ def main() -> None:
     for name in networks:
         text, program = simulated(name, config, library, dram)
         bursts = [(int(at), int(beats) + 1) for at, beats in re.findall(r"(\d+) (\d+)", text)]
-        counts = sum((counts for _, counts in program.layer_events), Counter())
+        counts = sum((counts for _, counts in program.layer_events), Counter[str]())
         pages = list(pages_of(bursts, config.bus_bytes))
         found = (
             *(len(bursts), counts["pages_least"], counts["pages_most"]),

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.networks import NETWORKS, generate
@@ -143,7 +144,7 @@ def main() -> int:
 def compare(name: str, config: Config, dram: str) -> tuple[Compared, np.ndarray]:
     """The network on the RTL and the estimate, and the memory that holds its streams."""
     recorder = Recorder(open_device("rtl", config, MEMORY_BYTES, dram=dram))
-    with Session(*_model(name), config, recorder, launch="layer") as session:
+    with Session(_model(name), config, recorder, launch="layer") as session:
         session.run(_inputs(session))
         layers = [layer for layer in session.layers if layer.cycles is not None]
         memory = recorder.device.read(0, MEMORY_BYTES)
@@ -161,8 +162,8 @@ def compare(name: str, config: Config, dram: str) -> tuple[Compared, np.ndarray]
     return Compared(name, runs, estimated, recorder.seconds, min(seconds)), memory
 
 
-def _model(name: str) -> Sequence[Any]:
-    return (str(DIGITS),) if name == "digits" else (generate(name).model,)
+def _model(name: str) -> Path | onnx.ModelProto:
+    return DIGITS if name == "digits" else generate(name).model
 
 
 def _inputs(session: Session) -> dict[str, np.ndarray]:

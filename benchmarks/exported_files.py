@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 SAMPLES = 8
 
 
-def torch_models():
+def torch_models() -> dict[str, tuple[Any, tuple[int, ...]]]:
     import torch
     import torchvision
     from torch import nn
@@ -28,36 +29,36 @@ def torch_models():
     class Branches(nn.Module):
         """A network that branches: a gate, an addition, a pyramid of maximum pools, upsampling."""
 
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.PReLU(16))
             self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 16, 1), nn.Sigmoid())
             self.wide = nn.Sequential(nn.Conv2d(16, 16, 3, padding=2, dilation=2), nn.Mish())
             self.up = nn.ConvTranspose2d(64, 8, 4, 2, 1)
 
-        def forward(self, x):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = self.stem(x)
             x = x * self.gate(x) + self.wide(x)
             pools = [functional.max_pool2d(x, size, 1, size // 2) for size in (5, 9, 13)]
             return self.up(torch.cat([x, *pools], 1)).mean([2, 3])
 
     class Causal(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.convolutions = nn.ModuleList(nn.Conv1d(16, 16, 3, dilation=d) for d in (1, 2, 4))
 
-        def forward(self, x):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             for layer in self.convolutions:
                 x = x + functional.gelu(layer(functional.pad(x, (2 * layer.dilation[0], 0))))
             return x.amax(-1)
 
     class Encoder(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             block = nn.TransformerEncoderLayer(32, 4, 64, activation="gelu", batch_first=True)
             self.blocks = nn.TransformerEncoder(block, 2)
 
-        def forward(self, x):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.blocks(x).mean(1)
 
     zoo = torchvision.models
@@ -91,11 +92,11 @@ def write_torch(exporter: str, folder: Path, names: list[str]) -> None:
         np.savez(path.with_suffix(".npz"), x=values.astype(np.float32))
 
 
-def keras_models():
+def keras_models() -> dict[str, Any]:
     import keras
     from keras import layers
 
-    def sequence(*shape: int):
+    def sequence(*shape: int) -> keras.Model:
         parts = (
             layers.Conv1D(32, 5, strides=2, padding="same", activation="relu"),
             layers.BatchNormalization(),
@@ -105,7 +106,7 @@ def keras_models():
         )
         return keras.Sequential([keras.Input(shape, name="x"), *parts])
 
-    def image(*shape: int):
+    def image(*shape: int) -> keras.Model:
         parts = (
             layers.Conv2D(16, 3, strides=2, padding="same", activation="relu6"),
             layers.DepthwiseConv2D(3, padding="same", activation="swish"),
@@ -150,7 +151,8 @@ def write_keras(exporter: str, folder: Path, names: list[str]) -> None:
             lite = str(path.with_suffix(".tflite"))
             tf2onnx.convert.from_tflite(lite, opset=17, output_path=str(path))
         (given,) = onnx.load(path).graph.input
-        np.savez(path.with_suffix(".npz"), **{given.name: values})
+        arrays: dict[str, Any] = {given.name: values}
+        np.savez(path.with_suffix(".npz"), **arrays)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import DEFAULT, PRESETS, Config
 from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
-from amaranth_vta.sim.model.machine import ClearModel, Outcome
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.model.machine import Outcome
 from amaranth_vta.sim.model.native.model import NativeModel, Vectors, available_vectors
 from amaranth_vta.sw.runtime.network.onnx_runtime import default_session
 
@@ -26,6 +28,8 @@ PRODUCTS = 36
 ROUNDS = 20
 # Byte addresses of micro-ops, results and program, and the size of memory; operands begin at 0.
 UOPS, RESULTS, PROGRAM, MEMORY = 1 << 20, 2 << 20, 3 << 20, 4 << 20
+# Bytes of memory of the machines that run ResNet-18.
+NETWORK_MEMORY = 1 << 26
 
 
 class Timed(NativeModel):
@@ -60,23 +64,22 @@ def measure_resnet18(rounds: int, clear: bool) -> None:
     def note(name: str, seconds: float) -> None:
         best[name] = min(best.get(name, math.inf), seconds)
 
-    sessions = {}
+    config = PRESETS[DEFAULT]
+    timed: list[tuple[Vectors, Timed, Session]] = []
     for vectors in available_vectors():
-        # Replace the model before the first run, since scratchpads are not copied.
-        session = Session(model, DEFAULT, "functional")
-        session.device.model = Timed(session.device.config, session.device.memory, vectors)
-        sessions[vectors] = session
+        device = FunctionalDevice(config, NETWORK_MEMORY)
+        device.model = machine = Timed(config, device.memory, vectors)
+        timed.append((vectors, machine, Session(model, config, device)))
     for _ in range(rounds + 1):  # the first round warms up
         note("ONNX Runtime, one thread", seconds_of(lambda: reference.run(None, inputs)))
-        for vectors, session in sessions.items():
-            session.device.model.seconds = 0.0
-            whole = seconds_of(lambda session=session: session.run(inputs))
-            note(f"device, {vectors.name}", session.device.model.seconds)
+        for vectors, machine, session in timed:
+            machine.seconds = 0.0
+            whole = seconds_of(partial(session.run, inputs))
+            note(f"device, {vectors.name}", machine.seconds)
         note(f"session.run, {vectors.name}", whole)
     macs = session.macs / (rounds + 1)
     if clear:
-        session = Session(model, DEFAULT, "functional")
-        session.device.model = ClearModel(session.device.config, session.device.memory)
+        session = Session(model, config, FunctionalDevice(config, NETWORK_MEMORY, clear=True))
         note("session.run, clear model", seconds_of(lambda: session.run(inputs)))
     print(f"ResNet-18, {macs / 1e9:.2f} GMAC             ms   GMAC/s   x ONNX Runtime")
     own = best["ONNX Runtime, one thread"]

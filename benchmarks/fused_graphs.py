@@ -33,18 +33,18 @@ def main() -> int:
     parser.add_argument("--config", default="tiny-extended")
     parser.add_argument("--device", default="functional")
     arguments = parser.parse_args()
-    kinds: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
     different: list[int] = []
     for seed in range(arguments.graphs):
         network = (arguments.make or fused_graph)(seed)
         with Session(network.model(), arguments.config, arguments.device) as session:
             report = session.check({"x": network.images(1)})
             layers = [layer for layer in session.layers if layer.placed_on == "machine"]
-        kinds.update({layer.operator for layer in layers})
+        operators.update({layer.operator for layer in layers})
         if report.mismatches or not report.elements:
             different.append(seed)
-    for kind, count in kinds.most_common():
-        print(f"{count:6,}  {kind}")
+    for operator, count in operators.most_common():
+        print(f"{count:6,}  {operator}")
     print(f"{arguments.graphs - len(different):,} of {arguments.graphs:,} graphs are equal")
     if different:
         print("different: seeds", *different)

@@ -347,10 +347,10 @@ def small_image() -> bytes:
     arrays = {
         "config": np.array(config.to_json()),
         "dram": image.dram,
-        "insn_addr": np.int64(image.insn_addr),
-        "insn_count": np.int64(image.insn_count),
+        "insn_addr": np.array(image.insn_addr, np.int64),
+        "insn_count": np.array(image.insn_count, np.int64),
         "expected": image.dram,
-        "origin": np.int64(0),
+        "origin": np.array(0, np.int64),
         "limits": np.array([2048, 0, 0, 0, 0]),
         "bases": np.zeros(len(isa.LIMITED), np.int64),
     }

@@ -293,8 +293,8 @@ def columns(ours: Counts, other: OtherCounts, theirs: Counts) -> dict[str, tuple
         for title, key in _COUNTS.items()
     }
     peak = _CONFIG.macs_per_cycle
-    used = [item.macs / (item.cycles * peak) for item in (ours, theirs)]
-    found["utilization"] = (*(f"{part:.1%}" for part in used), f"{used[0] / used[1]:.2f}")
+    used, used_there = (item.macs / (item.cycles * peak) for item in (ours, theirs))
+    found["utilization"] = (f"{used:.1%}", f"{used_there:.1%}", f"{used / used_there:.2f}")
     for title, key in _OTHERS.items():
         found[title] = (f"{getattr(other, key) / 1e3:,.1f}", "", "")
     energies = ours.energies(), theirs.energies()

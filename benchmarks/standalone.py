@@ -19,6 +19,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tables import head, row
+
 from amaranth_vta.firmware.build import Firmware, standalone_firmware
 from amaranth_vta.firmware.client import Classification, Classifier
 from amaranth_vta.hw.boards.boards import BOARDS
@@ -27,7 +29,6 @@ from amaranth_vta.networks.tflite_network import reference
 from amaranth_vta.session.compilation import compile as compile_network
 from amaranth_vta.sim.board_model.simulated import SimulatedBoard
 from amaranth_vta.sw.board_drivers.transport import open_line
-from benchmarks.tables import head, row
 
 # Longest silence of the simulated line.
 TIMEOUT = 3600

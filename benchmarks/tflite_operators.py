@@ -22,7 +22,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.tables import head, row
+from tables import head, row
+
 from tests.support.tflite_files import Outcome, TfliteCase, file_case, run_case
 from tests.support.tflite_graphs import random_graph, stateful_graph
 from tests.support.tflite_operators import operator_cases

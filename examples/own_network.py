@@ -72,8 +72,11 @@ def write_onnx(path: Path) -> None:
     value = "image"
     for number, (inputs, outputs) in enumerate(CHANNELS):
         names = [weight(f"w{number}", outputs, inputs, 3, 3), weight(f"b{number}", outputs)]
-        attributes = {"strides": [2, 2], "pads": [1, 1, 1, 1]}
-        nodes.append(helper.make_node("Conv", [value, *names], [f"c{number}"], **attributes))
+        nodes.append(
+            helper.make_node(
+                "Conv", [value, *names], [f"c{number}"], strides=[2, 2], pads=[1, 1, 1, 1]
+            )
+        )
         value = f"r{number}"
         nodes.append(helper.make_node("Relu", [f"c{number}"], [value]))
     names = [weight("classes", CLASSES, CHANNELS[-1][1]), weight("bias", CLASSES)]
@@ -82,7 +85,7 @@ def write_onnx(path: Path) -> None:
         helper.make_node("Flatten", ["mean"], ["flat"]),
         helper.make_node("Gemm", ["flat", *names], ["logits"], transB=1),
     ]
-    image = ["n", CHANNELS[0][0], SIZE, SIZE]
+    image: list[str | int] = ["n", CHANNELS[0][0], SIZE, SIZE]
     graph = helper.make_graph(
         nodes,
         "classifier",

@@ -47,9 +47,9 @@ def draw(theme: Theme, layers: Sequence[Measurement], peak: int, bytes_per_cycle
         hue = theme.hues[1] if "1x1" in layer.name else theme.hues[0]
         tip = f"{layer.name}: {rate:.0f} MACs per cycle, {layer.macs / moved:.0f} MACs per byte"
         d.circle(x, y, 5, hue, tip)
-    for number, (hue, words) in enumerate(((0, "3×3 and 7×7"), (1, "1×1, stride 2"))):
+    for number, words in enumerate(("3×3 and 7×7", "1×1, stride 2")):
         y = _HEIGHT - _BOTTOM - 40 + 18 * number
-        d.circle(_WIDTH - 130, y, 5, theme.hues[hue])
+        d.circle(_WIDTH - 130, y, 5, theme.hues[number])
         d.text(_WIDTH - 118, y + 4, words, 11)
     d.text(_WIDTH / 2, _HEIGHT - 10, "MACs per byte over the bus", 11.5, theme.ink, "middle")
     d.text(4, 14, "MACs per cycle", 11.5, theme.ink)

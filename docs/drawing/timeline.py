@@ -48,7 +48,14 @@ class Recorder(Timeline):
     def begin(self, label: str) -> None:
         self._for = label
 
-    def add(self, config: Config, words: list[int], spans: Iterable[Span], cycles: int) -> None:
+    def add(
+        self,
+        config: Config,
+        words: list[int],
+        spans: Iterable[Span],
+        cycles: int,
+        estimated: bool = False,
+    ) -> None:
         decode = isa.instruction_set(config).decode
         self.runs.append(Run(self._for, [decode(word) for word in words], list(spans), cycles))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -134,7 +135,7 @@ class _Graph:
         self.value = "image"
         self.exponent = 0
 
-    def node(self, operator: str, name: str, *inputs: str, **attributes: object) -> None:
+    def node(self, operator: str, name: str, *inputs: str, **attributes: Any) -> None:
         inputs = (self.value, *inputs)
         self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
         self.value = name
@@ -146,7 +147,7 @@ class _Graph:
         self.node("DequantizeLinear", output or f"{name}_dequantized", *parameters)
         self.exponent = exponent
 
-    def weighted(self, operator: str, layer: object, name: str, **attributes: object) -> None:
+    def weighted(self, operator: str, layer: object, name: str, **attributes: Any) -> None:
         """A layer with constant int8 weights and an int32 bias."""
         assert isinstance(layer, Conv | Dense)
         exponent = best_exponent(layer.weight.value)
