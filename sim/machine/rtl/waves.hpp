@@ -7,17 +7,17 @@
 #include <memory>
 
 #include "verilated.h"
-#if VM_TRACE_FST
+#ifdef TRACED_FST
 #include "verilated_fst_c.h"
 using WaveFile = VerilatedFstC;
-#elif VM_TRACE_VCD
+#elif defined(TRACED_VCD)
 #include "verilated_vcd_c.h"
 using WaveFile = VerilatedVcdC;
 #endif
 
 class Waves {
   public:
-#if VM_TRACE
+#ifdef TRACED
     // Opens the file at `path` for all signals of `model`.
     template <typename Model> void open(VerilatedContext& context, Model& model, const char* path) {
         context.traceEverOn(true);
