@@ -451,19 +451,17 @@ def map_reads(stmt: Stmt, source: object, change: Callable[[Access], Access]) ->
     """``stmt`` with ``change`` applied to each access to ``source`` in a value, after the accesses
     in its indices.
     """
+    if source not in sources(stmt):
+        return stmt
+    if isinstance(stmt, Assign):
+        value = _with_reads(stmt.value, source, change)
+        return Assign(stmt.buffer, stmt.indices, value, stmt.label)
+    return rebuild(stmt, lambda part: map_reads(part, source, change))
 
-    def expression(value: Expr) -> Expr:
-        value = rebuild_expression(value, expression)
-        return change(value) if isinstance(value, Access) and value.source is source else value
 
-    def statement(part: Stmt) -> Stmt:
-        if source not in sources(part):
-            return part
-        if isinstance(part, Assign):
-            return Assign(part.buffer, part.indices, expression(part.value), part.label)
-        return rebuild(part, statement)
-
-    return statement(stmt)
+def _with_reads(value: Expr, source: object, change: Callable[[Access], Access]) -> Expr:
+    value = rebuild_expression(value, lambda part: _with_reads(part, source, change))
+    return change(value) if isinstance(value, Access) and value.source is source else value
 
 
 def copied(
@@ -474,36 +472,46 @@ def copied(
     """A copy of ``stmt`` with new loops and allocations, variables replaced by ``values``, and
     accesses to ``buffers`` rewritten. ``stmt`` must not contain instructions yet.
     """
-    names, targets = dict(values), dict(buffers)
+    return _Copy(dict(values), dict(buffers)).statement(stmt)
 
-    def expression(value: Expr) -> Expr:
-        match value:
-            case Var():
-                return names.get(value, value)
-            case Affine():
-                return value.replace(names)
-        value = rebuild_expression(value, expression)
-        if isinstance(value, Access) and value.source in targets:
-            return targets[value.source](value)
-        return value
 
-    def statement(part: Stmt) -> Stmt:
+class _Copy:
+    """A copy in progress. A class, since functions that call each other are a reference cycle:
+    their trees would stay in memory until the garbage collector runs.
+    """
+
+    def __init__(
+        self, names: dict[Var, Affine], targets: dict[NestBuffer, Callable[[Access], Access]]
+    ) -> None:
+        self.names, self.targets = names, targets
+
+    def statement(self, part: Stmt) -> Stmt:
         match part:
             case For():
                 var = Var(part.var.name)
-                names[part.var] = Affine({var: 1})
-                return For(var, part.extent, statement(part.body), part.label, part.kind)
+                self.names[part.var] = Affine({var: 1})
+                return For(var, part.extent, self.statement(part.body), part.label, part.kind)
             case Allocate():
                 new = replace(part.buffer)
-                targets[part.buffer] = lambda access: Access(new, access.indices)
-                return Allocate(new, statement(part.body))
+                self.targets[part.buffer] = lambda access: Access(new, access.indices)
+                return Allocate(new, self.statement(part.body))
             case Assign():
-                target = expression(Access(part.buffer, part.indices))
+                target = self.expression(Access(part.buffer, part.indices))
                 assert isinstance(target, Access)
-                return Assign(target.source, target.indices, expression(part.value), part.label)
-        return rebuild(part, statement)
+                value = self.expression(part.value)
+                return Assign(target.source, target.indices, value, part.label)
+        return rebuild(part, self.statement)
 
-    return statement(stmt)
+    def expression(self, value: Expr) -> Expr:
+        match value:
+            case Var():
+                return self.names.get(value, value)
+            case Affine():
+                return value.replace(self.names)
+        value = rebuild_expression(value, self.expression)
+        if isinstance(value, Access) and value.source in self.targets:
+            return self.targets[value.source](value)
+        return value
 
 
 def loop_ranges(stmt: Stmt) -> dict[Var, Interval]:

@@ -223,18 +223,16 @@ class _Builder:
     def _reads(self, body: Stmt, tensor: Tensor) -> list[tuple[Access, dict[Var, Interval]]]:
         """The reads of ``tensor`` in ``body``, with the ranges of the loops around each."""
         found: list[tuple[Access, dict[Var, Interval]]] = []
-
-        def visit(stmt: Stmt, inner: dict[Var, Interval]) -> None:
+        within: list[tuple[Stmt, dict[Var, Interval]]] = [(body, {})]
+        while within:
+            stmt, inner = within.pop()
             if tensor not in sources(stmt):
-                return
+                continue
             if isinstance(stmt, For):
                 inner = {**inner, stmt.var: (0, stmt.extent - 1)}
             if isinstance(stmt, Assign):
                 found.extend((access, inner) for access in reads(stmt) if access.source is tensor)
-            for part in children(stmt):
-                visit(part, inner)
-
-        visit(body, {})
+            within += ((part, inner) for part in reversed(children(stmt)))
         return found
 
     def _bounds(

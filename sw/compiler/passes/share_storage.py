@@ -138,21 +138,18 @@ def _replaces_head(part: Assign, old: NestBuffer) -> bool:
 
 def _merge(stmt: Stmt, inner: Allocate, old: NestBuffer) -> Stmt:
     new = inner.buffer
+    if stmt is inner:
+        return _merge(inner.body, inner, old)
+    if new not in written_buffers(stmt) and new not in sources(stmt):
+        return stmt
+    if isinstance(stmt, Assign):
+        buffer = old if stmt.buffer is new else stmt.buffer
+        return replace(stmt, buffer=buffer, value=_renamed(stmt.value, new, old))
+    return rebuild(stmt, lambda part: _merge(part, inner, old))
 
-    def expression(value: Expr) -> Expr:
-        value = rebuild_expr(value, expression)
-        if isinstance(value, Access) and value.source is new:
-            return Access(old, value.indices)
-        return value
 
-    def statement(part: Stmt) -> Stmt:
-        if part is inner:
-            return statement(inner.body)
-        if new not in written_buffers(part) and new not in sources(part):
-            return part
-        if isinstance(part, Assign):
-            buffer = old if part.buffer is new else part.buffer
-            return replace(part, buffer=buffer, value=expression(part.value))
-        return rebuild(part, statement)
-
-    return statement(stmt)
+def _renamed(value: Expr, new: NestBuffer, old: NestBuffer) -> Expr:
+    value = rebuild_expr(value, lambda part: _renamed(part, new, old))
+    if isinstance(value, Access) and value.source is new:
+        return Access(old, value.indices)
+    return value

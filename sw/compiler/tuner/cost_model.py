@@ -199,6 +199,9 @@ class Pipeline:
         if steps is not None:
             walk.repetitions = Repetitions(walk, steps, self.live)
         found = walk.estimate()
+        # Breaks reference cycles, so that the tasks are freed without the garbage collector.
+        self.live.clear()
+        walk.repetitions = None
         return replace(found, bus=found.bus + self._prefetched)
 
     def _add(self, module: str, task: Task) -> Task:

@@ -104,29 +104,39 @@ def limits_of_attached(
     loops around those stages.
     """
     found: dict[Stage, list[Limit]] = {}
-
-    def visit(body: Expr, indices: Mapping[Var, Affine]) -> None:
-        for access in accesses(body):
-            stage = schedule[access.source]
-            axis = stage.axis_within(loops.stage)
-            if stage in found or axis is None:
-                continue
-            values: dict[Var, Affine] = {
-                own: form.replace(indices)
-                for own, index in zip(stage.op.axis, access.indices, strict=True)
-                if (form := Affine.of(index)) is not None
-            }
-            # Where padding begins, a smaller region of the padded stage is computed.
-            computed = any(schedule[read.source].attach for read in accesses(bodies[stage]))
-            found[stage] = [
-                replace(limit, form=limit.form.replace(values), until=axis)
-                for limit in limits_of(bodies[stage], pads_decide=computed)
-                if limit.decides and limit.form.terms.keys() <= values.keys()
-            ]
-            visit(bodies[stage], values)
-
-    visit(bodies[loops.stage], loops.values)
+    _find_attached(loops.stage, loops, loops.values, schedule, bodies, found)
     return [limit for limits in found.values() for limit in limits]
+
+
+def _find_attached(
+    reader: Stage,
+    loops: StageLoops,
+    indices: Mapping[Var, Affine],
+    schedule: Schedule,
+    bodies: Mapping[Stage, Expr],
+    found: dict[Stage, list[Limit]],
+) -> None:
+    """Add to ``found`` the limits of the stages that ``reader`` reads, directly or not, if they are
+    computed within ``loops``; ``indices`` are the values of the reader's axes.
+    """
+    for access in accesses(bodies[reader]):
+        stage = schedule[access.source]
+        axis = stage.axis_within(loops.stage)
+        if stage in found or axis is None:
+            continue
+        values: dict[Var, Affine] = {
+            own: form.replace(indices)
+            for own, index in zip(stage.op.axis, access.indices, strict=True)
+            if (form := Affine.of(index)) is not None
+        }
+        # Where padding begins, a smaller region of the padded stage is computed.
+        computed = any(schedule[read.source].attach for read in accesses(bodies[stage]))
+        found[stage] = [
+            replace(limit, form=limit.form.replace(values), until=axis)
+            for limit in limits_of(bodies[stage], pads_decide=computed)
+            if limit.decides and limit.form.terms.keys() <= values.keys()
+        ]
+        _find_attached(stage, loops, values, schedule, bodies, found)
 
 
 def _expand(form: Affine, parts: Mapping[Var, Affine]) -> Affine:
