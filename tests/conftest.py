@@ -10,11 +10,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import amaranth_vta  # noqa: F401 - before a test imports onnxruntime, whose telemetry it turns off
+from amaranth_vta import collector
 from tests.support.golden import Golden
 
-# Designs and schedules consist of many small long-lived objects: garbage collection at Python's
-# default thresholds takes a sixth of the tests' time.
-gc.set_threshold(200_000, 20, 20)
+# Designs and schedules consist of many small objects: garbage collection takes a sixth of the time
+# of the tests at Python's default thresholds, and a tenth at 200,000. Two million take 200 MB.
+gc.set_threshold(2_000_000, 20, 20)
+# A full collection takes seven seconds in the heap of a worker.
+collector._COLLECTED_AFTER *= 2
 
 # Containers often forbid caching bytecode: each of hundreds of processes that tests start would
 # compile the sources again, which takes as long as the rest of a short command.
