@@ -63,7 +63,7 @@ format: setup  ## Fix and format the sources as lint asks
 	$(BIN)/ruff format .
 
 tutorials: setup  ## Run the tutorials and rewrite their outputs
-	$(BIN)/pytest -n $(JOBS) --rewrite-golden tests/docs
+	$(BIN)/pytest -n $(JOBS) --rewrite-golden -m "nightly or not nightly" tests/docs
 
 bench: setup  ## Measure how fast the compiled machine, the models and the compiler run
 	$(BIN)/python benchmarks/simulation_speed.py

@@ -67,6 +67,7 @@ def test_modules_belong_to_the_part_with_the_longest_path(names: Names) -> None:
     }
 
 
+@pytest.mark.nightly  # compiles a machine with counters and waves for half a minute
 def test_toggles_are_those_of_the_waves(names: Names, tmp_path: Path) -> None:
     waves = tmp_path / "waves.vcd"
     library = names["counting_library"](TINY, 128, ("--trace-vcd",))

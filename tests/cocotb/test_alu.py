@@ -23,6 +23,7 @@ from amaranth_vta.hw.timing import early_end
 from amaranth_vta.sim.testbench.amaranth import ReadAhead, pauses
 from amaranth_vta.sim.testbench.cocotb import Tiles, high, packed, put, serve_tiles, start
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
+from tests.support.machines import others_nightly
 
 SIMPLE = replace(PRESETS["tiny"], lookup=1)
 REQUANTIZING = replace(SIMPLE, requantize=1, multiply_add=1, overlap=1)
@@ -129,9 +130,7 @@ async def operations_run_one_after_the_other(dut: Any, gaps: float) -> None:
     np.testing.assert_array_equal(accumulators, expected)
 
 
-@pytest.mark.parametrize(
-    "lanes", [pytest.param("simple", marks=pytest.mark.nightly), "requantizing", "shared"]
-)
+@pytest.mark.parametrize("lanes", others_nightly(LANES, lambda name: name == "requantizing"))
 def test_alu_runs_under_cocotb(lanes: str, tmp_path: Path) -> None:
     from amaranth_vta.hw.datapath.alu import AluUnit
     from amaranth_vta.sim.machine.elaborate import component_verilog

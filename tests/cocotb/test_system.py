@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import cocotb
+import pytest
 from cocotb.triggers import ClockCycles, RisingEdge, with_timeout
 from cocotbext.axi import AxiLiteMaster
 
@@ -69,6 +70,7 @@ async def write_register(registers: AxiLiteMaster, number: int, name: str, value
     await registers.write(address, value.to_bytes(register.width // 8, "little"))
 
 
+@pytest.mark.nightly  # tests/sim/machine/rtl/test_system.py runs such systems without cocotb
 def test_two_machines_run_programs_under_cocotb(tmp_path: Path) -> None:
     from amaranth_vta.hw.config import PRESETS
     from amaranth_vta.hw.system.parameters import SystemConfig

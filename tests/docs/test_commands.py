@@ -46,6 +46,8 @@ NOT_RUN = {
     "vww_96_int8.tflite": "the file belongs to MLPerf Tiny, which publishes it",
     "vta serve": "does not end",
 }
+# Pages with slow commands that other tests and pages run on other networks and machines.
+NIGHTLY = ("docs/bounds.md", "docs/machines.md", "docs/networks.md")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
 
 
@@ -222,7 +224,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.nightly] * (name in NIGHTLY), id=name)
+        for page, name in ((page, str(page.relative_to(ROOT))) for page in RUN)
+    ],
+)
 def test_the_commands_of_a_page_run_in_a_fresh_copy(page: Path, tree: Path) -> None:
     for block, line in printed(page):
         if not block or not is_run(line):

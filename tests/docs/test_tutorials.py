@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from tests.support.golden import Golden
+from tests.support.machines import others_nightly
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 SECONDS_PER_CELL = 300  # the first use of a device builds its simulator
@@ -63,6 +64,8 @@ def printed(cell: NotebookNode) -> str:
 
 
 NAMES = sorted(path.stem for path in TUTORIALS.glob("*.ipynb"))
+# The builds take seconds: a machine with another instruction, and a bench as in tests/cocotb.
+NIGHTLY = ("6_instruction", "7_cocotb_bench")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -73,7 +76,7 @@ def test_links_lead_somewhere(name: str) -> None:
     assert [link for link in links if not (TUTORIALS / link).exists()] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_nightly(NAMES, lambda name: name not in NIGHTLY))
 def test_a_tutorial_prints_what_it_is_committed_with(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:

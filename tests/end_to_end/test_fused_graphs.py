@@ -25,10 +25,13 @@ def test_random_fused_graphs_are_exact() -> None:
     assert operators >= {"QLinearConv+MaxPool", "QLinearConv+Add", "MaxPool", block, f"{block}+Add"}
 
 
-def test_random_chains_of_steps_are_exact() -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(30), pytest.param(range(30, 60), marks=pytest.mark.nightly)], ids=str
+)
+def test_random_chains_of_steps_are_exact(seeds: range) -> None:
     operators: set[str] = set()
 
-    @each_seed(range(60))
+    @each_seed(seeds)
     def check(seed: int) -> None:
         operators.update(check_exact(step_chain(seed), "tiny-extended"))
 

@@ -49,7 +49,9 @@ def test_what_moves_is_on_the_machine(name: str, kind: str) -> None:
         assert on_host(session) == {}
 
 
-@pytest.mark.parametrize("config", ["tiny-extended", "pynq", "batch2"])
+@pytest.mark.parametrize(
+    "config", ["tiny-extended", pytest.param("pynq", marks=pytest.mark.nightly), "batch2"]
+)
 @pytest.mark.parametrize("name", sorted(MAPS.keys() - IN_FLOAT))
 def test_what_moves_is_exact_on_every_machine(name: str, config: str) -> None:
     model = MAPS[name].in_steps_of_powers_of_two(after=0.25 if config == "pynq" else 0.125)

@@ -217,6 +217,8 @@ def float_images(x: Int8) -> npt.NDArray[np.float32]:
 
 
 SEEDS = range(20)
+# Two rows and square tiles: the machine of a conformance vector.
+SQUARE = ProgramImage.load(VECTORS / "batch2-1.npz").config
 
 
 def assert_exact(seed: int, config: Config | str, device: Device | str) -> npt.NDArray[np.uint8]:
@@ -242,11 +244,12 @@ def test_a_random_network_is_exact_on_functional_model_and_rtl(seed: int) -> Non
     assert (functional == rtl).all()
 
 
-@pytest.mark.parametrize("vector", ["tiny-1", "batch2-1"])
+@pytest.mark.parametrize(
+    "name", ["tiny", "batch2", pytest.param("square", marks=pytest.mark.nightly)]
+)
 @each_seed([0, 7, 11, 15], daily=2)
-def test_a_random_network_is_exact_on_the_machine_of_a_vector(seed: int, vector: str) -> None:
-    """On configurations whose simulators other tests build as well."""
-    config = ProgramImage.load(VECTORS / f"{vector}.npz").config
+def test_a_random_network_is_exact_on_a_small_machine(seed: int, name: str) -> None:
+    config = SQUARE if name == "square" else name
     functional, rtl = (assert_exact(seed, config, device) for device in ("functional", "rtl"))
     assert (functional == rtl).all()
 

@@ -19,17 +19,17 @@ from amaranth_vta.sim.programs.relocation import random_relocation
 from amaranth_vta.sw.runtime.device import RunResult
 from tests.support.corners import CORNERS
 from tests.support.golden import VECTORS
-from tests.support.machines import others_nightly
+from tests.support.machines import DAILY, is_daily, others_nightly
 from tests.support.seeds import each_seed
 
-EXTENDED = ("tiny-extended", "bus256-extended", "one-lane", "pynq-extended")
-# The configurations of the conformance vectors, whose simulators other tests build as well, and
-# configurations with extensions.
-CONFIGS = {
-    path.stem.split("-")[0]: ProgramImage.load(path).config
+# The daily machines, and the machines of the conformance vectors.
+CONFIGS = {name: (PRESETS | CORNERS)[name] for name in DAILY} | {
+    f"vector {path.stem.partition('-')[0]}": ProgramImage.load(path).config
     for path in sorted(VECTORS.glob("*-1.npz"))
-} | {name: (PRESETS | CORNERS)[name] for name in EXTENDED}
+    if not is_daily(ProgramImage.load(path).config)
+}
 DRAMS = ("ideal", "ddr", "random:1", "random:2")
+DAILY_DRAMS = ("ddr", "random:1")
 PROGRAMS = 10  # for each configuration and memory
 
 
@@ -41,7 +41,7 @@ def run(image: ProgramImage, device_name: str, dram: str) -> tuple[RunResult, np
     return result, device.read(0, image.dram.size)
 
 
-@pytest.mark.parametrize("dram", DRAMS)
+@pytest.mark.parametrize("dram", others_nightly(DRAMS, DAILY_DRAMS.__contains__))
 @pytest.mark.parametrize("name", others_nightly(CONFIGS))
 def test_random_programs_do_the_same(name: str, dram: str) -> None:
     config = CONFIGS[name]
@@ -72,17 +72,19 @@ def test_bounds_of_requantize_that_cross_give_the_upper_one(device: str) -> None
 
 @pytest.mark.parametrize("kind", [*FAULT_KINDS, "flipped_bits"])
 @pytest.mark.parametrize("name", ["tiny", "int4", "tiny-extended", "bus256-extended"])
-def test_faults_are_reported_and_contained_as_the_model_does(name: str, kind: str) -> None:
+@each_seed(range(5), daily=3)
+def test_faults_are_reported_and_contained_as_the_model_does(
+    name: str, kind: str, seed: int
+) -> None:
     """Memory and scratchpads, which the next program reveals, hold the model's contents."""
     config = CONFIGS[name]
-    for seed in range(5):
-        kinds = [kind, *FAULT_KINDS[seed : seed + seed % 3]]
-        origin = seed % 2 * most_origin(config, 1 << 24)
-        image = faulty_program(config, kinds, seed, origin)
-        dram = DRAMS[seed % 4]
-        relocation = random_relocation(image, random.Random(seed)) if seed % 3 == 0 else None
-        comparison = compare(image, ["rtl"], dram, relocation=relocation)
-        assert comparison.differences == [], (seed, dram)
+    kinds = [kind, *FAULT_KINDS[seed : seed + seed % 3]]
+    origin = seed % 2 * most_origin(config, 1 << 24)
+    image = faulty_program(config, kinds, seed, origin)
+    dram = DRAMS[seed % 4]
+    relocation = random_relocation(image, random.Random(seed)) if seed % 3 == 0 else None
+    comparison = compare(image, ["rtl"], dram, relocation=relocation)
+    assert comparison.differences == [], dram
 
 
 @pytest.mark.parametrize("kind", FAULT_KINDS)

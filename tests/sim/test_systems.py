@@ -43,7 +43,7 @@ def ran(
     ("bits", "of_one", "of_all"),
     [(128, 0.02, 0.005), pytest.param(64, 0.04, 0.02, marks=pytest.mark.nightly)],
 )
-@pytest.mark.parametrize("dram", ["ideal", "ddr"])
+@pytest.mark.parametrize("dram", [pytest.param("ideal", marks=pytest.mark.nightly), "ddr"])
 def test_estimated_cycles_are_about_those_of_the_rtl(
     bits: int, of_one: float, of_all: float, dram: str
 ) -> None:

@@ -7,19 +7,27 @@ from typing import Any
 
 import pytest
 
+from amaranth_vta.hw.config import PRESETS, Config
+from tests.support.corners import CORNERS
+
 # Each path of the hardware that depends on the configuration is in one of these: scalars of 4 and
 # 8 bits, one and two rows, square tiles and others, buses of 64 and 256 bits, extensions.
 DAILY = (
     *("tiny", "batch2", "int4"),
     *("tiny-extended", "bus256-extended", "one-lane", "pynq-extended"),
 )
+_CONFIGS = [(PRESETS | CORNERS)[name] for name in DAILY]
+
+
+def is_daily(config: Config) -> bool:
+    """Whether `make test` builds the simulator of ``config``."""
+    return config in _CONFIGS
 
 
 def others_nightly(
-    names: Iterable[str], machine_of: Callable[[str], str] = lambda name: name
+    names: Iterable[str], is_daily: Callable[[str], bool] = DAILY.__contains__
 ) -> list[Any]:
-    """Parameters of a test on the RTL: those on machines that are not in `DAILY` run nightly."""
+    """Test parameters in which all ``names`` except the daily ones are marked `nightly`."""
     return [
-        name if machine_of(name) in DAILY else pytest.param(name, marks=pytest.mark.nightly)
-        for name in names
+        name if is_daily(name) else pytest.param(name, marks=pytest.mark.nightly) for name in names
     ]

@@ -59,6 +59,7 @@ def _same_waves(folder: Path, simulate: Callable[[Any, Path], None]) -> int:
     return len(found[0][1])
 
 
+@pytest.mark.nightly  # daily tests compare smaller designs
 def test_the_machine_behaves_as_in_amaranths_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

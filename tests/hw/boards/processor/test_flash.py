@@ -125,5 +125,10 @@ def test_the_pins_of_a_ulx3s_are_those_of_its_flash_memory() -> None:
     for pin in ('cs__io" SITE "R2"', 'copi__io" SITE "W2"', 'cipo__io" SITE "V2"'):
         assert f'LOCATE COMP "spi_flash_0__{pin};' in constraints
     assert netlist.count("cell \\USRMCLK ") == 1
+
+
+@pytest.mark.nightly  # elaborates another board
+def test_a_board_without_a_processor_does_not_read_its_flash_memory() -> None:
+    board = BOARDS["ulx3s"]
     without = BoardDesign(board, PRESETS["tiny"], board.clock_hz)
     assert "USRMCLK" not in str(board.platform().prepare(without, "vta").files["vta.il"])

@@ -111,14 +111,16 @@ def observed(machine: Path, image: ProgramImage, dram: str, seed: int) -> list[o
     return seen
 
 
-@each_seed(range(200), daily=10)
+@pytest.mark.nightly  # builds a simulator for these tests alone
+@each_seed(range(200))
 def test_a_host_observes_the_same_in_every_cycle(libraries: list[Path], seed: int) -> None:
     chosen = case(3, seed, {NAME: CONFIG})
     one, other = (observed(each, chosen.image(), chosen.dram, seed) for each in libraries)
     assert one == other
 
 
-@each_seed(range(200), daily=10)
+@pytest.mark.nightly
+@each_seed(range(200))
 def test_programs_do_as_in_the_model(libraries: list[Path], seed: int) -> None:
     chosen = case(4, seed, {NAME: CONFIG})
     image = chosen.image()

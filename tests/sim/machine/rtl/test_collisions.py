@@ -24,6 +24,7 @@ def machine() -> Path:
     return library(with_collisions(machine_verilog(MACHINES["tiny-extended"])))
 
 
+@pytest.mark.nightly  # builds a simulator for this test alone
 @pytest.mark.parametrize("number", range(20))
 def test_programs_run_correctly_if_colliding_reads_are_inverted(machine: Path, number: int) -> None:
     chosen = case(1, number, MACHINES)

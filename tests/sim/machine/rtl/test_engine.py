@@ -14,15 +14,19 @@ from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 from tests.support.golden import VECTORS
-from tests.support.machines import others_nightly
+from tests.support.machines import is_daily, others_nightly
 from tests.support.seeds import each_seed
 
 TINY = PRESETS["tiny"]
 
 
+def vector(name: str) -> ProgramImage:
+    return ProgramImage.load(VECTORS / f"{name}.npz")
+
+
 def replay(name: str, dram: str = "ideal") -> RunResult:
     """Runs a vector on a fresh machine and compares all of memory."""
-    image = ProgramImage.load(VECTORS / f"{name}.npz")
+    image = vector(name)
     device = RtlDevice(image.config, image.dram.size, dram)
     device.write(0, image.dram)
     result = device.run(image.insn_addr, image.insn_count)
@@ -42,7 +46,8 @@ def finish(device: RtlDevice, *instructions: isa.Instruction) -> RunResult:
 @pytest.mark.parametrize(
     "name",
     others_nightly(
-        sorted(path.stem for path in VECTORS.glob("*.npz")), lambda name: name.split("-")[0]
+        sorted(path.stem for path in VECTORS.glob("*.npz")),
+        lambda name: is_daily(vector(name).config),
     ),
 )
 def test_a_vector_gives_what_is_expected(name: str) -> None:
@@ -50,7 +55,10 @@ def test_a_vector_gives_what_is_expected(name: str) -> None:
 
 
 @each_seed(range(4))
-@pytest.mark.parametrize("name", ["tiny-1", "tiny-corners-1", "batch2-1"])
+@pytest.mark.parametrize(
+    "name",
+    ["tiny-1", "tiny-corners-1", "int4-1", pytest.param("batch2-1", marks=pytest.mark.nightly)],
+)
 def test_a_vector_gives_the_same_on_a_random_memory(name: str, seed: int) -> None:
     replay(name, f"random:{seed}")
 
@@ -60,7 +68,7 @@ def test_a_vector_takes_longer_on_ddr() -> None:
 
 
 def test_a_vector_takes_the_same_cycles_again() -> None:
-    image = ProgramImage.load(VECTORS / "tiny-1.npz")
+    image = vector("tiny-1")
     device = RtlDevice(image.config, image.dram.size, "ddr")
     cycles = set()
     for _ in range(3):
@@ -70,7 +78,7 @@ def test_a_vector_takes_the_same_cycles_again() -> None:
 
 
 def test_two_machines_in_one_process_do_not_disturb_each_other() -> None:
-    images = [ProgramImage.load(VECTORS / f"{name}.npz") for name in ("tiny-1", "batch2-1")]
+    images = [vector(name) for name in ("tiny-1", "int4-1")]
     devices = [RtlDevice(image.config, image.dram.size) for image in images]
     for image, device in zip(images, devices, strict=True):
         device.write(0, image.dram)

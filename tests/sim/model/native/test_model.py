@@ -34,6 +34,7 @@ from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.runtime.device import Fault, Limits
 from tests.support.corners import CORNERS
 from tests.support.golden import VECTORS
+from tests.support.machines import others_nightly
 from tests.support.seeds import each_seed
 
 VECTOR_FILES = sorted(VECTORS.glob("*.npz"))
@@ -46,6 +47,11 @@ CONFIGS = (
         if path.stem.endswith("-1")
     }
     | {"int4 that forwards": replace(PRESETS["int4"], forward=1)}
+)
+# All scalar widths, tile shapes and extensions. One library serves all machines.
+DAILY = (
+    *("tiny", "batch2", "int4 that forwards", "tiny-extended", "pynq-extended"),
+    *("smallest", "largest tiles", "int4 4x8", "acc16", "bus256", "asym"),
 )
 LENGTH = 300  # of random programs, in instructions: 110,000 for all seeds and configurations
 
@@ -88,14 +94,14 @@ def test_vectors_give_the_same(path: Path) -> None:
 
 
 @each_seed(range(9), daily=1)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", others_nightly(CONFIGS, DAILY.__contains__))
 def test_random_programs_give_the_same(name: str, seed: int) -> None:
     image = random_program(CONFIGS[name], seed, LENGTH, deep_tokens=seed == 0)
     assert Pair(image.config, image.dram).agree(image.insn_addr, image.insn_count)
 
 
 @each_seed(range(2), daily=1)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", others_nightly(CONFIGS, DAILY.__contains__))
 def test_faulty_programs_give_the_same_report_and_a_machine_that_goes_on(
     name: str, seed: int
 ) -> None:
@@ -153,7 +159,7 @@ def _sparse(chance: random.Random) -> int:
     return bits & ~7 | chance.randrange(8)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", others_nightly(CONFIGS, DAILY.__contains__))
 def test_long_loops_give_the_same(name: str) -> None:
     """Micro-ops over whole scratchpads of random contents; destinations that repeat, that are
     distinct, and that overlap; more iterations than one batch of the model.

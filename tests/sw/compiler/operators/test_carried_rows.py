@@ -29,6 +29,7 @@ from amaranth_vta.sw.compiler.operators.inverted_residual.sizes import (
 )
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.runtime.runtime import Runtime
+from tests.support.machines import others_nightly
 from tests.support.seeds import each_seed
 from tests.sw.compiler.operators.test_expanded_conv2d import random_workload, wanted
 from tests.sw.compiler.operators.test_inverted_residual import ADDED, operands
@@ -76,7 +77,7 @@ def carrying_case(
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(24), daily=6)
+@each_seed(range(24), daily=3)
 def test_results_are_those_of_the_expression(seed: int, config: str, run: Any) -> None:
     workload, env, knobs = carrying_case(seed, config)
     function = inverted_residual(workload, env, knobs)
@@ -87,8 +88,9 @@ def test_results_are_those_of_the_expression(seed: int, config: str, run: Any) -
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_the_rtl_computes_the_same(first: bool, run: Any) -> None:
-    workload, env, knobs = carrying_case(2, "roomy", small=True)
+@pytest.mark.parametrize("config", others_nightly(CONFIGS))
+def test_the_rtl_computes_the_same(config: str, first: bool, run: Any) -> None:
+    workload, env, knobs = carrying_case(2, config, small=True)
     knobs = replace(knobs, expands_first=first)
     function = inverted_residual(workload, env, knobs)
     inputs = operands(workload, function.args, env, 2)
