@@ -10,7 +10,7 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.datapath.alu import AluUnit
 from amaranth_vta.hw.datapath.alu_lane import AluLane
 from amaranth_vta.hw.datapath.requantize import RequantizingLane
-from amaranth_vta.hw.isa import BASE_ALU_OPS, REQUANTIZE_PARAMETERS, AluOp
+from amaranth_vta.hw.isa import BASE_ALU_OPS, IMMEDIATE_WIDTH, REQUANTIZE_PARAMETERS, AluOp
 from amaranth_vta.hw.timing import TABLE_WORDS, copied_sources
 from amaranth_vta.sim.model.arithmetic import requantized
 from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, shared, simulate
@@ -345,7 +345,8 @@ def test_alu_unit_stalls_two_cycles_for_a_factor() -> None:
     assert cycles == 16 + 2
 
 
-@pytest.mark.parametrize("beyond", [EXTENDED.acc.depth, -1])
+# In the least immediate, only the top bit is set.
+@pytest.mark.parametrize("beyond", [EXTENDED.acc.depth, -1, -(1 << IMMEDIATE_WIDTH - 1)])
 def test_a_factor_past_the_depth_is_an_error(beyond: int) -> None:
     items = [
         micro_op(1, operation=AluOp.MULTIPLY_ADD, factor=EXTENDED.acc.depth - 1, last=1),

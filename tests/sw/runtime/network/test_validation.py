@@ -67,7 +67,11 @@ def is_valid(network: NetworkProgram) -> bool:
 def test_a_network_is_for_at_least_one_machine(
     digits: NetworkProgram, machines: Any, valid: bool
 ) -> None:
-    assert is_valid(replace(digits, machines=machines)) == valid
+    changed = replace(digits, machines=machines)
+    assert is_valid(changed) == valid
+    if not valid:
+        with pytest.raises(ValueError, match=f"it is for {machines!r} machines"):
+            validate(changed)
 
 
 @pytest.mark.parametrize(
