@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from .tile_layout import Array, Image, signed
+
+
+class WindowAxis(NamedTuple):
+    """A sliding window along one axis, with padding ``before`` and ``after`` the image."""
+
+    kernel: int = 1
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+    after: int = 0
 
 
 @dataclass(frozen=True)
@@ -40,19 +51,18 @@ class Window:
         columns = (image[1] + left + right - self.reach[1]) // self.strides[1] + 1
         return rows, columns
 
-    def only(self, rows: bool, columns: bool) -> Window:
-        """The window restricted to rows, columns or both; to neither, a window of one pixel."""
-
-        def part(values: tuple[int, int], otherwise: int) -> tuple[int, int]:
-            return (values[0] if rows else otherwise, values[1] if columns else otherwise)
-
+    @property
+    def axes(self) -> tuple[WindowAxis, WindowAxis]:
+        """The window along rows and along columns."""
         top, left, bottom, right = self.pads
-        return Window(
-            part(self.kernel, 1),
-            part(self.strides, 1),
-            part(self.dilations, 1),
-            (*part((top, left), 0), *part((bottom, right), 0)),
-        )
+        rows, columns = zip(self.kernel, self.strides, self.dilations, strict=True)
+        return WindowAxis(*rows, top, bottom), WindowAxis(*columns, left, right)
+
+    @classmethod
+    def along(cls, rows: WindowAxis, columns: WindowAxis) -> Window:
+        """The window with these axes."""
+        kernels, strides, dilations, before, after = zip(rows, columns, strict=True)
+        return cls(kernels, strides, dilations, (*before, *after))
 
 
 @dataclass(frozen=True)
@@ -83,8 +93,11 @@ class Packing:
 
     def weights(self, weights: Array) -> Array:
         """Weights (outputs, C, kernel height, kernel width), packed to match packed images."""
-        (outputs, channels, height, width), (dy, dx) = weights.shape, self.window.kernel
-        # Each kernel axis is packed completely or not at all.
-        apart = weights.reshape(outputs, channels, dy, height // dy, dx, width // dx)
-        packed = apart.transpose(0, 1, 2, 4, 3, 5)
-        return packed.reshape(outputs, channels * dy * dx, height // dy, width // dx)
+        (outputs, channels, *kernel), (dy, dx) = weights.shape, self.window.kernel
+        # Taps beyond the kernel are zeros.
+        height, width = -(-kernel[0] // dy), -(-kernel[1] // dx)
+        beyond = (0, height * dy - kernel[0]), (0, width * dx - kernel[1])
+        whole = np.pad(weights, ((0, 0), (0, 0), *beyond))
+        apart = whole.reshape(outputs, channels, height, dy, width, dx)
+        packed = apart.transpose(0, 1, 3, 5, 2, 4)
+        return packed.reshape(outputs, channels * dy * dx, height, width)

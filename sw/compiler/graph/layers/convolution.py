@@ -89,7 +89,13 @@ def _convolution(
     config, image, packing = tensors.config, source.image, None
     if source.tensor not in tensors.results:
         packing, moved = best_packing(
-            moved, product.zero_point, image, out[1], source.layout, config
+            moved,
+            product.zero_point,
+            image,
+            out[1],
+            source.layout,
+            config,
+            _is_expansion(product, tensors),
         )
     packed = packing.image(image) if packing else image
     view, workload = best_view(
@@ -107,6 +113,12 @@ def _convolution(
     if fused is not None:
         return fused
     return product.layer(tensors, source, out, conv2d, workload, weights, row_weights=row_weights)
+
+
+def _is_expansion(product: ConstantProduct, tensors: Tensors) -> bool:
+    """Whether only a depthwise convolution reads the result, and may be fused."""
+    reader = tensors.network.only_reader(product.nodes[-1].outputs[0])
+    return bool(tensors.config.forward) and reader is not None and _groups(reader) > 1
 
 
 def _grouped(
