@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
@@ -38,6 +38,22 @@ class MaxPool2d(ChannelWindow):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
     dilations: tuple[int, int] = (1, 1)
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether it takes fewer ALU micro-ops to reduce windows along columns first, and these
+        maxima along rows. Each reduction begins with a pixel that GEMM moves: along columns one of
+        the taps, along rows one more operand.
+        """
+        height, width = self.kernel
+        return self.strides[0] * (width - 1) + height < height * width - 1
+
+    @property
+    def along_axes(self) -> tuple[MaxPool2d, MaxPool2d]:
+        """The poolings along columns and, of their results, along rows."""
+        (height, width), (down, right) = self.kernel, self.strides
+        columns = replace(self, kernel=(1, width), strides=(1, right))
+        return columns, replace(self, kernel=(height, 1), strides=(down, 1))
 
     def scheduled(self, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
@@ -84,7 +100,8 @@ def scheduled(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Schedule
     image = padded(x, p.pads, p.pad_value, "padded")
     x_buf = te.compute(image.shape, lambda *i: image(*i).astype(env.acc_dtype), "x_buf")
     first = te.compute(_shape(p, env), lambda *i: _pixel(p, x_buf, (0, 0), i), "first")
-    pool, y = _maximum(p, x_buf, first, env)
+    pool = first if p.kernel == (1, 1) else _maximum(p, x_buf, first, _taps(p)[1:], "pool")
+    y = te.compute(pool.shape, lambda *i: pool(*i).astype(env.out_dtype), "y")
     s, at = _tiles(y, knobs, env)
     for tensor in dict.fromkeys((first, pool, x_buf)):
         s[tensor].set_scope(env.acc_scope)
@@ -104,28 +121,44 @@ def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled
     x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
     image = padded(x, p.pads, p.pad_value, "padded")
     w, w_buf = identity_operand(env)
-    x_buf = multiplied(image.shape, image, w_buf, "x_buf", env)
+
+    def moved(shape: Sequence[int], strides: tuple[int, int], name: str) -> Tensor:
+        window = replace(p, strides=strides)
+        return multiplied(shape, lambda *i: _pixel(window, image, (0, 0), i), w_buf, name, env)
+
     shape = _shape(p, env)
-    first = multiplied(shape, lambda *i: _pixel(p, image, (0, 0), i), w_buf, "first", env)
-    pool, y = _maximum(p, x_buf, first, env)
+    first = moved(shape, p.strides, "first")
+    pool, moves, maxima = first, {first: 0}, dict[Tensor, int]()
+    if p.kernel != (1, 1):
+        x_buf = moved(image.shape, (1, 1), "x_buf")
+        if p.is_separable:
+            across, down = p.along_axes
+            rows = (*shape[:2], image.shape[2], *shape[3:])
+            begun = moved(rows, across.strides, "across_first")
+            columns = _maximum(across, x_buf, begun, _taps(across)[1:], "across")
+            pool = _maximum(down, columns, first, _taps(down), "pool")
+            moves, maxima = {x_buf: 1, first: 1, begun: 0}, {columns: 0, pool: 1}
+        else:
+            pool = _maximum(p, x_buf, first, _taps(p)[1:], "pool")
+            moves, maxima = {x_buf: 1, first: 0}, {pool: 0}
+    y = te.compute(shape, lambda *i: pool(*i).astype(env.out_dtype), "y")
     s, at = _tiles(y, knobs, env)
-    # With a kernel of one pixel the first value is the result.
-    products = [first] if pool is first else [first, x_buf]
-    for tensor in dict.fromkeys((first, pool, *products)):
+    overlaps = knobs.in_turn and env.config.overlap
+    for tensor, bank in (*moves.items(), *maxima.items()):
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], at)
-        if tensor in products:
+        if tensor in moves:
             s[tensor].tensorize(tensor.op.axis[4], env.gemm)
         else:
             s[tensor].pragma(tensor.op.axis[0], env.alu)
-    if knobs.in_turn and env.config.overlap:
-        # The ALU reads an image in one bank and writes results to the other, while GEMM, which only
-        # overwrites and reads no accumulators, produces the next image.
-        for tensor in (first, pool):
-            s[tensor].double_buffer(2, 0)
-        if pool is not first:
-            s[x_buf].double_buffer(2, 1)
-    elif knobs.in_turn:
+        if overlaps:
+            # While the ALU compares one tile, GEMM moves the next. Operands of a comparison are in
+            # different banks, so that it takes one cycle.
+            s[tensor].double_buffer(2, bank)
+    for one, other in pairwise(moves):
+        # GEMM first writes to the bank that the ALU begins to read.
+        s[other].after(s[one])
+    if knobs.in_turn and not overlaps:
         s[pool].double_buffer()
     s[image].set_scope(env.inp_scope)
     s[image].compute_at(s[y], at)
@@ -147,18 +180,22 @@ def _pixel(p: MaxPool2d, image: Tensor, tap: tuple[int, int], i: Sequence[Expr])
     return image(n, c, h * p.strides[0] + row, w * p.strides[1] + column, b, k)
 
 
-def _maximum(p: MaxPool2d, x_buf: Tensor, first: Tensor, env: Environment) -> tuple[Tensor, Tensor]:
-    """The maximum of ``first`` and of the other taps, and the output."""
-    others = list(product(range(p.kernel[0]), range(p.kernel[1])))[1:]
+def _taps(p: MaxPool2d) -> list[tuple[int, int]]:
+    return list(product(range(p.kernel[0]), range(p.kernel[1])))
+
+
+def _maximum(
+    p: MaxPool2d, image: Tensor, first: Tensor, taps: Iterable[tuple[int, int]], name: str
+) -> Tensor:
+    """The maximum of ``first`` and the ``taps`` of ``image``."""
 
     def greatest(*i: Expr) -> Expr:
         value = first(*i)
-        for tap in others:
-            value = te.max(value, _pixel(p, x_buf, tap, i))
+        for tap in taps:
+            value = te.max(value, _pixel(p, image, tap, i))
         return value
 
-    pool = te.compute(first.shape, greatest, "pool") if others else first
-    return pool, te.compute(pool.shape, lambda *i: pool(*i).astype(env.out_dtype), "y")
+    return te.compute(first.shape, greatest, name)
 
 
 def _tiles(y: Tensor, knobs: MaxPool2dKnobs, env: Environment) -> tuple[te.Schedule, te.IterVar]:
@@ -184,9 +221,16 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
     ):
         pixels = channels * p.input_rows(rows) * p.input_columns(columns)
         results = channels * rows * columns
+        # Maxima along columns, of all rows that the tile reads.
+        across = channels * p.input_rows(rows) * columns if by_gemm and p.is_separable else 0
         overlap = by_gemm and in_turn and config.overlap
-        held = (2 if overlap else 1) * pixels, (2 if in_turn else 1) * results
-        if max(held) > config.acc.depth // 2 if overlap else sum(held) > config.acc.depth:
+        copies = 2 if in_turn else 1
+        if overlap:
+            held = (across, pixels + results) if across else (results, pixels)
+            fits = copies * max(held) <= config.acc.depth // 2
+        else:
+            fits = pixels + across + copies * results <= config.acc.depth
+        if not fits:
             continue
         if by_gemm and 2 * pixels > config.inp.depth:
             continue
@@ -201,13 +245,17 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
         store = results * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
         compute = results * (p.kernel[0] * p.kernel[1] + 1) * config.lane_columns
         if by_gemm:
-            alu = results * (p.kernel[0] * p.kernel[1] - 1) * config.lane_columns
-            gemm = resets * (pixels + results)
+            comparisons = results * (p.kernel[0] * p.kernel[1] - 1)
+            if across:
+                comparisons = across * (p.kernel[1] - 1) + results * p.kernel[0]
+            alu = comparisons * config.lane_columns
+            gemm = resets * (pixels + results + across)
             # Each tile size has its own loop nest, and loop nests do not overlap.
             alike = not (p.output_height % rows or p.output_width % columns)
             compute = alu + gemm
             if overlap and alike:
-                compute = resets * results + max(alu, resets * pixels)
+                # GEMM moves first operands after the ALU has left the bank of its results.
+                compute = max(alu, gemm) + (0 if across else resets * results)
         # Input loads are prefetched, and a store overlaps with the next tile if that is in another
         # bank.
         tile = max(load + store, compute) if by_gemm else load + max(compute, store)

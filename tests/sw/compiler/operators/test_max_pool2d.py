@@ -19,7 +19,7 @@ from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKn
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended", "batch2"])
-@pytest.mark.parametrize("kernel", [(1, 1), (3, 2)])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 1), (3, 2), (3, 3)])
 @pytest.mark.parametrize("in_turn", [False, True])
 def test_no_pass_changes_what_a_max_pooling_does(
     config: str,
@@ -61,12 +61,28 @@ def test_windows_may_be_dilated(
     np.testing.assert_array_equal(run(max_pool2d(workload, env), inputs), want)
 
 
-def test_a_pooling_takes_one_comparison_less_than_it_has_pixels(
-    run: Any, some: Callable[..., Any]
+@pytest.mark.parametrize(
+    ("kernel", "strides", "comparisons", "moves"),
+    [
+        # One comparison less than pixels; the first one is moved once more.
+        ((2, 2), (2, 2), 64 * 3, 256 + 64),
+        # 16 rows of 14 results along columns by two comparisons each, 14 rows of them by three.
+        ((3, 3), (1, 1), 16 * 14 * 2 + 14 * 14 * 3, 16 * 15 + 16 * 14 + 14 * 14),
+    ],
+)
+def test_a_pooling_takes_few_comparisons(
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    comparisons: int,
+    moves: int,
+    run: Any,
+    some: Callable[..., Any],
 ) -> None:
     env = Environment(PRESETS["pynq-extended"])
-    function = max_pool2d(MaxPool2d(1, 1, 16, 16, (2, 2), (2, 2)), env)
+    workload = MaxPool2d(1, 1, 16, 16, kernel, strides)
+    knobs = MaxPool2dKnobs(1, workload.output_height, workload.output_width, True)
+    function = max_pool2d(workload, env, knobs)
     x = some(np.random.default_rng(0), function.args[0])
     run(function, [x, identity_weights(env)])
-    assert run.counters["alu_uops"] == 64 * 3
-    assert run.counters["gemm_uops"] == 256 + 64
+    assert run.counters["alu_uops"] == comparisons
+    assert run.counters["gemm_uops"] == moves
