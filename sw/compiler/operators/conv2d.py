@@ -273,12 +273,14 @@ def scheduled(c: Conv2d, env: Environment, knobs: Tiling) -> Scheduled:
 
 def _carry(s: te.Schedule, product: Product, column: IterVar, knobs: Tiling) -> None:
     """Compute each row of results once per ``column`` of tiles, and carry shared rows."""
-    results = (product.total, *product.epilogue.stages)
-    for tensor in (product.x_buf, *results):
+    sums = [product.total]
+    if product.rows is not None:
+        sums += [product.rows.sums, product.rows.total]
+    for tensor in (product.x_buf, *sums, *product.epilogue.stages):
         s[tensor].store_at(column)
-    carried = (product.total, *product.epilogue.carried)
+    carried = (*sums, *product.epilogue.carried)
     for tensor in carried:
-        s[tensor].carry(tensor.op.axis[2])
+        s[tensor].carry(tensor.op.axis[-4])
     # Two tiles read its last row while GEMM computes the next one.
     s[carried[-1]].double_buffer(2 * knobs.copies_of_results)
 

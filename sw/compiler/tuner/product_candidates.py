@@ -75,7 +75,7 @@ def _tilings(p: TiledProduct, config: Config) -> dict[str, Array]:
         at_once | many.weights_outside
     )
     if p.row_sums:
-        kept &= at_once & (not p.carries)
+        kept &= at_once
     if p.carries:
         kept &= many.in_turn & at_once & many.weights_outside & (many.rows == 1)
     return {name: axis[kept] for name, axis in fields.items()}

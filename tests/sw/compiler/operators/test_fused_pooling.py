@@ -76,14 +76,14 @@ def carrying_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
 def operands(args: Any, some: Callable[..., Any], seed: int) -> list[Any]:
     """Values of all arguments but the output."""
     rng = np.random.default_rng(seed)
-    x, w = (np.clip(some(rng, arg), -16, 16) for arg in args[:2])
-    return [x, w, rng.integers(-90, 90, args[2].shape).astype(np.int32)]
+    x, w, *row_weights = (np.clip(some(rng, arg), -16, 16) for arg in (*args[:2], *args[3:-1]))
+    return [x, w, rng.integers(-90, 90, args[2].shape).astype(np.int32), *row_weights]
 
 
 def wanted(workload: Conv2d, env: Environment, inputs: list[Any]) -> Any:
     """The reference: the convolution as an expression, then the maxima of its windows."""
     args = replace(workload, pooling=None).scheduled(env, Tiling(1, 1, 1, 1, 1))[1]
-    image = te.evaluate(args[3], dict(zip(args, inputs, strict=False)))
+    image = te.evaluate(args[-1], dict(zip(args, inputs, strict=False)))
     assert len(np.unique(image)) > 3
     assert workload.pooling is not None
     (rows, columns), strides = workload.pooling.output, workload.pooling.strides
@@ -126,21 +126,24 @@ def test_no_pass_changes_them_nor_does_the_rtl(
 
 @pytest.mark.parametrize("config", ["tiny-extended", "pynq-extended"])
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("row_sums", [False, True])
 def test_rows_are_carried_over_to_the_next_tile(
-    seed: int, config: str, run: Any, some: Callable[..., Any]
+    row_sums: bool, seed: int, config: str, run: Any, some: Callable[..., Any]
 ) -> None:
     workload, env = carrying_case(seed, config)
+    workload = replace(workload, row_sums=row_sums)
     function = tuned(workload, env, None, "fused")
     inputs = operands(function.args, some, seed)
     want = wanted(workload, env, inputs)
     np.testing.assert_array_equal(run(function, inputs, order=f"random:{seed}"), want)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("seed", "row_sums"), [(0, False), (1, False), (1, True)])
 def test_no_pass_changes_what_is_carried_nor_does_the_rtl(
-    seed: int, interpreted: Any, run: Any, some: Callable[..., Any]
+    seed: int, row_sums: bool, interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:
     workload, env = carrying_case(seed, "tiny-extended")
+    workload = replace(workload, row_sums=row_sums)
     whole = (workload.inputs, workload.kernel[0])
     knobs = Tiling(1, 1, 2, *whole, ahead=True, in_turn=True)
     schedule = workload.scheduled(env, knobs)
