@@ -21,6 +21,9 @@ SCOPES = ("dram", "inp", "wgt", "acc")
 PRAGMAS = ("dma_copy", "alu")
 
 
+_NOT_BOTH = "a staggered buffer is kept for one iteration"
+
+
 class ScheduleError(ValueError):
     """A schedule step is illegal; the message names the axis and the reason."""
 
@@ -185,6 +188,8 @@ class Stage:
             raise ScheduleError(f"store_at of {self.name}: compute_at comes first")
         if self.carried is not None:
             raise ScheduleError(f"store_at of {self.name}: carry has been given; it comes after")
+        if self.staggered != (1, 1):
+            raise ScheduleError(f"store_at of {self.name}: stagger has been given; {_NOT_BOTH}")
         owner = self.attach[0] if around is None else around
         owner._position(axis, f"store_at of {self.name}")
         inner = self.axis_within(owner)
@@ -305,6 +310,8 @@ class Stage:
         step = f"stagger of {self.name}"
         if self.attach is None:
             raise ScheduleError(f"{step}: compute_at comes first")
+        if self.stored_at is not None:
+            raise ScheduleError(f"{step}: store_at has been given; {_NOT_BOTH}")
         self.staggered = positive(step, iterations), positive(step, parts)
 
     def pragma(self, axis: IterVar, name: str) -> None:

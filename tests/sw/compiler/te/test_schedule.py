@@ -11,6 +11,8 @@ from amaranth_vta.sw.compiler.environment import get_env
 from amaranth_vta.sw.compiler.lower import lower
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
+NOT_BOTH = "a staggered buffer is kept for one iteration"
+
 
 def tensors() -> tuple[Tensor, Tensor, Tensor]:
     a = te.placeholder((8, 6), "a")
@@ -83,6 +85,20 @@ def _staggered_alone(s: te.Schedule, b: Tensor, c: Tensor) -> None:
 def _no_parts(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s[b].compute_at(s[c], c.op.axis[0])
     s[b].stagger(1, 0)
+
+
+def _stored_then_staggered(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    i, j = c.op.axis
+    s[b].compute_at(s[c], j)
+    s[b].store_at(i)
+    s[b].stagger(1, 2)
+
+
+def _staggered_then_stored(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    i, j = c.op.axis
+    s[b].compute_at(s[c], j)
+    s[b].stagger(1, 2)
+    s[b].store_at(i)
 
 
 def _cache_for_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
@@ -198,6 +214,8 @@ def _whole_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
         (_carried_then_stored, "store_at of b: carry has been given; it comes after"),
         (_staggered_alone, "stagger of b: compute_at comes first"),
         (_no_parts, "stagger of b: 0 is not positive"),
+        (_stored_then_staggered, f"stagger of b: store_at has been given; {NOT_BOTH}"),
+        (_staggered_then_stored, f"store_at of b: stagger has been given; {NOT_BOTH}"),
         (_cache_for_a_stranger, "cache_read of a: c does not read it"),
         (_marked_then_split, "split of c.i: it has been marked as alu already; split it before"),
         (_thread_then_fused, "fuse of c.j: it has been marked as a thread already"),
