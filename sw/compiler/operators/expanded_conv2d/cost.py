@@ -15,6 +15,9 @@ from amaranth_vta.sw.compiler.tuner.tiles import cut, even_tiles, parts
 
 from .sizes import ExpandedConv2dKnobs, ExpandedSizes, constants, fits, tile_sizes, weights_of
 
+# Tiles from a channel tile's expansion to its filter.
+_AHEAD = 3
+
 
 def estimated(
     workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs, limit: float = inf
@@ -29,14 +32,10 @@ def candidates(workload: ExpandedSizes, config: Config) -> list[tuple[float, Exp
     """Knobs whose tiles fit the scratchpads, the best by a rough estimate first."""
     b = workload.depthwise.group
     found = []
-    for rows, columns, copies, whole, in_turn in product(
-        even_tiles(b.output_height),
-        even_tiles(b.output_width),
-        (2, 1),
-        (True, False),
-        (False, True),
+    for rows, columns, copies, whole in product(
+        even_tiles(b.output_height), even_tiles(b.output_width), (2, 1), (True, False)
     ):
-        knobs = ExpandedConv2dKnobs(rows, columns, copies, whole, in_turn)
+        knobs = ExpandedConv2dKnobs(rows, columns, copies, whole)
         if fits(workload, config, knobs):
             found.append((_rough(workload, config, knobs), knobs))
     return sorted(found, key=lambda item: item[0])
@@ -50,10 +49,7 @@ def _rough(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) 
     vectors = a.requantize.operations * size.expanded, d.group.requantize.operations * size.results
     steps = [config.lane_columns * operations for operations in vectors]
     products = a.products * size.expanded, d.products * size.results
-    if knobs.in_turn:
-        tile = max(sum(products), sum(steps)) + TILE_CYCLES
-    else:
-        tile = max(products[0], steps[1]) + max(products[1], steps[0]) + 2 * TILE_CYCLES
+    tile = max(sum(products), sum(steps)) + TILE_CYCLES
     image = a.inputs * size.expanded * config.inp.element_bytes / config.bus_bytes
     weights = a.outputs * weights_of(workload)[0] * config.wgt.element_bytes / config.bus_bytes
     turns = 1 if knobs.whole_weights else tiles * a.batch
@@ -86,12 +82,8 @@ class _Tiles:
     """The output tiles in schedule order, as tasks of the cost model."""
 
     def __init__(self, workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) -> None:
-        self.a, self.d, self.knobs, self.config = (
-            workload.expansion,
-            workload.depthwise,
-            knobs,
-            config,
-        )
+        self.a, self.d = workload.expansion, workload.depthwise
+        self.knobs, self.config = knobs, config
         self.pipeline = Pipeline(config)
         self.image = BufferCopies(self.pipeline, knobs.image_copies)
         self.weights = BufferCopies(self.pipeline, 2, workload.hidden_bytes(config))
@@ -99,13 +91,11 @@ class _Tiles:
             tiles * config.wgt.element_bytes for tiles in weights_of(workload)
         )
         self.constants = constants(workload)
-        # Tasks of the latest tiles; None before the first tile.
-        self.forwards: list[Task | None] = [None] * 3
-        self.stores: list[Task | None] = [None] * 3
-        self.products: list[Task | None] = [None] * 3
-        # The latest ALU operations on sums and on expansions (with in_turn: of the latest steps).
-        self.rescaled: list[Task | None] = [None] * 2
-        self.expanded: list[Task | None] = [None] * 2
+        # Latest tasks, with None before the first: forwards, stores, and the last ALU operations of
+        # each step.
+        self.forwards: list[Task | None] = [None] * 2
+        self.stores: list[Task | None] = [None] * 2
+        self.requantized: list[Task | None] = [None] * 2
         # The tile that is expanded but not yet forwarded, and its ALU operations.
         self.waiting: tuple[_Tile, Task] | None = None
 
@@ -132,18 +122,17 @@ class _Tiles:
             self.pipeline.load(1, self.shared_bytes)
         if knobs.whole_weights:
             self.weights.load(None, 1, a.outputs * self.weight_bytes)
-        step, ahead = (self._in_turn, 3) if knobs.in_turn else (self._one_ahead, 1)
         before: list[_Tile] = []
         rows, columns = cut(b.output_height, knobs.rows), cut(b.output_width, knobs.columns)
         for _, height, width in product(range(a.batch), rows, columns):
             tile = _Tile(height, width, *self._image(height, width))
             self.image.load(None, *self._image_rows(tile))
             for _ in range(a.outputs):
-                step(tile, before.pop(0) if len(before) == ahead else None)
+                self._step(tile, before.pop(0) if len(before) == _AHEAD else None)
                 before.append(tile)
                 yield
         for tile in before:
-            step(None, tile)
+            self._step(None, tile)
             yield
 
     def _image(self, rows: int, columns: int) -> tuple[int, int]:
@@ -157,37 +146,27 @@ class _Tiles:
             rows, columns = 1, rows * columns
         return self.a.inputs * rows, columns * self.config.inp.element_bytes
 
-    def _one_ahead(self, expanded: _Tile | None, summed: _Tile | None) -> None:
-        """Expansions and sums have separate banks, which GEMM can use only once the ALU has left
-        them.
+    def _step(self, expanded: _Tile | None, summed: _Tile | None) -> None:
+        """Expand a tile and sum an earlier one, in the bank in which the ALU worked two steps
+        earlier.
         """
-        if expanded is not None:
-            gemm = self._expand(expanded, [self.expanded[-1], self.forwards[-2]])
-            alu = self._requantize_expanded(expanded, gemm)
-            self._forward(expanded, [alu, self.products[-2]])
+        pipeline, free = self.pipeline, self.requantized[-2]
+        gemm = alu = sums = None
         if summed is not None:
-            gemm = self._sum(summed, [self.forwards[-2], self.rescaled[-1]])
-            self._store(summed, self._requantize(summed, gemm))
-
-    def _in_turn(self, expanded: _Tile | None, summed: _Tile | None) -> None:
-        """The sums of a step reuse the bank that the ALU worked on two steps earlier."""
-        gemm = alu = product = None
-        if summed is not None:
-            product = gemm = self._sum(summed, [self.forwards[-2], self.expanded[-2]])
+            cycles = summed.results * self.d.products
+            gemm = sums = pipeline.gemm(cycles, [self.forwards[-2], free, self.stores[-2]])
         if expanded is not None:
-            gemm = self._expand(expanded, [self.expanded[-2], self.forwards[-1]])
-        assert gemm is not None
+            gemm = self._expand(expanded, [free, self.forwards[-1]])
         if summed is not None:
-            alu = self._requantize(summed, gemm)
-        waiting, self.waiting = self.waiting, None
+            alu = pipeline.alu(summed.results, [gemm], self.d.group.requantize.operations)
+        last, waiting, self.waiting = alu, self.waiting, None
         if expanded is not None:
-            self.waiting = expanded, self._requantize_expanded(expanded, gemm)
-        else:
-            self.expanded.append(alu)
+            last = pipeline.alu(expanded.expanded, [gemm], self.a.requantize.operations)
+            self.waiting = expanded, last
+        self.requantized.append(last)
         if waiting is not None:
-            self._forward(waiting[0], [waiting[1], product])
+            self._forward(waiting[0], [waiting[1], sums])
         if summed is not None:
-            assert alu is not None
             self._store(summed, alu)
 
     def _expand(self, tile: _Tile, after: list[Task | None]) -> Task:
@@ -200,27 +179,12 @@ class _Tiles:
         self.weights.use(gemm)
         return gemm
 
-    def _requantize_expanded(self, tile: _Tile, gemm: Task) -> Task:
-        alu = self.pipeline.alu(tile.expanded, [gemm], self.a.requantize.operations)
-        self.expanded.append(alu)
-        return alu
-
     def _forward(self, tile: _Tile, after: list[Task | None]) -> None:
         b = self.d.group
         padded = b.input_rows(tile.rows) * b.input_columns(tile.columns)
         self.forwards.append(self.pipeline.forward(padded, after))
 
-    def _sum(self, tile: _Tile, after: list[Task | None]) -> Task:
-        gemm = self.pipeline.gemm(tile.results * self.d.products, [*after, self.stores[-2]])
-        self.products.append(gemm)
-        return gemm
-
-    def _requantize(self, tile: _Tile, gemm: Task) -> Task:
-        alu = self.pipeline.alu(tile.results, [gemm], self.d.group.requantize.operations)
-        self.rescaled.append(alu)
-        return alu
-
-    def _store(self, tile: _Tile, alu: Task) -> None:
+    def _store(self, tile: _Tile, alu: Task | None) -> None:
         rows, columns = tile.rows, tile.columns
         if columns == self.d.group.output_width:
             rows, columns = 1, rows * columns

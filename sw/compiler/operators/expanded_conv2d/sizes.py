@@ -48,17 +48,15 @@ class ExpandedConv2dKnobs:
     image tiles are held at a time. With ``whole_weights`` all weights are loaded at the start,
     otherwise the weights of a channel tile are loaded for each of its output tiles.
 
-    The expansion of the next tile and the sums of this one are in different banks, so that the ALU
-    requantizes one while GEMM computes the other. With ``in_turn`` tiles are expanded three tiles
-    ahead, into alternating banks: both sums of an iteration are in one bank, and the ALU
-    requantizes them while GEMM computes the sums of the next iteration in the other bank.
+    Tiles are expanded three tiles ahead, into alternating banks: both sums of an iteration are in
+    one bank, and the ALU requantizes them while GEMM computes the sums of the next iteration in the
+    other bank.
     """
 
     rows: int
     columns: int
     image_copies: int = 2
     whole_weights: bool = True
-    in_turn: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,14 +93,11 @@ def fits(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) ->
     """Whether the tiles fit the scratchpads."""
     a = workload.expansion
     size = tile_sizes(workload, knobs.rows, knobs.columns)
-    bank, sums = config.acc.depth // 2, (2 * size.expanded, 2 * size.results)
-    if knobs.in_turn:
-        sums = (0, size.expanded + size.results)
+    sums = size.expanded + size.results
     tiles = a.outputs if knobs.whole_weights else 2
     weights, shared = weights_of(workload)
     return (
         knobs.image_copies * a.inputs * size.expanded + 2 * size.padded <= config.inp.depth
-        and sums[0] <= bank
-        and sums[1] + constants(workload) <= bank
+        and sums + constants(workload) <= config.acc.depth // 2
         and tiles * weights + shared <= config.wgt.depth
     )

@@ -86,11 +86,9 @@ def scheduled(workload: ExpandedSizes, env: Environment, knobs: ExpandedConv2dKn
 
     image, tile = (y, wo), (y, g)
     copies = knobs.image_copies
-    banks = (None, None) if knobs.in_turn else (0, 1)
-    place_both(s, workload, expanded, product, (image, copies), tile, banks, env)
-    s[expanded.forwarded].compute_ahead(2 if knobs.in_turn else 1)
-    if knobs.in_turn:
-        s[expanded.total].compute_ahead()
+    place_both(s, workload, expanded, product, (image, copies), tile, env)
+    s[expanded.forwarded].compute_ahead(2)
+    s[expanded.total].compute_ahead()
     for tensor, once in ((expanded.w_buf, False), (product.w_buf, workload.depthwise.alike)):
         at = None if knobs.whole_weights or once else tile
         place_load(s, tensor, env.wgt_scope, at, 2, env)
@@ -104,17 +102,16 @@ def place_both(
     product: Product,
     image: tuple[Place, int],
     tile: Place,
-    banks: tuple[int | None, int | None],
     env: Environment,
 ) -> None:
-    """Place the expansion and its consumer at the axis ``tile``, for one channel tile, each in its
-    bank of ``banks``; the image is loaded at its own axis, into the given number of copies.
+    """Place the expansion and its consumer at the axis ``tile``, for one channel tile; the image is
+    loaded at its own axis, into the given number of copies.
     """
-    for bank, total, end in (
-        (banks[0], expanded.total, expanded.epilogue),
-        (banks[1], product.total, product.epilogue),
+    for total, end in (
+        (expanded.total, expanded.epilogue),
+        (product.total, product.epilogue),
     ):
-        place_stages(s, (total, *end.stages), tile, 2, bank, env)
+        place_stages(s, (total, *end.stages), tile, 2, None, env)
         place_epilogue(s, end, env)
     s[expanded.narrowed].compute_inline()
     place_load(s, expanded.x_buf, env.inp_scope, *image, env)

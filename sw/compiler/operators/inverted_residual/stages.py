@@ -92,7 +92,7 @@ def scheduled(
     s[total].stagger(2, epilogue_parts(workload, knobs))
     ci, *term, ki = product.axes
     image, tile = (at, knobs.image_copies), (total, ci)
-    place_both(s, workload.expanded, expanded, filtered, image, tile, (None, None), env)
+    place_both(s, workload.expanded, expanded, filtered, image, tile, env)
     for tensor in (expanded.total, *expanded.epilogue.stages):
         s[tensor].double_buffer(expansion_copies(knobs))
     place_load(s, product.x, env.inp_scope, tile, 2, env)

@@ -112,17 +112,12 @@ def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: A
     np.testing.assert_array_equal(run(function, inputs, order=f"random:{seed}"), want)
 
 
-@pytest.mark.parametrize("in_turn", [False, True])
 @pytest.mark.parametrize("config", CONFIGS)
 @each_seed(range(5), daily=2)
-def test_any_tiles_give_the_same(
-    seed: int, config: str, in_turn: bool, interpreted: Any, run: Any
-) -> None:
+def test_any_tiles_give_the_same(seed: int, config: str, interpreted: Any, run: Any) -> None:
     """The results are the same after every pass, in another order of execution, and on the RTL."""
     workload, env = random_case(seed, config)
-    found = [item for item in choose(workload, env.config).ranked if item.in_turn == in_turn]
-    assert found
-    knobs = random.Random(seed).choice(found)
+    knobs = random.Random(seed).choice(list(choose(workload, env.config).ranked))
     schedule = workload.scheduled(env, knobs)
     inputs = operands(workload, schedule[1], seed)
     want = wanted(schedule[1], inputs)
