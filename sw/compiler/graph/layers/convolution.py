@@ -95,7 +95,7 @@ def _convolution(
             out[1],
             source.layout,
             config,
-            _is_expansion(product, tensors),
+            tensors.is_expansion(product.nodes[-1].outputs[0]),
         )
     packed = packing.image(image) if packing else image
     view, workload = best_view(
@@ -113,12 +113,6 @@ def _convolution(
     if fused is not None:
         return fused
     return product.layer(tensors, source, out, conv2d, workload, weights, row_weights=row_weights)
-
-
-def _is_expansion(product: ConstantProduct, tensors: Tensors) -> bool:
-    """Whether only a depthwise convolution reads the result, and may be fused."""
-    reader = tensors.network.only_reader(product.nodes[-1].outputs[0])
-    return bool(tensors.config.forward) and reader is not None and _groups(reader) > 1
 
 
 def _grouped(

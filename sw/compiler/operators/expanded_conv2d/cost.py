@@ -51,7 +51,7 @@ def _rough(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) 
     products = a.products * size.expanded, d.products * size.results
     tile = max(sum(products), sum(steps)) + TILE_CYCLES
     image = a.inputs * size.expanded * config.inp.element_bytes / config.bus_bytes
-    weights = a.outputs * weights_of(workload)[0] * config.wgt.element_bytes / config.bus_bytes
+    weights = a.outputs * weights_of(a, d)[0] * config.wgt.element_bytes / config.bus_bytes
     turns = 1 if knobs.whole_weights else tiles * a.batch
     waits = image if knobs.image_copies == 1 else 0
     moved = a.outputs * size.results * config.out.element_bytes / config.bus_bytes
@@ -88,7 +88,7 @@ class _Tiles:
         self.image = BufferCopies(self.pipeline, knobs.image_copies)
         self.weights = BufferCopies(self.pipeline, 2, workload.hidden_bytes(config))
         self.weight_bytes, self.shared_bytes = (
-            tiles * config.wgt.element_bytes for tiles in weights_of(workload)
+            tiles * config.wgt.element_bytes for tiles in weights_of(self.a, self.d)
         )
         self.constants = constants(workload)
         # Latest tasks, with None before the first: forwards, stores, and the last ALU operations of

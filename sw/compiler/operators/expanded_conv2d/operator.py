@@ -15,6 +15,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale, Step
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
@@ -53,18 +54,32 @@ class ExpandedConv2d(ExpandedSizes):
 
 
 def is_possible(workload: ExpandedConv2d, config: Config) -> bool:
-    """Whether the machine can run the fused operator: it can forward results to the input
-    scratchpad, GEMM and ALU overlap, and REQUANTIZE requantizes all results.
+    """Whether the machine can run the fused operator: it can run the depthwise convolution on
+    forwarded results, and REQUANTIZE requantizes those of the expansion.
     """
     a, b = workload.expansion, workload.depthwise.group
     plain = a.kernel == (1, 1) and a.strides == (1, 1) and not any(a.pads)
     alone = a.addition is None and a.pooling is None and not a.row_sums
-    fits = (b.inputs, b.outputs, workload.depthwise.groups) == (1, 1, a.outputs)
-    same = (a.batch, a.height, a.width) == (b.batch, b.height, b.width)
-    scaled = all(isinstance(item.requantize, PerChannelScale) for item in (a, b))
+    same = (a.batch, a.outputs, a.height, a.width) == (
+        b.batch,
+        workload.depthwise.groups,
+        b.height,
+        b.width,
+    )
+    scaled = isinstance(a.requantize, PerChannelScale)
+    return plain and alone and same and scaled and runs_by_channel_tiles(workload.depthwise, config)
+
+
+def runs_by_channel_tiles(depthwise: GroupedConv2d, config: Config) -> bool:
+    """Whether a depthwise convolution can be fused with the convolutions before or after it: the
+    machine forwards results to the input scratchpad, GEMM and ALU overlap, and REQUANTIZE
+    requantizes the results.
+    """
+    b = depthwise.group
+    scaled = isinstance(b.requantize, PerChannelScale) and b.addition is None and b.pooling is None
     padded = max(b.pads) < 1 << isa.PAD_WIDTH  # by one instruction
-    possible = plain and alone and fits and same and scaled and padded
-    return bool(config.forward and config.overlap and possible)
+    each = (b.inputs, b.outputs) == (1, 1) and not b.row_sums
+    return bool(config.forward and config.overlap) and scaled and padded and each
 
 
 def expanded_conv2d(

@@ -82,11 +82,11 @@ def constants(workload: ExpandedSizes) -> int:
     return sum(item.constants * tiles + item.shared for item, tiles in both)
 
 
-def weights_of(workload: ExpandedSizes) -> tuple[int, int]:
+def weights_of(expansion: Conv2d | None, depthwise: GroupedConv2d) -> tuple[int, int]:
     """Weight tiles per channel tile, and weight tiles that all channel tiles share."""
-    a, d = workload.expansion, workload.depthwise
-    expansion, filters = a.inputs * a.terms, d.group.kernel[0] * d.weights_per_row
-    return (expansion, filters) if d.alike else (expansion + filters, 0)
+    expanded = 0 if expansion is None else expansion.inputs * expansion.terms
+    filters = depthwise.group.kernel[0] * depthwise.weights_per_row
+    return (expanded, filters) if depthwise.alike else (expanded + filters, 0)
 
 
 def fits(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) -> bool:
@@ -95,7 +95,7 @@ def fits(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) ->
     size = tile_sizes(workload, knobs.rows, knobs.columns)
     sums = size.expanded + size.results
     tiles = a.outputs if knobs.whole_weights else 2
-    weights, shared = weights_of(workload)
+    weights, shared = weights_of(a, workload.depthwise)
     return (
         knobs.image_copies * a.inputs * size.expanded + 2 * size.padded <= config.inp.depth
         and sums + constants(workload) <= config.acc.depth // 2

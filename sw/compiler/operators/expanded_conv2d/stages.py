@@ -21,7 +21,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.stage_placement import (
     place_stages,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.window import padded
-from amaranth_vta.sw.compiler.operators.grouped_conv2d import sums, tensorize
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d, sums, tensorize
 from amaranth_vta.sw.compiler.te.expr import Affine
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled
@@ -86,7 +86,8 @@ def scheduled(workload: ExpandedSizes, env: Environment, knobs: ExpandedConv2dKn
 
     image, tile = (y, wo), (y, g)
     copies = knobs.image_copies
-    place_both(s, workload, expanded, product, (image, copies), tile, env)
+    place_expansion(s, expanded, (image, copies), tile, env)
+    place_filters(s, workload.depthwise, product, tile, env)
     s[expanded.forwarded].compute_ahead(2)
     s[expanded.total].compute_ahead()
     for tensor, once in ((expanded.w_buf, False), (product.w_buf, workload.depthwise.alike)):
@@ -95,29 +96,26 @@ def scheduled(workload: ExpandedSizes, env: Environment, knobs: ExpandedConv2dKn
     return s, [expanded.x, expanded.w, *expanded.epilogue.args, *product.args[1:]]
 
 
-def place_both(
-    s: te.Schedule,
-    workload: ExpandedSizes,
-    expanded: Expanded,
-    product: Product,
-    image: tuple[Place, int],
-    tile: Place,
-    env: Environment,
+def place_expansion(
+    s: te.Schedule, expanded: Expanded, image: tuple[Place, int], tile: Place, env: Environment
 ) -> None:
-    """Place the expansion and its consumer at the axis ``tile``, for one channel tile; the image is
-    loaded at its own axis, into the given number of copies.
+    """Place an expansion at the axis ``tile``, for one channel tile; the image is loaded at its own
+    axis, into the given number of copies.
     """
-    for total, end in (
-        (expanded.total, expanded.epilogue),
-        (product.total, product.epilogue),
-    ):
-        place_stages(s, (total, *end.stages), tile, 2, None, env)
-        place_epilogue(s, end, env)
+    place_stages(s, (expanded.total, *expanded.epilogue.stages), tile, 2, None, env)
+    place_epilogue(s, expanded.epilogue, env)
     s[expanded.narrowed].compute_inline()
     place_load(s, expanded.x_buf, env.inp_scope, *image, env)
     place_load(s, expanded.forwarded, env.inp_scope, tile, 2, env)
     n, g, o, h, w, b, k = s[expanded.total].op.axis
     s[expanded.total].reorder(*expanded.axes[:-1], n, g, o, h, w, b, k, expanded.axes[-1])
     s[expanded.total].tensorize(b, env.gemm)
-    depthwise = workload.depthwise
+
+
+def place_filters(
+    s: te.Schedule, depthwise: GroupedConv2d, product: Product, tile: Place, env: Environment
+) -> None:
+    """Place a depthwise convolution at the axis ``tile``, for one channel tile."""
+    place_stages(s, (product.total, *product.epilogue.stages), tile, 2, None, env)
+    place_epilogue(s, product.epilogue, env)
     tensorize(depthwise, product, s, (1, depthwise.group.kernel[0]), env)

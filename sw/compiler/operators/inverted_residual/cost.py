@@ -10,15 +10,13 @@ from math import inf, lcm, prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization
-from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import constants
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.tuner.buffer_copies import BufferCopies
 from amaranth_vta.sw.compiler.tuner.cost_model import Estimate, Pipeline, Task
 from amaranth_vta.sw.compiler.tuner.formula import TILE_CYCLES
 from amaranth_vta.sw.compiler.tuner.tiles import cut, even_tiles, parts
 
 from .sizes import (
-    FILTERED,
-    PROJECTED,
     InvertedResidualKnobs,
     InvertedResidualSizes,
     added_copies,
@@ -52,11 +50,11 @@ def candidates(
     workload: InvertedResidualSizes, config: Config
 ) -> list[tuple[float, InvertedResidualKnobs]]:
     """Knobs whose tiles fit the scratchpads, the best by a rough estimate first."""
-    b = workload.expanded.depthwise.group
-    found = []
-    flags = (False, True)
+    b, found = workload.depthwise.group, []
+    # Without an expansion, every iteration loads a part of the image.
+    flags, copies_of_image = ((False, True), (2, 1)) if workload.expansion else ((False,), (4, 2))
     for rows, columns, copies, carries, first in product(
-        even_tiles(b.output_height), even_tiles(b.output_width), (2, 1), flags, flags
+        even_tiles(b.output_height), even_tiles(b.output_width), copies_of_image, flags, flags
     ):
         knobs = InvertedResidualKnobs(rows, columns, copies, carries, first)
         if fits(workload, config, knobs):
@@ -82,20 +80,22 @@ def _kind(knobs: InvertedResidualKnobs) -> tuple[bool, bool]:
 
 def _rough(workload: InvertedResidualSizes, config: Config, knobs: InvertedResidualKnobs) -> float:
     """Estimated cycles, assuming equal tiles."""
-    a, d, c = workload.expanded.expansion, workload.expanded.depthwise, workload.projection
+    a, d, c = workload.expansion, workload.depthwise, workload.projection
     b = d.group
     column, columns = row_tiles(workload, knobs), b.input_columns(knobs.columns)
-    across = parts(b.output_width, knobs.columns) * a.batch
+    across = parts(b.output_width, knobs.columns) * b.batch
     # Means over the tiles of a column.
     expanded = sum(tile.image_rows for tile in column) * min(columns, b.width) / len(column)
     padded = sum(tile.padded_rows for tile in column) * columns / len(column)
     filtered = knobs.rows * knobs.columns
-    gemm = a.inputs * a.terms * expanded + (d.products + c.outputs * c.terms) * filtered
-    alu = a.requantize.operations * expanded + b.requantize.operations * filtered
-    alu *= config.lane_columns
-    iteration = max(gemm, alu, padded + filtered) + TILE_CYCLES
-    image = a.inputs * expanded if knobs.image_copies == 1 else 0
-    return float(len(column) * across * (a.outputs * iteration + image))
+    gemm = float((d.products + c.outputs * c.terms) * filtered)
+    alu, image = float(b.requantize.operations * filtered), 0.0
+    if a is not None:
+        gemm += a.inputs * a.terms * expanded
+        alu += a.requantize.operations * expanded
+        image = a.inputs * expanded if knobs.image_copies == 1 else 0
+    iteration = max(gemm, alu * config.lane_columns, padded + filtered) + TILE_CYCLES
+    return float(len(column) * across * (c.inputs * iteration + image))
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,7 @@ class _Tiles:
         self, workload: InvertedResidualSizes, config: Config, knobs: InvertedResidualKnobs
     ) -> None:
         self.workload, self.knobs, self.config = workload, knobs, config
-        self.a, self.d = workload.expanded.expansion, workload.expanded.depthwise
-        self.c = workload.projection
+        self.a, self.d, self.c = workload.expansion, workload.depthwise, workload.projection
         self.pipeline = Pipeline(config)
         self.image = BufferCopies(self.pipeline, knobs.image_copies)
         self.added = BufferCopies(self.pipeline, 1)
@@ -157,34 +156,35 @@ class _Tiles:
             for width in cut(b.output_width, self.knobs.columns)
         )
         each = self.d.products + c.outputs * c.terms
-        results = b.output_height * b.output_width
-        return a.batch * a.outputs * (a.inputs * a.terms * expanded + each * results)
+        products = each * b.output_height * b.output_width
+        if a is not None:
+            products += a.inputs * a.terms * expanded
+        return b.batch * c.inputs * products
 
     def _schedule(self) -> Iterator[None]:
         """Adds the tasks of one iteration at a time."""
-        a, b, c, config = self.a, self.d.group, self.c, self.config
-        kept = constants(self.workload.expanded)
-        kept += c.requantize.constants * c.outputs + c.requantize.shared
-        self.pipeline.load_for_compute(kept * config.acc.element_bytes)
+        b, c, config = self.d.group, self.c, self.config
+        self.pipeline.load_for_compute(self.workload.constants * config.acc.element_bytes)
         self.pipeline.load_for_compute(self._uops() * config.uop.element_bytes)
         self.weights.load(None, 1, held_weights(self.workload) * config.wgt.element_bytes)
-        before: list[_Tile | None] = [None] * PROJECTED
+        filtered, projected = self.workload.filtered_at, self.workload.projected_at
+        before: list[_Tile | None] = [None] * projected
         rows = row_tiles(self.workload, self.knobs)
         columns = cut(b.output_width, self.knobs.columns)
         if self.knobs.carries:
             tiles = [(row, width) for width in columns for row in rows]
         else:
             tiles = [(row, width) for row in rows for width in columns]
-        for _, (row, width) in product(range(a.batch), tiles):
+        for _, (row, width) in product(range(b.batch), tiles):
             read = b.input_columns(width)
             size = row.rows, width, row.image_rows, min(read, b.width), row.padded_rows * read
-            for number in range(a.outputs):
-                before.append(_Tile(*size, number == 0, number == a.outputs - 1))
-                self._iteration(before[-1], before[-1 - FILTERED], before[-1 - PROJECTED])
+            for number in range(c.inputs):
+                before.append(_Tile(*size, number == 0, number == c.inputs - 1))
+                self._iteration(before[-1], before[-1 - filtered], before[-1 - projected])
                 yield
-        for _ in range(PROJECTED + 2 * self.parts - 2):
+        for _ in range(projected + 2 * self.parts - 2):
             before.append(None)
-            self._iteration(before[-1], before[-1 - FILTERED], before[-1 - PROJECTED])
+            self._iteration(before[-1], before[-1 - filtered], before[-1 - projected])
             yield
 
     def _prefetched_bytes(self) -> float:
@@ -198,29 +198,31 @@ class _Tiles:
         """Micro-ops of the filters, which differ in the addresses of weights and inputs."""
         places = 2 * places_of_expansions(self.workload, self.knobs)
         column, width = row_tiles(self.workload, self.knobs), self.d.group.output_width
-        turns = len(column) * parts(width, self.knobs.columns) * self.a.batch * self.a.outputs
-        return min(lcm(places, self.a.outputs), turns) * self.d.products
+        turns = len(column) * parts(width, self.knobs.columns) * self.c.batch * self.c.inputs
+        return min(lcm(places, self.c.inputs), turns) * self.d.products
 
     def _iteration(
-        self, expanded: _Tile | None, filtered: _Tile | None, projected: _Tile | None
+        self, begun: _Tile | None, filtered: _Tile | None, projected: _Tile | None
     ) -> None:
-        """Add the iteration that expands, filters and projects these tiles. Its sums reuse the
-        accumulators whose contents were forwarded two iterations earlier.
+        """Add the iteration that expands the tile ``begun``, if there is an expansion, and filters
+        and projects the others. Its sums reuse the accumulators whose contents were forwarded two
+        iterations earlier.
         """
         free = self.requantized[-2]
         gemm = project = sums = None
-        first = self.knobs.expands_first
+        first, expanded = self.knobs.expands_first, None
+        if begun is not None and self.a is not None:
+            expanded = begun, self.a
         if expanded is not None and first:
-            gemm = self._expand(expanded, [self.expansions[-4], free])
+            gemm = self._expand(*expanded, [self.expansions[-4], free])
         if projected is not None and not first:
             gemm = project = self._project(projected, free)
         if filtered is not None:
-            cycles = self.d.products * filtered.results
-            gemm = sums = self.pipeline.gemm(cycles, [self.expansions[-2], self.filtered[-2], free])
+            gemm = sums = self._filter(filtered, [self.expansions[-2], self.filtered[-2], free])
         if projected is not None and first:
             gemm = project = self._project(projected, free)
         if expanded is not None and not first:
-            gemm = self._expand(expanded, [self.expansions[-2], free])
+            gemm = self._expand(*expanded, [self.expansions[-2], free])
         if projected is not None and projected.last and self.c.addition is not None:
             gemm = self._add(projected)
         alu: Task | None = None
@@ -235,8 +237,9 @@ class _Tiles:
             self.filtered[-1] = self.pipeline.forward(filtered.results, [alu, project])
         self.expansions.append(None)
         if expanded is not None:
-            alu = self._requantize(expanded.expanded, self.a.requantize, gemm)
-            self.expansions[-1] = self.pipeline.forward(expanded.padded, [alu, sums])
+            tile, expansion = expanded
+            alu = self._requantize(tile.expanded, expansion.requantize, gemm)
+            self.expansions[-1] = self.pipeline.forward(tile.padded, [alu, sums])
         if projected is not None and projected.last:
             self._end(projected)
         if self.unfinished:
@@ -253,11 +256,22 @@ class _Tiles:
         uops = vectors + _ALU_CYCLES / self.config.lane_columns
         return self.pipeline.alu(uops, [after], by.operations)
 
-    def _expand(self, tile: _Tile, after: list[Task | None]) -> Task:
+    def _expand(self, tile: _Tile, a: Conv2d, after: list[Task | None]) -> Task:
         if tile.first:
             size = tile.image_rows, tile.image_columns
-            self.image.load(None, *self._rows(self.a.inputs, *size, self.a.width))
-        cycles = self.a.inputs * self.a.terms * tile.expanded
+            self.image.load(None, *self._rows(a.inputs, *size, a.width))
+        return self._of_image(a.inputs * a.terms * tile.expanded, after)
+
+    def _filter(self, tile: _Tile, after: list[Task | None]) -> Task:
+        cycles = self.d.products * tile.results
+        if self.a is not None:
+            return self.pipeline.gemm(cycles, after)
+        size = tile.image_rows, tile.image_columns
+        self.image.load(None, *self._rows(1, *size, self.d.group.width))
+        return self._of_image(cycles, after)
+
+    def _of_image(self, cycles: float, after: list[Task | None]) -> Task:
+        """Multiply an image tile by weights."""
         gemm = self.pipeline.gemm(cycles, [self.image.loaded, self.weights.loaded, *after])
         self.image.use(gemm)
         return gemm

@@ -15,8 +15,12 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale, Step
-from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
+from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
+    ExpandedConv2d,
+    runs_by_channel_tiles,
+)
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import is_possible as is_expansion_possible
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
@@ -30,7 +34,7 @@ from .stages import scheduled
 class InvertedResidual(InvertedResidualSizes):
     """An `InvertedResidualSizes` as an operator."""
 
-    expanded: ExpandedConv2d
+    expanded: ExpandedConv2d | GroupedConv2d
 
     def without_parameters(self) -> InvertedResidual:
         """The same workload with placeholders for constants that are arguments."""
@@ -57,19 +61,24 @@ class InvertedResidual(InvertedResidualSizes):
 
 
 def is_possible(workload: InvertedResidual, config: Config) -> bool:
-    """Whether the machine can run the fused operator: it can fuse the first two convolutions, and
-    the third is a plain 1×1 convolution whose results REQUANTIZE requantizes.
+    """Whether the machine can run the fused operator: it can run the depthwise convolution, with
+    its expansion if there is one, and the projection is a plain 1×1 convolution whose results
+    REQUANTIZE requantizes.
     """
-    b, c = workload.expanded.depthwise.group, workload.projection
+    b, c = workload.depthwise.group, workload.projection
     plain = c.kernel == (1, 1) and c.strides == (1, 1) and not any(c.pads) and c.pooling is None
-    same = (b.batch, workload.expanded.depthwise.groups, b.output_height, b.output_width) == (
+    same = (b.batch, workload.depthwise.groups, b.output_height, b.output_width) == (
         c.batch,
         c.inputs,
         c.height,
         c.width,
     )
     scaled = isinstance(c.requantize, PerChannelScale) and not c.row_sums
-    return plain and same and scaled and is_expansion_possible(workload.expanded, config)
+    if isinstance(workload.expanded, GroupedConv2d):
+        filters = runs_by_channel_tiles(workload.expanded, config)
+    else:
+        filters = is_expansion_possible(workload.expanded, config)
+    return plain and same and scaled and filters
 
 
 def inverted_residual(

@@ -12,25 +12,58 @@ from amaranth_vta.sw.compiler.nest.ir import carried_slots
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import (
     ExpandedSizes,
-    constants,
     weights_of,
 )
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.tuner.tiles import cut
 
 # Maximum number of parts in which a tile's sums are requantized.
 _PARTS = 6
-# Iterations from a channel tile's expansion to its depthwise filter, and to its projection.
-FILTERED, PROJECTED = 2, 4
+# Iterations from the computation of a channel tile until its forwarded results are read.
+FORWARDED = 2
 
 
 @dataclass(frozen=True)
 class InvertedResidualSizes:
-    """A 1×1 convolution, ``projection``, of all result channels of ``expanded``. The addition of
-    another tensor may follow.
+    """A 1×1 convolution, ``projection``, of all result channels of ``expanded``: of a depthwise
+    convolution with an expansion, or of one without. The addition of another tensor may follow.
     """
 
-    expanded: ExpandedSizes
+    expanded: ExpandedSizes | GroupedConv2d
     projection: Conv2d
+
+    @property
+    def expansion(self) -> Conv2d | None:
+        return self.expanded.expansion if isinstance(self.expanded, ExpandedSizes) else None
+
+    @property
+    def depthwise(self) -> GroupedConv2d:
+        one = self.expanded
+        return one.depthwise if isinstance(one, ExpandedSizes) else one
+
+    @property
+    def rows_shared(self) -> int:
+        """Rows of the padded expansion that two successive tiles read."""
+        return self.expanded.rows_shared if isinstance(self.expanded, ExpandedSizes) else 0
+
+    @property
+    def constants(self) -> int:
+        """Number of accumulators that hold constants."""
+        d, c = self.depthwise, self.projection
+        parts = [(d.group.requantize, d.constants), (c.requantize, c.outputs)]
+        if self.expansion is not None:
+            parts.append((self.expansion.requantize, self.expansion.outputs))
+        return sum(item.constants * tiles + item.shared for item, tiles in parts)
+
+    @property
+    def filtered_at(self) -> int:
+        """Iterations from the first sums of a channel tile to its depthwise filter."""
+        return 0 if self.expansion is None else FORWARDED
+
+    @property
+    def projected_at(self) -> int:
+        """Iterations from the first sums of a channel tile to its projection."""
+        return self.filtered_at + FORWARDED
 
     @property
     def extents(self) -> Mapping[int, int]:
@@ -42,7 +75,7 @@ class InvertedResidualSizes:
 
     def hidden_bytes(self, config: Config) -> float:
         """Bytes of the first weights that a preceding layer can prefetch."""
-        if self.expanded.expansion.is_first:
+        if (self.expansion or self.depthwise.group).is_first:
             return 0.0
         return self.expanded.hidden_bytes(config) + self.projection.hidden_bytes(config)
 
@@ -87,8 +120,8 @@ class RowTile:
 
 def row_tiles(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> tuple[RowTile, ...]:
     """The tiles of a column of tiles, from the top."""
-    shared = workload.expanded.rows_shared if knobs.carries else None
-    return _row_tiles(workload.expanded.depthwise.group, knobs.rows, shared)
+    shared = workload.rows_shared if knobs.carries else None
+    return _row_tiles(workload.depthwise.group, knobs.rows, shared)
 
 
 @cache
@@ -112,7 +145,7 @@ def _row_tiles(b: Conv2d, most: int, shared: int | None) -> tuple[RowTile, ...]:
 
 def can_carry(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> bool:
     """Whether tiles can carry rows: each expands some, and as many as the tile below shares."""
-    b, shared = workload.expanded.depthwise.group, workload.expanded.rows_shared
+    b, shared = workload.depthwise.group, workload.rows_shared
     return (
         0 < shared <= knobs.rows * b.strides[0]
         and knobs.rows < b.output_height
@@ -124,20 +157,20 @@ def places_of_expansions(workload: InvertedResidualSizes, knobs: InvertedResidua
     """Number of places at which tiles begin in each of the two copies of forwarded expansions."""
     if not knobs.carries:
         return 1
-    rows = workload.expanded.depthwise.group.input_rows(knobs.rows)
-    return carried_slots(2, workload.projection.inputs, rows, workload.expanded.rows_shared)
+    rows = workload.depthwise.group.input_rows(knobs.rows)
+    return carried_slots(2, workload.projection.inputs, rows, workload.rows_shared)
 
 
 def _forwarded(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs) -> int:
     """Vectors of input scratchpad for forwarded expansions."""
-    b, shared = workload.expanded.depthwise.group, workload.expanded.rows_shared
+    b, shared = workload.depthwise.group, workload.rows_shared
     below = (places_of_expansions(workload, knobs) - 1) * shared
     return 2 * (below + b.input_rows(knobs.rows)) * b.input_columns(knobs.columns)
 
 
 def results_bank(workload: InvertedResidualSizes) -> int | None:
     """Bank of the projection's sums; None if tiles alternate between banks."""
-    return None if workload.expanded.expansion.outputs % 2 else 1
+    return None if workload.projection.inputs % 2 else 1
 
 
 def added_copies(workload: InvertedResidualSizes) -> int:
@@ -151,7 +184,7 @@ def epilogue_parts(workload: InvertedResidualSizes, knobs: InvertedResidualKnobs
     if knobs.image_copies == 1:
         # Compute retires in order: a part delays the token of the products in the next iteration.
         # That must not be the last iteration that reads the image, which waits to be overwritten.
-        iterations -= PROJECTED
+        iterations -= workload.projected_at
     return min(max(iterations // 2, 1), _PARTS)
 
 
@@ -163,7 +196,7 @@ def expansion_copies(knobs: InvertedResidualKnobs) -> int:
 def held_weights(workload: InvertedResidualSizes) -> int:
     """Weight tiles, including an identity matrix for the addition's other operand."""
     c = workload.projection
-    each, shared = weights_of(workload.expanded)
+    each, shared = weights_of(workload.expansion, workload.depthwise)
     return c.inputs * (each + c.outputs * c.terms) + shared + (c.addition is not None)
 
 
@@ -171,17 +204,18 @@ def fits(workload: InvertedResidualSizes, config: Config, knobs: InvertedResidua
     """Whether the tiles fit the scratchpads."""
     if knobs.carries and not can_carry(workload, knobs):
         return False
-    expanded, c = workload.expanded, workload.projection
-    a, b = expanded.expansion, expanded.depthwise.group
-    columns = min(b.input_columns(knobs.columns), b.width)
-    expansion = max(tile.image_rows for tile in row_tiles(workload, knobs)) * columns
-    expansions = expansion_copies(knobs) // 2 * expansion
+    a, b, c = workload.expansion, workload.depthwise.group, workload.projection
     filtered = knobs.rows * knobs.columns
     results = c.outputs * filtered
-    image = knobs.image_copies * a.inputs * expansion
-    forwarded = _forwarded(workload, knobs) + 2 * filtered
-    weights = held_weights(workload)
-    kept = constants(expanded) + c.requantize.constants * c.outputs + c.requantize.shared
+    if a is None:
+        expansions, forwarded = 0, 2 * filtered
+        image = knobs.image_copies * b.input_rows(knobs.rows) * b.input_columns(knobs.columns)
+    else:
+        columns = min(b.input_columns(knobs.columns), b.width)
+        expansion = max(tile.image_rows for tile in row_tiles(workload, knobs)) * columns
+        expansions = expansion_copies(knobs) // 2 * expansion
+        image = knobs.image_copies * a.inputs * expansion
+        forwarded = _forwarded(workload, knobs) + 2 * filtered
     held = 1 if results_bank(workload) is None else 2
     if c.addition is not None:
         # The other operand is loaded once the tile is summed, and so is an identity matrix.
@@ -189,6 +223,6 @@ def fits(workload: InvertedResidualSizes, config: Config, knobs: InvertedResidua
         image += results
     return (
         image + forwarded <= config.inp.depth
-        and weights <= config.wgt.depth
-        and held * results + expansions + filtered + kept <= config.acc.depth // 2
+        and held_weights(workload) <= config.wgt.depth
+        and held * results + expansions + filtered + workload.constants <= config.acc.depth // 2
     )

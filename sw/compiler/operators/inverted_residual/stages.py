@@ -17,12 +17,19 @@ from amaranth_vta.sw.compiler.operators.building_blocks.stage_placement import (
     place_load,
     place_stages,
 )
-from amaranth_vta.sw.compiler.operators.expanded_conv2d.stages import expression, place_both
+from amaranth_vta.sw.compiler.operators.expanded_conv2d.stages import (
+    expression,
+    place_expansion,
+    place_filters,
+)
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import expression as depthwise_expression
 from amaranth_vta.sw.compiler.te.expr import Affine
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled
 
 from .sizes import (
+    FORWARDED,
     InvertedResidualKnobs,
     InvertedResidualSizes,
     added_copies,
@@ -66,7 +73,10 @@ def scheduled(
     workload: InvertedResidualSizes, env: Environment, knobs: InvertedResidualKnobs
 ) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
-    expanded, filtered = expression(workload.expanded, env)
+    if isinstance(workload.expanded, GroupedConv2d):
+        expanded, filtered = None, depthwise_expression(workload.expanded, env)
+    else:
+        expanded, filtered = expression(workload.expanded, env)
     product = _projection(workload, filtered.epilogue.y, env)
     total, end = product.total, product.epilogue
     s = te.create_schedule(end.y.op)
@@ -91,25 +101,30 @@ def scheduled(
 
     s[total].stagger(2, epilogue_parts(workload, knobs))
     ci, *term, ki = product.axes
-    image, tile = (at, knobs.image_copies), (total, ci)
-    place_both(s, workload.expanded, expanded, filtered, image, tile, env)
-    for tensor in (expanded.total, *expanded.epilogue.stages):
-        s[tensor].double_buffer(expansion_copies(knobs))
+    tile = total, ci
+    place_filters(s, workload.depthwise, filtered, tile, env)
+    if expanded is None:
+        place_load(s, filtered.x_buf, env.inp_scope, tile, knobs.image_copies, env)
+    else:
+        place_expansion(s, expanded, (at, knobs.image_copies), tile, env)
+        for tensor in (expanded.total, *expanded.epilogue.stages):
+            s[tensor].double_buffer(expansion_copies(knobs))
+        place_load(s, expanded.w_buf, env.wgt_scope, None, 1, env)
+        s[expanded.forwarded].compute_ahead(FORWARDED)
     place_load(s, product.x, env.inp_scope, tile, 2, env)
-    for weights in (expanded.w_buf, filtered.w_buf, product.w_buf):
+    for weights in (filtered.w_buf, product.w_buf):
         place_load(s, weights, env.wgt_scope, None, 1, env)
-    # Forwarded tiles are read two iterations later.
-    s[product.x].compute_ahead(2)
-    s[expanded.forwarded].compute_ahead(2)
-    if knobs.carries:
+    s[product.x].compute_ahead(FORWARDED)
+    if expanded is not None and knobs.carries:
         s[expanded.forwarded].store_at(wo, s[end.y])
         row = expanded.forwarded.op.axis[3]
-        s[expanded.forwarded].carry(row, workload.expanded.rows_shared)
+        s[expanded.forwarded].carry(row, workload.rows_shared)
 
     n, o, h, w, b, k = s[total].op.axis
     s[total].reorder(ci, n, o, *term, h, w, b, k, ki)
     s[total].tensorize(b, env.gemm)
     x, *others = product.args[1:] if end.residual is None else product.args[2:]
-    given = [expanded.x, *([end.residual.x] if end.residual else [])]
-    before = [expanded.w, *expanded.epilogue.args, *filtered.args[1:-1]]
-    return s, [*given, *before, x, *others]
+    image = filtered.x if expanded is None else expanded.x
+    given = [image, *([end.residual.x] if end.residual else [])]
+    before = [] if expanded is None else [expanded.w, *expanded.epilogue.args]
+    return s, [*given, *before, *filtered.args[1:-1], x, *others]

@@ -20,6 +20,8 @@ from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
 from amaranth_vta.sw.compiler.operators.inverted_residual import InvertedResidual, inverted_residual
 from amaranth_vta.sw.compiler.operators.inverted_residual.cost import candidates, estimated
 from amaranth_vta.sw.compiler.operators.inverted_residual.sizes import (
@@ -71,7 +73,7 @@ def carrying_case(
     while True:
         workload = random_residual(pick.randrange(1 << 30), env)
         fitting = [knobs for _, knobs in candidates(workload, env.config) if knobs.carries]
-        b = workload.expanded.depthwise.group
+        b = workload.depthwise.group
         if fitting and not (small and b.output_height * b.output_width > 16):
             return workload, env, pick.choice(fitting)
 
@@ -121,17 +123,22 @@ def test_no_pass_changes_what_is_computed() -> None:
     assert "slots=" in seen[-1]
 
 
+def expansion_of(workload: InvertedResidual) -> Conv2d:
+    assert workload.expansion is not None
+    return workload.expansion
+
+
 def plain(height: int, kernel: int, stride: int, env: Environment) -> InvertedResidual:
     """One channel tile in, two expanded, one out, without padding."""
     workload = random_residual(1, env)
-    a = replace(workload.expanded.expansion, batch=1, inputs=1, outputs=2, terms=1)
+    a = replace(expansion_of(workload), batch=1, inputs=1, outputs=2, terms=1)
     a = replace(a, height=height, width=8)
-    b = workload.expanded.depthwise
+    b = workload.depthwise
     group = replace(b.group, batch=1, height=height, width=8, terms=1, dilations=(1, 1))
     group = replace(group, kernel=(kernel, kernel), strides=(stride, stride), pads=(0, 0, 0, 0))
     depthwise = replace(b, groups=2, group=group, taps=1, alike=False)
     c = replace(a, inputs=2, outputs=1, height=group.output_height, width=group.output_width)
-    return InvertedResidual(replace(workload.expanded, expansion=a, depthwise=depthwise), c)
+    return InvertedResidual(ExpandedConv2d(a, depthwise), c)
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
@@ -143,7 +150,7 @@ def test_each_row_is_expanded_once(kernel: int, stride: int, run: Any) -> None:
     function = inverted_residual(workload, env, knobs)
     inputs = operands(workload, function.args, env, 0)
     run(function, inputs)
-    b = workload.expanded.depthwise.group
+    b = workload.depthwise.group
     # The image is loaded as it is expanded: every row and every column that is read, once.
     read = b.input_rows(b.output_height) * b.input_columns(b.output_width)
     assert run.counters["inp_elements"] == read
@@ -168,7 +175,7 @@ def test_one_tile_per_column_carries_nothing() -> None:
 def test_what_fits_can_be_built(seed: int) -> None:
     pick, env = random.Random(seed), Environment(ROOMY)
     workload = random_residual(seed, env)
-    b = workload.expanded.depthwise.group
+    b = workload.depthwise.group
     for _ in range(4):
         rows, columns = pick.randint(1, b.output_height), pick.randint(1, b.output_width)
         flags = pick.random() < 0.5, pick.random() < 0.5
@@ -192,11 +199,11 @@ def test_carrying_rows_saves_cycles_as_estimated(first: bool, most: float) -> No
     """56×56 pixels with stride 2 from 96 to 24 channels, without the load of the weights."""
     env = Environment(CONFIGS["pynq-extended"])
     workload = plain(57, 3, 2, env)
-    a, b = workload.expanded.expansion, workload.expanded.depthwise
+    a, b = expansion_of(workload), workload.depthwise
     a = replace(a, outputs=6, width=57, is_first=True)
     b = replace(b, groups=6, taps=3, group=replace(b.group, width=57))
     c = replace(workload.projection, inputs=6, outputs=2, width=b.group.output_width)
-    workload = InvertedResidual(replace(workload.expanded, expansion=a, depthwise=b), c)
+    workload = InvertedResidual(ExpandedConv2d(a, b), c)
     found = []
     for knobs in (
         InvertedResidualKnobs(4, 14),
@@ -212,9 +219,8 @@ def test_carrying_rows_saves_cycles_as_estimated(first: bool, most: float) -> No
 def test_weights_of_the_first_layer_are_not_prefetched() -> None:
     env = Environment(ROOMY)
     workload = plain(57, 3, 1, env)
-    first = replace(
-        workload.expanded, expansion=replace(workload.expanded.expansion, is_first=True)
-    )
+    expansion = replace(expansion_of(workload), is_first=True)
+    first = ExpandedConv2d(expansion, workload.depthwise)
     assert workload.expanded.hidden_bytes(env.config) > 0
     assert first.hidden_bytes(env.config) == 0
     assert workload.hidden_bytes(env.config) > 0

@@ -37,8 +37,10 @@ CONFIGS = ["tiny-extended", "pynq-extended"]
 ADDED = FixedPoint((5, 3), 7, 4, -2, -100, 120), FixedPoint((77, 91), 3, 0, 1, -90, 99, scale=0.01)
 
 
-def random_case(seed: int, config: str) -> tuple[InvertedResidual, Environment]:
-    """A random case with a tile that fits the machine."""
+def random_case(
+    seed: int, config: str, expands: bool = True
+) -> tuple[InvertedResidual, Environment]:
+    """A random case, with an expansion or without, with a tile that fits the machine."""
     pick, env = random.Random(seed), Environment(PRESETS[config])
     while True:
         expanded = random_workload(pick, env)
@@ -54,7 +56,7 @@ def random_case(seed: int, config: str) -> tuple[InvertedResidual, Environment]:
             ),
             terms=pick.choice([1, 1, 2]),
         )
-        workload = InvertedResidual(expanded, projection)
+        workload = InvertedResidual(expanded if expands else expanded.depthwise, projection)
         if isfinite(choose(workload, env.config).cycles):
             assert is_possible(workload, env.config)
             return workload, env
@@ -77,7 +79,7 @@ def operands(
             found.append(parameters(arg, rng))
         else:
             found.append(rng.integers(-40, 40, arg.shape).astype(np.int8))
-        taps = workload.expanded.depthwise.taps
+        taps = workload.depthwise.taps
         if arg.name == "w" and taps > 1:
             # Columns of a tile beyond the taps.
             found[-1][..., 2 * taps :] = 0
@@ -85,9 +87,12 @@ def operands(
 
 
 @pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("expands", [True, False])
 @each_seed(range(12), daily=4)
-def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: Any) -> None:
-    workload, env = random_case(seed, config)
+def test_random_ones_are_what_their_expression_is(
+    seed: int, expands: bool, config: str, run: Any
+) -> None:
+    workload, env = random_case(seed, config, expands)
     function = inverted_residual(workload, env)
     inputs = operands(workload, function.args, env, seed)
     want = wanted(function.args, inputs)
@@ -95,10 +100,13 @@ def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: A
 
 
 @pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("expands", [True, False])
 @each_seed(range(6), daily=2)
-def test_any_tiles_give_the_same(seed: int, config: str, interpreted: Any, run: Any) -> None:
+def test_any_tiles_give_the_same(
+    seed: int, expands: bool, config: str, interpreted: Any, run: Any
+) -> None:
     """The results are the same after every pass, in reverse order of execution, and on the RTL."""
-    workload, env = random_case(seed, config)
+    workload, env = random_case(seed, config, expands)
     knobs = random.Random(seed).choice(list(choose(workload, env.config).ranked))
     schedule = workload.scheduled(env, knobs)
     inputs = operands(workload, schedule[1], env, seed)

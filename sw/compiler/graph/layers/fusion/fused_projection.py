@@ -1,4 +1,4 @@
-"""Fuse 1×1 convolutions with the two convolutions before them into an inverted residual."""
+"""Fuse 1×1 convolutions with the depthwise convolution before them, and with its expansion."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import Fixed
 from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.inverted_residual import (
     InvertedResidual,
     inverted_residual,
@@ -27,12 +28,16 @@ _ADDITION = Addition(FixedPoint((3, 5), 1, 1, 0, -128, 127, scale=0.5, joined=Tr
 def fused_projection(
     product: ConstantProduct, alone: Conv2d, weights: Bytes, out: Image, tensors: Tensors
 ) -> Layer | None:
-    """Fuse a convolution with the layer of an expansion and a depthwise convolution that produces
-    its input. None if there is no such layer, if it has other readers, or if two layers take fewer
-    cycles. ``alone`` is the convolution as its own layer."""
-    name = product.nodes[0].inputs[0]
+    """Fuse a convolution with the layer of a depthwise convolution, perhaps with an expansion, that
+    produces its input. None if there is no such layer, if it has other readers, or if two layers
+    take fewer cycles; and if the convolution is itself an expansion and the depthwise convolution
+    before it has none, since the first of two such pairs would keep the second from being one
+    layer of three. ``alone`` is the convolution as its own layer."""
+    name, result = product.nodes[0].inputs[0], product.nodes[-1].outputs[0]
     anchor, _, expanded = tensors.products.get(name, (None, None, None))
-    if anchor is None or not isinstance(expanded, ExpandedConv2d):
+    if anchor is None or not isinstance(expanded, ExpandedConv2d | GroupedConv2d):
+        return None
+    if isinstance(expanded, GroupedConv2d) and tensors.is_expansion(result):
         return None
     whole = InvertedResidual(expanded, alone)
     if tensors.network.only_reader(name) is not product.nodes[0]:

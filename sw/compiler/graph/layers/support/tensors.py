@@ -173,6 +173,15 @@ class Tensors:
                 names += reader.outputs
         return True
 
+    def is_expansion(self, name: str) -> bool:
+        """Whether only a depthwise or grouped convolution to several pixels reads the tensor, so
+        that it may be fused with the convolution that computes the tensor."""
+        reader = self.network.only_reader(name)
+        if reader is None or int(reader.attributes.get("group", 1)) == 1:
+            return False
+        shape = self.network.types[reader.outputs[0]].shape
+        return bool(self.config.forward) and shape is not None and shape[2:] != (1, 1)
+
     # Shapes.
 
     def root(self, name: str) -> str:
