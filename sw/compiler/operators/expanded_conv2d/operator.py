@@ -55,7 +55,7 @@ class ExpandedConv2d(ExpandedSizes):
 
 def is_possible(workload: ExpandedConv2d, config: Config) -> bool:
     """Whether the machine can run the fused operator: it can run the depthwise convolution on
-    forwarded results, and REQUANTIZE requantizes those of the expansion.
+    forwarded results, and REQUANTIZE requantizes the expansion.
     """
     a, b = workload.expansion, workload.depthwise.group
     plain = a.kernel == (1, 1) and a.strides == (1, 1) and not any(a.pads)

@@ -4,7 +4,7 @@ Expansion and depthwise convolution run as in `expanded_conv2d`. Filtered channe
 forwarded to the input scratchpad, where the projection reads them and adds their contribution to
 the tile's sums. Only the image and the result are in memory. Tiles may carry halo rows, so that
 each row is expanded once. An addition of the image, or of another tensor, may be fused, as in
-`conv2d`.
+`conv2d`. Without an expansion, the depthwise convolution reads channel tiles of the image.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def inverted_residual(
     name: str = "inverted_residual",
 ) -> Function:
     """Build a function of input, the other operand of an addition if there is one, weights and
-    parameters of the expansion, of the depthwise convolution and of the projection, the arguments
-    of the addition, and output. Layouts are as in `expanded_conv2d` and `conv2d`, except that the
-    weights of the projection are (outputs, inputs, terms, BLOCK_OUT, BLOCK_IN). Default knobs and
-    exceptions: see `tuned`.
+    parameters of the expansion if there is one, of the depthwise convolution and of the projection,
+    the arguments of the addition, and output. Layouts are as in `expanded_conv2d`,
+    `grouped_conv2d` and `conv2d`, except that the weights of the projection are (outputs, inputs,
+    terms, BLOCK_OUT, BLOCK_IN). Default knobs and exceptions: see `tuned`.
     """
     return tuned(workload, env, knobs, name)

@@ -91,7 +91,8 @@ class InvertedResidualKnobs:
     filters of an iteration share one accumulator bank, alternating between iterations. A tile's
     final sums are requantized in the following iterations in parts (`epilogue_parts`), in the bank
     that GEMM leaves free in every second one: with an even number of iterations per tile always the
-    same bank.
+    same bank. Without an expansion, an iteration loads and filters a channel tile, whose projection
+    follows two iterations later; an image tile then has one channel tile.
 
     If the schedule ``carries`` rows, a tile expands only rows that the tile above has not expanded.
     The rows that both read are forwarded twice, also to where the tile below reads them.

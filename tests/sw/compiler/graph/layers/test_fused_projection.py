@@ -75,3 +75,24 @@ def test_the_projection_is_apart_where_that_takes_fewer_cycles(qdq: Make) -> Non
     times.
     """
     assert operators(block(qdq, outputs=400)) == ["QLinearConv+QLinearConv", "QLinearConv"]
+
+
+def pair(qdq: Make) -> Any:
+    """A graph with a depthwise convolution of 40 channels and a projection."""
+    graph = qdq((1, 40, 28, 28), np.int8).qdq(0.031, -8)
+    return depthwise(graph).node("Relu").qdq(0.0817, -128).conv(40, 20, 1).qdq(0.31, -29)
+
+
+def test_without_an_expansion_one_layer_filters_and_projects(qdq: Make) -> None:
+    assert operators(pair(qdq)) == ["QLinearConv+QLinearConv"]
+    assert operators(pair(qdq), replace(MACHINE, forward=0)) == ["QLinearConv"] * 2
+
+
+def test_a_projection_that_is_an_expansion_is_fused_with_the_layers_that_follow(qdq: Make) -> None:
+    graph = depthwise(pair(qdq), 20).node("Relu").qdq(0.0817, -128).conv(20, 20, 1).qdq(0.31, -29)
+    assert operators(graph) == ["QLinearConv", BLOCK]
+
+
+def test_a_projection_before_a_global_average_is_fused(qdq: Make) -> None:
+    graph = pair(qdq).node("GlobalAveragePool").qdq(0.31, -29)
+    assert operators(graph)[0] == "QLinearConv+QLinearConv"
