@@ -68,10 +68,14 @@ def explain(workload: Workload[Any], env: Environment | None = None) -> Choice[A
     return choose(workload, (env or get_env()).config)
 
 
-def is_faster(fused: Workload[Any], parts: Sequence[Workload[Any]], config: Config) -> bool:
-    """Whether ``fused`` is estimated to take fewer cycles than its ``parts`` in sequence."""
+def is_faster(
+    fused: Workload[Any], parts: Sequence[Workload[Any]], config: Config, share: float = 1.0
+) -> bool:
+    """Whether ``fused`` is estimated to take fewer cycles than a ``share`` of the cycles that its
+    ``parts`` take in sequence.
+    """
     apart = sum(choose(part, config).cycles for part in parts)
-    return choose(fused, config).cycles < apart - _LEAST_GAIN
+    return choose(fused, config).cycles < share * apart - _LEAST_GAIN
 
 
 @cache

@@ -158,8 +158,8 @@ def test_reductions_of_rows_and_columns_are_averages(
     if operator == "ReduceSum":
         inputs, axes_given = [graph.constant(axes, np.int64)], {}
     graph.node(operator, *inputs, keepdims=keeps, **axes_given).node("Relu").qdq(0.1, -50)
-    # A convolution with equal weights.
-    assert graph.on_machine() == ["QLinearConv"] * 2
+    # A convolution with equal weights, perhaps in one layer with the convolution before it.
+    assert "+".join(graph.on_machine()) == "QLinearConv+QLinearConv"
 
 
 @BOTH
