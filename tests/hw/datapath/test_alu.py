@@ -199,6 +199,13 @@ def test_alu_unit_works_as_if_one_micro_op_ran_after_the_other(config: Config, g
     assert dones == [0] * sum(item["last"] for item in items)
 
 
+def test_each_row_of_an_element_has_its_own_operands() -> None:
+    """Each element is written once: long programs soon leave the same values in all rows."""
+    items = [micro_op(n, 8 + n, operation=AluOp.ADD, last=int(n == 7)) for n in range(8)]
+    got, want, _, _ = run(PRESETS["batch2"], items, 0)
+    assert np.array_equal(got, want)
+
+
 @pytest.mark.parametrize("gaps", [0, 0.5])
 @pytest.mark.parametrize("config", [EXTENDED, replace(CONFIG, lookup=1), *SHARED])
 def test_alu_unit_looks_up_what_is_written_before_it(config: Config, gaps: float) -> None:
