@@ -20,7 +20,6 @@ from .traverse import accesses, rebuild, substitute
 SCOPES = ("dram", "inp", "wgt", "acc")
 PRAGMAS = ("dma_copy", "alu")
 
-
 _NOT_BOTH = "a staggered buffer is kept for one iteration"
 
 

@@ -90,7 +90,7 @@ class _Tiles:
         self.weight_bytes, self.shared_bytes = (
             tiles * config.wgt.element_bytes for tiles in weights_of(self.a, self.d)
         )
-        self.constants = constants(workload)
+        self.constants = constants(self.a, self.d)
         # Latest tasks, with None before the first: forwards, stores, and the last ALU operations of
         # each step.
         self.forwards: list[Task | None] = [None] * 2

@@ -75,11 +75,14 @@ def tile_sizes(workload: ExpandedSizes, rows: int, columns: int) -> TileVectors:
     return TileVectors(min(height, b.height) * min(width, b.width), height * width, rows * columns)
 
 
-def constants(workload: ExpandedSizes) -> int:
-    """Number of accumulators that hold constants."""
-    a, d = workload.expansion, workload.depthwise
-    both = (a.requantize, a.outputs), (d.group.requantize, d.constants)
-    return sum(item.constants * tiles + item.shared for item, tiles in both)
+def constants(*parts: Conv2d | GroupedConv2d | None) -> int:
+    """Number of accumulators that hold constants of all ``parts`` that are not None."""
+    found = 0
+    for part in parts:
+        if part is not None:
+            tiles = part.constants if isinstance(part, GroupedConv2d) else part.outputs
+            found += part.requantize.constants * tiles + part.requantize.shared
+    return found
 
 
 def weights_of(expansion: Conv2d | None, depthwise: GroupedConv2d) -> tuple[int, int]:
@@ -98,6 +101,6 @@ def fits(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) ->
     weights, shared = weights_of(a, workload.depthwise)
     return (
         knobs.image_copies * a.inputs * size.expanded + 2 * size.padded <= config.inp.depth
-        and sums + constants(workload) <= config.acc.depth // 2
+        and sums + constants(a, workload.depthwise) <= config.acc.depth // 2
         and tiles * weights + shared <= config.wgt.depth
     )

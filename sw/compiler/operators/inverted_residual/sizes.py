@@ -12,6 +12,7 @@ from amaranth_vta.sw.compiler.nest.ir import carried_slots
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import (
     ExpandedSizes,
+    constants,
     weights_of,
 )
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
@@ -49,11 +50,7 @@ class InvertedResidualSizes:
     @property
     def constants(self) -> int:
         """Number of accumulators that hold constants."""
-        d, c = self.depthwise, self.projection
-        parts = [(d.group.requantize, d.constants), (c.requantize, c.outputs)]
-        if self.expansion is not None:
-            parts.append((self.expansion.requantize, self.expansion.outputs))
-        return sum(item.constants * tiles + item.shared for item, tiles in parts)
+        return constants(self.expansion, self.depthwise, self.projection)
 
     @property
     def filtered_at(self) -> int:

@@ -43,10 +43,10 @@ def fused_projection(
     anchor, _, expanded = tensors.products.get(name, (None, None, None))
     if anchor is None or not isinstance(expanded, ExpandedConv2d | GroupedConv2d):
         return None
-    is_pair, added = isinstance(expanded, GroupedConv2d), _is_added(product, tensors)
+    whole, added = InvertedResidual(expanded, alone), _is_added(product, tensors)
+    is_pair = whole.expansion is None
     if is_pair and (added or tensors.is_expansion(result)):
         return None
-    whole = InvertedResidual(expanded, alone)
     if tensors.network.only_reader(name) is not product.nodes[0]:
         return None
     config = tensors.config
