@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amaranth_vta.hw import isa
@@ -39,6 +39,8 @@ def encodable(draw: st.DrawFn) -> tuple[Config, isa.Instruction]:
         return config, isa.SetPadding(**values)
     if config.forward and opcode == Opcode.STORE and values["memory"] == Memory.INP:
         return config, isa.Forward(**values)
+    if config.wgt_4bit and opcode == Opcode.LOAD and values["memory"] == Memory.OUT:
+        values["memory"] = Memory.WGT_4BIT
     return config, CLASSES[opcode](**values)
 
 
@@ -82,6 +84,7 @@ def test_encodings_written_out_by_hand(
 
 
 @given(encodable())
+@example((EXTENDED, isa.Load(memory=Memory.WGT_4BIT)))
 def test_what_is_encoded_decodes_to_the_same(case: tuple[Config, isa.Instruction]) -> None:
     config, instruction = case
     instructions = instruction_set(config)
