@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +23,12 @@ from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import Fixed
 from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
-from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
-    ExpandedConv2d,
-    ExpandedConv2dKnobs,
-    expanded_conv2d,
+from amaranth_vta.sw.compiler.operators.depthwise_chain import (
+    DepthwiseChain,
+    DepthwiseChainKnobs,
+    depthwise_chain,
 )
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
-from amaranth_vta.sw.compiler.operators.inverted_residual import (
-    InvertedResidual,
-    InvertedResidualKnobs,
-    inverted_residual,
-)
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
 from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.runtime.runtime import Runtime
@@ -100,13 +96,13 @@ def matrix_product(env: Environment, threads: bool) -> Function:
     return build(s, [x, w, y], env=env)
 
 
-BLOCK = ExpandedConv2d(
+BLOCK = DepthwiseChain(
     Conv2d(1, 2, 3, 6, 5, (1, 1), PerChannelScale()),
     GroupedConv2d(3, Conv2d(1, 1, 1, 6, 5, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1)), 2),
 )
-RESIDUAL = InvertedResidual(
+RESIDUAL = replace(
     BLOCK,
-    Conv2d(
+    projection=Conv2d(
         1,
         3,
         1,
@@ -145,11 +141,11 @@ PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     ),
     "expansion and depthwise": (
         "tiny-extended",
-        lambda env: expanded_conv2d(BLOCK, env, ExpandedConv2dKnobs(2, 3, 1, False)),
+        lambda env: depthwise_chain(BLOCK, env, DepthwiseChainKnobs(2, 3, 1, whole_weights=False)),
     ),
     "inverted residual": (
         "tiny-extended",
-        lambda env: inverted_residual(RESIDUAL, env, InvertedResidualKnobs(2, 2, 1)),
+        lambda env: depthwise_chain(RESIDUAL, env, DepthwiseChainKnobs(2, 2, 1)),
     ),
     "convolution, many copies": (
         "tiny-extended",

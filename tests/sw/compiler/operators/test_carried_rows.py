@@ -18,14 +18,11 @@ from amaranth_vta.sw.compiler.nest.interpret import interpret
 from amaranth_vta.sw.compiler.nest.ir import LoopNest, LoweringError
 from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
-from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
-from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
-from amaranth_vta.sw.compiler.operators.inverted_residual import InvertedResidual, inverted_residual
-from amaranth_vta.sw.compiler.operators.inverted_residual.cost import candidates, estimated
-from amaranth_vta.sw.compiler.operators.inverted_residual.sizes import (
-    InvertedResidualKnobs,
+from amaranth_vta.sw.compiler.operators.depthwise_chain import DepthwiseChain, depthwise_chain
+from amaranth_vta.sw.compiler.operators.depthwise_chain.cost import candidates, estimated
+from amaranth_vta.sw.compiler.operators.depthwise_chain.sizes import (
+    DepthwiseChainKnobs,
     can_carry,
     fits,
 )
@@ -33,8 +30,7 @@ from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.support.machines import others_nightly
 from tests.support.seeds import each_seed
-from tests.sw.compiler.operators.test_expanded_conv2d import random_workload, wanted
-from tests.sw.compiler.operators.test_inverted_residual import ADDED, operands
+from tests.sw.compiler.operators.test_depthwise_chain import operands, random_chain, wanted
 
 TINY = PRESETS["tiny-extended"]
 # Larger scratchpads than `tiny-extended`, on which few tiles fit.
@@ -46,32 +42,16 @@ ROOMY = replace(
 )
 CONFIGS = {"roomy": ROOMY, "pynq-extended": PRESETS["pynq-extended"]}
 # A tile of two rows of three, in two columns of tiles.
-KNOBS = InvertedResidualKnobs(2, 3, 2, carries=True)
-
-
-def random_residual(seed: int, env: Environment) -> InvertedResidual:
-    """Random sizes: kernels of 2, 3 and 5 rows, strides 1 and 2, any padding, one or two images."""
-    pick = random.Random(seed)
-    expanded = random_workload(pick, env)
-    filtered = expanded.depthwise.group
-    projection = replace(
-        expanded.expansion,
-        inputs=expanded.depthwise.groups,
-        outputs=pick.randint(1, 2),
-        height=filtered.output_height,
-        width=filtered.output_width,
-        requantize=PerChannelScale(then=pick.choice([(), *((Addition(item),) for item in ADDED)])),
-    )
-    return InvertedResidual(expanded, projection)
+KNOBS = DepthwiseChainKnobs(2, 3, 2, carries=True)
 
 
 def carrying_case(
     seed: int, config: str, small: bool = False
-) -> tuple[InvertedResidual, Environment, InvertedResidualKnobs]:
+) -> tuple[DepthwiseChain, Environment, DepthwiseChainKnobs]:
     """A random case and knobs with which its tiles carry rows."""
     pick, env = random.Random(seed), Environment(CONFIGS[config])
     while True:
-        workload = random_residual(pick.randrange(1 << 30), env)
+        workload = random_chain(random.Random(pick.randrange(1 << 30)), env)
         fitting = [knobs for _, knobs in candidates(workload, env.config) if knobs.carries]
         b = workload.depthwise.group
         if fitting and not (small and b.output_height * b.output_width > 16):
@@ -82,7 +62,7 @@ def carrying_case(
 @each_seed(range(24), daily=3)
 def test_results_are_those_of_the_expression(seed: int, config: str, run: Any) -> None:
     workload, env, knobs = carrying_case(seed, config)
-    function = inverted_residual(workload, env, knobs)
+    function = depthwise_chain(workload, env, knobs)
     inputs = operands(workload, function.args, env, seed)
     want = wanted(function.args, inputs)
     for order in ("reverse", f"random:{seed}"):
@@ -94,7 +74,7 @@ def test_results_are_those_of_the_expression(seed: int, config: str, run: Any) -
 def test_the_rtl_computes_the_same(config: str, first: bool, run: Any) -> None:
     workload, env, knobs = carrying_case(2, config, small=True)
     knobs = replace(knobs, expands_first=first)
-    function = inverted_residual(workload, env, knobs)
+    function = depthwise_chain(workload, env, knobs)
     inputs = operands(workload, function.args, env, 2)
     want = wanted(function.args, inputs)
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
@@ -123,14 +103,14 @@ def test_no_pass_changes_what_is_computed() -> None:
     assert "slots=" in seen[-1]
 
 
-def expansion_of(workload: InvertedResidual) -> Conv2d:
+def expansion_of(workload: DepthwiseChain) -> Conv2d:
     assert workload.expansion is not None
     return workload.expansion
 
 
-def plain(height: int, kernel: int, stride: int, env: Environment) -> InvertedResidual:
+def plain(height: int, kernel: int, stride: int, env: Environment) -> DepthwiseChain:
     """One channel tile in, two expanded, one out, without padding."""
-    workload = random_residual(1, env)
+    workload = random_chain(random.Random(1), env)
     a = replace(expansion_of(workload), batch=1, inputs=1, outputs=2, terms=1)
     a = replace(a, height=height, width=8)
     b = workload.depthwise
@@ -138,16 +118,16 @@ def plain(height: int, kernel: int, stride: int, env: Environment) -> InvertedRe
     group = replace(group, kernel=(kernel, kernel), strides=(stride, stride), pads=(0, 0, 0, 0))
     depthwise = replace(b, groups=2, group=group, taps=1, alike=False)
     c = replace(a, inputs=2, outputs=1, height=group.output_height, width=group.output_width)
-    return InvertedResidual(ExpandedConv2d(a, depthwise), c)
+    return DepthwiseChain(a, depthwise, c)
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
 def test_each_row_is_expanded_once(kernel: int, stride: int, run: Any) -> None:
     env = Environment(ROOMY)
     workload = plain(13, kernel, stride, env)
-    knobs = InvertedResidualKnobs(4 // stride, 8, 1, carries=True)
+    knobs = DepthwiseChainKnobs(4 // stride, 8, 1, carries=True)
     assert can_carry(workload, knobs)
-    function = inverted_residual(workload, env, knobs)
+    function = depthwise_chain(workload, env, knobs)
     inputs = operands(workload, function.args, env, 0)
     run(function, inputs)
     b = workload.depthwise.group
@@ -159,29 +139,29 @@ def test_each_row_is_expanded_once(kernel: int, stride: int, run: Any) -> None:
 def test_tiles_of_fewer_rows_than_are_shared_cannot_carry() -> None:
     env = Environment(ROOMY)
     workload = plain(13, 5, 1, env)
-    few, enough = (InvertedResidualKnobs(rows, 2, 1, carries=True) for rows in (3, 4))
+    few, enough = (DepthwiseChainKnobs(rows, 2, 1, carries=True) for rows in (3, 4))
     assert can_carry(workload, enough)
     assert not can_carry(workload, few)
     with pytest.raises(LoweringError, match="an iteration writes only 3 elements"):
-        inverted_residual(workload, env, few)
+        depthwise_chain(workload, env, few)
 
 
 def test_one_tile_per_column_carries_nothing() -> None:
     workload = plain(9, 3, 1, Environment(ROOMY))
-    assert not can_carry(workload, InvertedResidualKnobs(7, 2, 1, carries=True))
+    assert not can_carry(workload, DepthwiseChainKnobs(7, 2, 1, carries=True))
 
 
 @each_seed(range(12), daily=4)
 def test_what_fits_can_be_built(seed: int) -> None:
     pick, env = random.Random(seed), Environment(ROOMY)
-    workload = random_residual(seed, env)
+    workload = random_chain(random.Random(seed), env)
     b = workload.depthwise.group
     for _ in range(4):
         rows, columns = pick.randint(1, b.output_height), pick.randint(1, b.output_width)
         flags = pick.random() < 0.5, pick.random() < 0.5
-        knobs = InvertedResidualKnobs(rows, columns, pick.randint(1, 2), *flags)
+        knobs = DepthwiseChainKnobs(rows, columns, pick.randint(1, 2), *flags)
         if fits(workload, env.config, knobs):
-            inverted_residual(workload, env, knobs)
+            depthwise_chain(workload, env, knobs)
 
 
 def cycles_of(function: Function) -> int:
@@ -202,16 +182,16 @@ def test_carrying_rows_saves_cycles_as_estimated(first: bool, most: float) -> No
     a, b = expansion_of(workload), workload.depthwise
     a = replace(a, outputs=6, width=57, is_first=True)
     b = replace(b, groups=6, taps=3, group=replace(b.group, width=57))
-    c = replace(workload.projection, inputs=6, outputs=2, width=b.group.output_width)
-    workload = InvertedResidual(ExpandedConv2d(a, b), c)
+    c = replace(workload.last, inputs=6, outputs=2, width=b.group.output_width)
+    workload = DepthwiseChain(a, b, c)
     found = []
     for knobs in (
-        InvertedResidualKnobs(4, 14),
-        InvertedResidualKnobs(4, 14, carries=True, expands_first=first),
+        DepthwiseChainKnobs(4, 14),
+        DepthwiseChainKnobs(4, 14, carries=True, expands_first=first),
     ):
         assert fits(workload, env.config, knobs)
         estimate = estimated(workload, env.config, knobs).cycles
-        found.append(cycles_of(inverted_residual(workload, env, knobs)))
+        found.append(cycles_of(depthwise_chain(workload, env, knobs)))
         assert estimate == pytest.approx(found[-1], rel=0.06)
     assert found[1] < most * found[0]
 
@@ -220,8 +200,8 @@ def test_weights_of_the_first_layer_are_not_prefetched() -> None:
     env = Environment(ROOMY)
     workload = plain(57, 3, 1, env)
     expansion = replace(expansion_of(workload), is_first=True)
-    first = ExpandedConv2d(expansion, workload.depthwise)
-    assert workload.expanded.hidden_bytes(env.config) > 0
-    assert first.hidden_bytes(env.config) == 0
-    assert workload.hidden_bytes(env.config) > 0
-    assert replace(workload, expanded=first).hidden_bytes(env.config) == 0
+    first = replace(workload, expansion=expansion)
+    for chain, hidden in ((workload, True), (first, False)):
+        for projection in (workload.projection, None):
+            some = replace(chain, projection=projection)
+            assert (some.hidden_bytes(env.config) > 0) == hidden

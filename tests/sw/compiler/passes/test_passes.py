@@ -21,12 +21,8 @@ from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d, ExpandedConv2dKnobs
+from amaranth_vta.sw.compiler.operators.depthwise_chain import DepthwiseChain, DepthwiseChainKnobs
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
-from amaranth_vta.sw.compiler.operators.inverted_residual import (
-    InvertedResidual,
-    InvertedResidualKnobs,
-)
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
@@ -354,17 +350,17 @@ def forwarded() -> Scheduled:
     """
     expansion = Conv2d(1, 1, 2, 4, 3, (1, 1), PerChannelScale())
     depthwise = replace(expansion, outputs=1, kernel=(3, 3), pads=(1, 1, 1, 1), pad_value=-7)
-    block = ExpandedConv2d(expansion, GroupedConv2d(2, depthwise, EXTENDED.config.taps))
-    return block.scheduled(EXTENDED, ExpandedConv2dKnobs(rows=2, columns=3, image_copies=1))
+    block = DepthwiseChain(expansion, GroupedConv2d(2, depthwise, EXTENDED.config.taps))
+    return block.scheduled(EXTENDED, DepthwiseChainKnobs(rows=2, columns=3, image_copies=1))
 
 
 def projected() -> Scheduled:
     """An inverted residual: the projection sums over three channel tiles, two iterations later."""
     expansion = Conv2d(1, 1, 3, 4, 3, (1, 1), PerChannelScale())
     depthwise = replace(expansion, outputs=1, kernel=(3, 3), pads=(1, 1, 1, 1), pad_value=-7)
-    expanded = ExpandedConv2d(expansion, GroupedConv2d(3, depthwise, EXTENDED.config.taps))
-    block = InvertedResidual(expanded, replace(expansion, inputs=3, outputs=1))
-    return block.scheduled(EXTENDED, InvertedResidualKnobs(rows=2, columns=3, image_copies=1))
+    filters = GroupedConv2d(3, depthwise, EXTENDED.config.taps)
+    block = DepthwiseChain(expansion, filters, replace(expansion, inputs=3, outputs=1))
+    return block.scheduled(EXTENDED, DepthwiseChainKnobs(rows=2, columns=3, image_copies=1))
 
 
 def pooled() -> Scheduled:

@@ -29,9 +29,8 @@ from amaranth_vta.sw.compiler.tuner.parts import WorkloadPart, divided
 from amaranth_vta.sw.compiler.tuner.workload import choose, tuned
 from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.sw.compiler.operators import (
-    test_expanded_conv2d,
+    test_depthwise_chain,
     test_fused_pooling,
-    test_inverted_residual,
 )
 
 Bytes = npt.NDArray[np.uint8]
@@ -48,8 +47,9 @@ WORKLOADS: dict[str, Any] = {
     "heads": Dense(3, 2, 6, SHIFT, heads=3),
     "joined": Dense(3, 2, 2, SHIFT, groups=2, joined=True),
     "grouped": GroupedConv2d(3, DEPTHWISE),
-    "expanded": test_expanded_conv2d.random_case(1, "tiny-extended")[0],
-    "inverted_residual": test_inverted_residual.random_case(9, "tiny-extended")[0],
+    "expanded": test_depthwise_chain.random_case(1, "tiny-extended", "expanded")[0],
+    "projected": test_depthwise_chain.random_case(1, "tiny-extended", "projected")[0],
+    "inverted_residual": test_depthwise_chain.random_case(9, "tiny-extended")[0],
     "elementwise": Elementwise(7, "add"),
     "average": AveragePool2d(1, 3, 8, 6, (2, 3), FixedPoint((5,), 7, 4, 0, -100, 120)),
     "maximum": MaxPool2d(1, 3, 8, 6, (3, 3), (2, 2), (1, 1, 1, 1), -128),

@@ -14,9 +14,8 @@ from amaranth_vta.sw.compiler.lower import lower
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
+from amaranth_vta.sw.compiler.operators.depthwise_chain import DepthwiseChain
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
-from amaranth_vta.sw.compiler.operators.inverted_residual import InvertedResidual
 from amaranth_vta.sw.compiler.tuner.workload import Workload, choose, schedule_of
 
 ENV = Environment(PRESETS["tiny-extended"])
@@ -31,12 +30,12 @@ def grouped(wraps: bool) -> GroupedConv2d:
     return GroupedConv2d(2, group)
 
 
-def expanded(wraps: bool) -> ExpandedConv2d:
-    return ExpandedConv2d(convolution(wraps), grouped(wraps))
+def expanded(wraps: bool) -> DepthwiseChain:
+    return DepthwiseChain(convolution(wraps), grouped(wraps))
 
 
-def inverted_residual(wraps: bool) -> InvertedResidual:
-    return InvertedResidual(expanded(wraps), convolution(wraps))
+def inverted_residual(wraps: bool) -> DepthwiseChain:
+    return replace(expanded(wraps), projection=convolution(wraps))
 
 
 def pooled(wraps: bool) -> Conv2d:

@@ -8,9 +8,9 @@ from amaranth_vta.sw.compiler.graph.layers.support.products import ConstantProdu
 from amaranth_vta.sw.compiler.graph.layers.support.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
-    ExpandedConv2d,
-    expanded_conv2d,
+from amaranth_vta.sw.compiler.operators.depthwise_chain import (
+    DepthwiseChain,
+    depthwise_chain,
     is_possible,
 )
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
@@ -86,9 +86,9 @@ def _fused(
     if known is None or tensors.network.only_reader(name) is not product.nodes[0]:
         return None
     anchor, expansion = known
-    both = ExpandedConv2d(expansion, filters)
+    both = DepthwiseChain(expansion, filters)
     config = tensors.config
     if not is_possible(both, config) or not is_faster(both, (expansion, alone), config):
         return None
     (source,) = anchor.sources
-    return product.layer(tensors, source, out, expanded_conv2d, both, weights, anchor, macs)
+    return product.layer(tensors, source, out, depthwise_chain, both, weights, anchor, macs)

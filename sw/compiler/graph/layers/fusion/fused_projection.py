@@ -9,13 +9,12 @@ from amaranth_vta.sw.compiler.graph.layers.support.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
-from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
-from amaranth_vta.sw.compiler.operators.inverted_residual import (
-    InvertedResidual,
-    inverted_residual,
+from amaranth_vta.sw.compiler.operators.depthwise_chain import (
+    DepthwiseChain,
+    depthwise_chain,
     is_possible,
 )
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
@@ -40,25 +39,31 @@ def fused_projection(
     layer of three that follows saves more, and if another tensor is added, since additions take
     longer than the few products of a tile."""
     name, result = product.nodes[0].inputs[0], product.nodes[-1].outputs[0]
-    anchor, _, expanded = tensors.products.get(name, (None, None, None))
-    if anchor is None or not isinstance(expanded, ExpandedConv2d | GroupedConv2d):
+    anchor, _, before = tensors.products.get(name, (None, None, None))
+    if anchor is None:
         return None
-    whole, added = InvertedResidual(expanded, alone), _is_added(product, tensors)
-    is_pair = whole.expansion is None
+    match before:
+        case DepthwiseChain(expansion, depthwise, None):
+            whole = DepthwiseChain(expansion, depthwise, alone)
+        case GroupedConv2d():
+            whole = DepthwiseChain(None, before, alone)
+        case _:
+            return None
+    is_pair, added = whole.expansion is None, _is_added(product, tensors)
     if is_pair and (added or tensors.is_expansion(result)):
         return None
     if tensors.network.only_reader(name) is not product.nodes[0]:
         return None
     config = tensors.config
     share = _SHARE_OF_PAIRS if is_pair else 1.0
-    if not is_possible(whole, config) or not is_faster(whole, (expanded, alone), config, share):
+    if not is_possible(whole, config) or not is_faster(whole, (before, alone), config, share):
         return None
     if added:
         total, projected = whole.followed_by(_ADDITION), alone.followed_by(_ADDITION)
-        if total and projected and not is_faster(total, (expanded, projected), config):
+        if total and projected and not is_faster(total, (before, projected), config):
             return None
     (source,) = anchor.sources
-    return product.layer(tensors, source, out, inverted_residual, whole, weights, anchor)
+    return product.layer(tensors, source, out, depthwise_chain, whole, weights, anchor)
 
 
 def _is_added(product: ConstantProduct, tensors: Tensors) -> bool:

@@ -20,7 +20,7 @@ from amaranth_vta.sw.compiler.graph.layers.fusion import (
 from amaranth_vta.sw.compiler.graph.layers.support.layer import Layer
 from amaranth_vta.sw.compiler.graph.layers.support.layer_functions import LayerFunctions
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
-from amaranth_vta.sw.compiler.operators.inverted_residual import inverted_residual
+from amaranth_vta.sw.compiler.operators.depthwise_chain import depthwise_chain
 from amaranth_vta.sw.compiler.tuner import workload
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from amaranth_vta.sw.runtime.network.tile_layout import TileLayout
@@ -76,11 +76,11 @@ def test_what_cannot_be_built_stays_in_two_layers(
     qdq: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The estimate predicted that it would fit. Results stay the same."""
-    monkeypatch.setattr(fused_projection, "inverted_residual", refuse)
+    monkeypatch.setattr(fused_projection, "depthwise_chain", refuse)
     assert operators(block(qdq)) == ["QLinearConv+QLinearConv", "QLinearConv"]
-    monkeypatch.setattr(fused_expansion, "expanded_conv2d", refuse)
+    monkeypatch.setattr(fused_expansion, "depthwise_chain", refuse)
     assert operators(block(qdq)) == ["QLinearConv"] * 3
-    monkeypatch.setattr(fused_projection, "inverted_residual", inverted_residual)
+    monkeypatch.setattr(fused_projection, "depthwise_chain", depthwise_chain)
     assert operators(block(qdq)) == [BLOCK]
 
 

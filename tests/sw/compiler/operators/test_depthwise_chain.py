@@ -1,4 +1,4 @@
-"""Depthwise convolutions fused with the preceding 1×1 convolution, tile by tile."""
+"""Depthwise convolutions fused with the 1×1 convolutions next to them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import FixedPoint
+from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
+from amaranth_vta.sw.compiler.operators.building_blocks.residual import Addition
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
-    ExpandedConv2d,
-    expanded_conv2d,
+from amaranth_vta.sw.compiler.operators.depthwise_chain import (
+    DepthwiseChain,
+    depthwise_chain,
     is_possible,
 )
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d, taps_at_once
@@ -29,19 +32,24 @@ from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny-extended", "pynq-extended"]
+# Whether there is an expansion, and a projection.
+KINDS = {"expanded": (True, False), "projected": (False, True), "both": (True, True)}
+ADDED = FixedPoint((5, 3), 7, 4, -2, -100, 120), FixedPoint((77, 91), 3, 0, 1, -90, 99, scale=0.01)
 
 
-def random_case(seed: int, config: str) -> tuple[ExpandedConv2d, Environment]:
-    """A random case with a tile that fits the machine."""
+def random_case(seed: int, config: str, kind: str = "both") -> tuple[DepthwiseChain, Environment]:
+    """A random case of this kind, with a tile that fits the machine."""
     pick, env = random.Random(seed), Environment(PRESETS[config])
     while True:
-        workload = random_workload(pick, env)
+        workload = random_chain(pick, env, kind)
         if isfinite(choose(workload, env.config).cycles):
             assert is_possible(workload, env.config)
             return workload, env
 
 
-def random_workload(pick: random.Random, env: Environment) -> ExpandedConv2d:
+def random_chain(pick: random.Random, env: Environment, kind: str = "both") -> DepthwiseChain:
+    """Random sizes: kernels of 2, 3 and 5 rows, strides 1 and 2, any padding, one or two images."""
+    expands, projects = KINDS[kind]
     groups, terms = pick.randint(1, 3), pick.choice([1, 1, 2])
     kernel, strides = pick.choice([(3, 3), (3, 3), (5, 5), (2, 3)]), (pick.randint(1, 2),) * 2
     expansion = Conv2d(
@@ -54,7 +62,7 @@ def random_workload(pick: random.Random, env: Environment) -> ExpandedConv2d:
         requantize=PerChannelScale(),
         terms=pick.choice([1, 1, 2]),
     )
-    depthwise = replace(
+    filters = replace(
         expansion,
         inputs=1,
         outputs=1,
@@ -66,9 +74,20 @@ def random_workload(pick: random.Random, env: Environment) -> ExpandedConv2d:
         terms=terms,
     )
     channels = groups * env.BLOCK_IN
-    taps = taps_at_once(channels, channels, channels, kernel, depthwise.dilations, env.config)
-    alike = pick.random() < 0.25
-    return ExpandedConv2d(expansion, GroupedConv2d(groups, depthwise, taps, alike))
+    taps = taps_at_once(channels, channels, channels, kernel, filters.dilations, env.config)
+    depthwise = GroupedConv2d(groups, filters, taps, alike=pick.random() < 0.25)
+    projection = replace(
+        expansion,
+        inputs=groups,
+        outputs=pick.randint(1, 2),
+        height=filters.output_height,
+        width=filters.output_width,
+        requantize=PerChannelScale(then=pick.choice([(), *((Addition(item),) for item in ADDED)])),
+        terms=pick.choice([1, 1, 2]),
+    )
+    return DepthwiseChain(
+        expansion if expands else None, depthwise, projection if projects else None
+    )
 
 
 def parameters(arg: Tensor, rng: np.random.Generator) -> Array:
@@ -81,18 +100,27 @@ def parameters(arg: Tensor, rng: np.random.Generator) -> Array:
     return np.repeat(found, batch, axis=-2)
 
 
-def operands(workload: ExpandedConv2d, args: Sequence[Tensor], seed: int) -> list[Array]:
+def operands(
+    workload: DepthwiseChain, args: Sequence[Tensor], env: Environment, seed: int
+) -> list[Array]:
     """Values of all arguments but the output."""
     rng = np.random.default_rng(seed)
-    found = [
-        parameters(arg, rng)
-        if "parameters" in arg.name
-        else rng.integers(-40, 40, arg.shape).astype(np.int8)
-        for arg in args[:-1]
-    ]
-    if workload.depthwise.taps > 1:
-        # Columns of a tile beyond the taps.
-        found[3][..., 2 * workload.depthwise.taps :] = 0
+    found = []
+    for arg in args[:-1]:
+        if arg.name == "identity":
+            found.append(identity_weights(env).reshape(arg.shape))
+        elif arg.name == "addition":
+            addition = workload.last.addition
+            assert addition is not None
+            found.append(addition.sum.parameters(env))
+        elif "parameters" in arg.name:
+            found.append(parameters(arg, rng))
+        else:
+            found.append(rng.integers(-40, 40, arg.shape).astype(np.int8))
+        taps = workload.depthwise.taps
+        if arg.name == "w" and taps > 1:
+            # Columns of a tile beyond the taps.
+            found[-1][..., 2 * taps :] = 0
     return found
 
 
@@ -103,27 +131,33 @@ def wanted(args: Sequence[Tensor], inputs: list[Array]) -> Array:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(10), daily=4)
-def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: Any) -> None:
-    workload, env = random_case(seed, config)
-    function = expanded_conv2d(workload, env)
-    inputs = operands(workload, function.args, seed)
+@pytest.mark.parametrize("kind", KINDS)
+@each_seed(range(12), daily=4)
+def test_random_ones_are_what_their_expression_is(
+    seed: int, kind: str, config: str, run: Any
+) -> None:
+    workload, env = random_case(seed, config, kind)
+    function = depthwise_chain(workload, env)
+    inputs = operands(workload, function.args, env, seed)
     want = wanted(function.args, inputs)
     np.testing.assert_array_equal(run(function, inputs, order=f"random:{seed}"), want)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(5), daily=2)
-def test_any_tiles_give_the_same(seed: int, config: str, interpreted: Any, run: Any) -> None:
-    """The results are the same after every pass, in another order of execution, and on the RTL."""
-    workload, env = random_case(seed, config)
+@pytest.mark.parametrize("kind", KINDS)
+@each_seed(range(6), daily=2)
+def test_any_tiles_give_the_same(
+    seed: int, kind: str, config: str, interpreted: Any, run: Any
+) -> None:
+    """The results are the same after every pass, in reverse order of execution, and on the RTL."""
+    workload, env = random_case(seed, config, kind)
     knobs = random.Random(seed).choice(list(choose(workload, env.config).ranked))
     schedule = workload.scheduled(env, knobs)
-    inputs = operands(workload, schedule[1], seed)
+    inputs = operands(workload, schedule[1], env, seed)
     want = wanted(schedule[1], inputs)
     if (config, seed) == ("tiny-extended", 0):
         interpreted(schedule, inputs, want, env)
-    function = expanded_conv2d(workload, env, knobs)
+    function = depthwise_chain(workload, env, knobs)
     np.testing.assert_array_equal(run(function, inputs, order="reverse"), want)
     if (config, seed) == ("tiny-extended", 0):
         np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
