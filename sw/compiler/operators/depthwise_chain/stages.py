@@ -43,8 +43,8 @@ def _pointwise(
     c: Conv2d, x: Tensor, x_buf: Tensor, names: tuple[str, str], of_groups: bool, env: Environment
 ) -> Product:
     """A 1×1 convolution of ``x`` in ``x_buf`` (batch, channels, height, width, BATCH, BLOCK_IN), or
-    with an axis of one element behind the channels. ``names`` are those of the weights and of the
-    sums, which have such an axis if they are inputs ``of_groups``.
+    with an axis of one element behind the channels. ``names`` name the weights and the sums; if
+    these are inputs ``of_groups``, they have such an axis too.
     """
     one = (0,) * (len(x_buf.shape) - 6)
     tiles = (c.outputs, c.inputs, c.terms, env.BLOCK_OUT, env.BLOCK_IN)
