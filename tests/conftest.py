@@ -15,9 +15,9 @@ from tests.support.golden import Golden
 
 # Designs and schedules consist of many small objects: garbage collection takes a sixth of the time
 # of the tests at Python's default thresholds, and a tenth at 200,000. Two million take 200 MB.
-gc.set_threshold(2_000_000, 20, 20)
-# A full collection takes seven seconds in the heap of a worker.
-collector._COLLECTED_AFTER *= 2
+# A full collection takes 12 seconds in the heap of a worker.
+gc.set_threshold(2_000_000, 20, 1_000)
+collector._COLLECTED_AFTER *= 10
 
 # Containers often forbid caching bytecode: each of hundreds of processes that tests start would
 # compile the sources again, which takes as long as the rest of a short command.
@@ -33,8 +33,9 @@ settings.load_profile("any speed")
 
 
 def pytest_sessionfinish() -> None:
-    # At exit pytest collects garbage five times, so that destructors can warn: once is enough.
-    gc.collect()
+    # At exit pytest collects garbage five times, so that destructors can warn: once is enough, and
+    # only among the objects of the last tests.
+    gc.collect(1)
     gc.freeze()
 
 

@@ -71,7 +71,7 @@ def test_bounds_of_requantize_that_cross_give_the_upper_one(device: str) -> None
 
 
 @pytest.mark.parametrize("kind", [*FAULT_KINDS, "flipped_bits"])
-@pytest.mark.parametrize("name", ["tiny", "int4", "tiny-extended", "bus256-extended"])
+@pytest.mark.parametrize("name", ["tiny", "int4", "tiny-extended", "bus256-one-lane"])
 @each_seed(range(5), daily=3)
 def test_faults_are_reported_and_contained_as_the_model_does(
     name: str, kind: str, seed: int

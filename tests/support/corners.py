@@ -79,4 +79,5 @@ CORNERS: dict[str, Config] = {
     "bus256-extended": replace(PRESETS["tiny-extended"], log_bus_width=8),
     # One lane of the ALU for all four columns.
     "one-lane": replace(PRESETS["tiny-extended"], log_lane_columns=2),
+    "bus256-one-lane": replace(PRESETS["tiny-extended"], log_bus_width=8, log_lane_columns=2),
 }

@@ -11,11 +11,9 @@ from amaranth_vta.hw.config import PRESETS, Config
 from tests.support.corners import CORNERS
 
 # Each path of the hardware that depends on the configuration is in one of these: scalars of 4 and
-# 8 bits, one and two rows, square tiles and others, buses of 64 and 256 bits, extensions.
-DAILY = (
-    *("tiny", "batch2", "int4"),
-    *("tiny-extended", "bus256-extended", "one-lane", "pynq-extended"),
-)
+# 8 bits, one and two rows, square tiles and others, buses of 64 and 256 bits, extensions, lanes of
+# the ALU that columns share.
+DAILY = ("tiny", "batch2", "int4", "tiny-extended", "bus256-one-lane", "pynq-extended")
 _CONFIGS = [(PRESETS | CORNERS)[name] for name in DAILY]
 
 

@@ -37,7 +37,7 @@ def cycles_of(device_name: str, name: str, image: ProgramImage, dram: str) -> in
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)
-@pytest.mark.parametrize("name", ["tiny", "tiny-extended", "one-lane"])
+@pytest.mark.parametrize("name", ["tiny", "tiny-extended", "bus256-one-lane"])
 def test_the_rtl_keeps_the_bound_with_random_memories(name: str, contract: str) -> None:
     for seed in range(3):
         image = legal_program(MACHINES[name], 300 + seed, length=20)
@@ -103,7 +103,7 @@ def least_slack(name: str, image: ProgramImage, contract: str, timing: MemoryTim
     return int((retired - replay.records["retired"]).min())
 
 
-@pytest.mark.parametrize("name", ["tiny-extended", "one-lane", "pynq-extended"])
+@pytest.mark.parametrize("name", ["tiny-extended", "bus256-one-lane", "pynq-extended"])
 @pytest.mark.parametrize("latency", [1, 48, 200])
 def test_instructions_of_loops_retire_by_their_bounds(name: str, latency: int) -> None:
     for seed in range(10):

@@ -106,7 +106,7 @@ def test_stores_to_the_inputs_take_turns_with_others_as_on_the_rtl() -> None:
     [
         ("tiny", 0.03, 0.002),
         ("tiny-extended", 0.02, 0.002),
-        ("one-lane", 0.02, 0.002),
+        ("bus256-one-lane", 0.02, 0.002),
         ("pynq-extended", 0.025, 0.002),
     ],
 )
