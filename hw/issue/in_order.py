@@ -330,8 +330,9 @@ class InOrder(wiring.Component):
                 count.eq(next_count(*change)),
                 self.pending[unit].eq(next_exceeds(0, *change)),
             ]
-            m.d.comb += activity.busy[unit].eq(self.pending[unit])
-            if unit:
+            if unit == 0:
+                m.d.comb += activity.busy[0].eq(self.pending[0])
+            else:
                 given = Signal.like(count, name=f"given_{unit}")
                 works = Signal(name=f"works_{unit}")
                 change = given, activity.starts[unit], activity.ends[unit]

@@ -27,7 +27,7 @@ def run(
     units: list[int], durations: list[int], *, failing: int | None = None, pause: Pauses
 ) -> tuple[list[int], list[int], tuple[int, int] | None]:
     """Run instructions on the given ``units``, each for its ``durations`` cycles; a unit works in
-    order.
+    order. Checks the activity in each cycle.
 
     Returns the indices in completion order, the retired indices, and the fault.
     """
@@ -43,6 +43,8 @@ def run(
         ctx.set(dut.drained, 1)
         working: dict[int, list[tuple[int, int]]] = {1: [], 2: []}
         failed: set[int] = set()
+        # Per unit, instructions that have not completed, and that have not retired.
+        incomplete, unretired = {1: 0, 2: 0}, {1: 0, 2: 0}
         for cycle in range(400):
             head = ctx.get(dut.head.entry.index)
             ctx.set(dut.unit, units[head] if head < len(units) else 0)
@@ -57,6 +59,13 @@ def run(
                         failed.add(unit)
             ctx.set(dut.done, finished)
             ctx.set(dut.error, errors)
+            activity = dut.activity
+            assert ctx.get(activity.index) == head
+            assert ctx.get(activity.ends) == (finished & ~errors) << 1
+            assert ctx.get(activity.busy) == bits(incomplete)
+            assert ctx.get(dut.pending) == bits(unretired)
+            for unit in working:
+                incomplete[unit] -= (finished & ~errors) >> unit - 1 & 1
             _, _, start, index, retire = await ctx.tick().sample(
                 dut.start, dut.head.entry.index, dut.status.retire
             )
@@ -64,7 +73,10 @@ def run(
                 queue = working[units[index]]
                 after = max(cycle, queue[-1][0] if queue else 0)
                 queue.append((after + durations[index], index))
+                incomplete[units[index]] += 1
+                unretired[units[index]] += 1
             if retire:
+                unretired[units[len(retired)]] -= 1
                 retired.append(len(retired))
         if ctx.get(dut.fault.valid):
             fault.append((ctx.get(dut.fault.index), ctx.get(dut.fault.cause)))
@@ -76,6 +88,11 @@ def run(
 
     simulate(dut, drive, background=[put])
     return done, retired, fault[0] if fault else None
+
+
+def bits(counts: dict[int, int]) -> int:
+    """Per unit, whether its count is not 0."""
+    return sum(1 << unit for unit, count in counts.items() if count)
 
 
 @pytest.mark.parametrize("probability", [0, 0.5])
@@ -116,3 +133,26 @@ def test_a_module_waits_only_where_it_has_an_instruction_that_lacks_something() 
     idle, waiting, works = (1, 0), (0, 1), (0, 0)
     # The entry of the idle module has no effect, whatever its fields contain.
     assert status == [idle] * 5 + [waiting] * 5 + [works] * 6 + [idle] * 4
+
+
+def test_a_module_waits_for_room_only_while_no_instruction_issues_or_executes() -> None:
+    dut = shared(InOrder, TINY, Module.COMPUTE, tuple(CAUSES))
+    status: list[tuple[int, int, int]] = []
+
+    async def drive(ctx: Any) -> None:
+        for name in ("unit", "unit_ready", "may_start", "drained"):
+            ctx.set(getattr(dut, name), 1)
+        for cycle in range(16):
+            ctx.set(dut.to_store.full, cycle < 12)
+            ctx.set(dut.insn.valid, cycle in (0, 5))
+            ctx.set(dut.insn.payload, checked_entry(TINY, Gemm(uop_end=1, push_next=1)))
+            ctx.set(dut.done, cycle in (2, 8))
+            one = dut.status
+            status.append(tuple(map(ctx.get, (one.waiting, one.overflowing, one.executing))))
+            await ctx.tick()
+
+    simulate(dut, drive)
+    idle, waiting, executes = (0, 0, 0), (1, 1, 0), (0, 0, 1)
+    # The second instruction issues in cycle 5. From cycle 12 on both retire.
+    want = [idle] + [executes] * 2 + [waiting] * 2 + [executes] * 4 + [waiting] * 3
+    assert status == want + [executes] * 2 + [idle] * 2
