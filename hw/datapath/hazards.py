@@ -103,7 +103,7 @@ class Hazards(wiring.Component):
         ]
         with m.If(self.prefetches & self.moves_on):
             # The micro-op itself is not in flight.
-            m.d.comb += srcs_next.eq(Cat(Const(0, 1), hits[1:]))
+            m.d.comb += srcs_next.eq(Cat(Const(0, 1), hits[1:-1]))
         with m.If(self.i.ready):
             m.d.comb += [
                 dsts_next.eq(Cat(w.write & (w.dst == incoming.indices.dst) for w in following)),

@@ -76,7 +76,7 @@ class CommandQueue(wiring.Component):
             ),
             # Number of instructions to complete before the awaited one; negative once that has
             # completed. The lowest bits of both operands make the carry-in.
-            before.eq((Cat(1, oldest.follows) + Cat(~self.other_ends, ~self.other_done))[1:]),
+            before.eq((Cat(1, oldest.follows) + Cat(~self.other_ends, ~self.other_done))[1:-1]),
             waits.eq(~oldest.independent & ~before[-1]),
             self.o.payload.eq(oldest.command),
             self.o.valid.eq((holds | self.i.valid) & ~waits),

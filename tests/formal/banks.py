@@ -221,7 +221,7 @@ PROOFS = tuple(
                 *_BUGS,
                 ("self.asks & ~self.waits & (~self.late | is_free)", "self.asks & ~self.waits"),
                 ("self.asks & ~self.waits", "self.asks"),
-                ("srcs_next.eq(Cat(Const(0, 1), hits[1:]))", "srcs_next.eq(0)"),
+                ("srcs_next.eq(Cat(Const(0, 1), hits[1:-1]))", "srcs_next.eq(0)"),
             ),
         ),
         (

@@ -56,7 +56,7 @@ NAMED = (
     ),
     # A parameter of REQUANTIZE is read before its write.
     ("datapath/sources.py", "self.asks & ~self.waits", "self.asks"),
-    ("datapath/hazards.py", "hits[1:]", "0"),
+    ("datapath/hazards.py", "hits[1:-1]", "0"),
     # Rows longer than a scratchpad are not detected.
     ("dma/extent.py", "(rows_wide > deepest) | (columns_wide > deepest)", "0"),
     # A read error is detected only on the last beat of a burst, or not at all; the same for SLVERR.
