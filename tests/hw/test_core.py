@@ -204,3 +204,27 @@ def test_a_deadlock_is_reported_after_three_quiet_cycles() -> None:
     # 21 cycles from launch until fetch waits and no module works. An earlier report would rely on
     # each module waking up at once.
     assert report.cycles == 24
+
+
+@pytest.mark.parametrize("timeout", [1, 2, 40])
+def test_a_timeout_counts_the_cycles_after_the_last_transfer(timeout: int) -> None:
+    """Memory accepts the first request and never answers; two more cycles report the fault."""
+    core = shared(Core, TINY, choices=None)
+
+    async def drive(ctx: Any) -> None:
+        ctx.set(core.timeout, timeout)
+        ctx.set(core.insn_count, 1)
+        ctx.set(core.launch, 1)
+        await ctx.tick()
+        ctx.set(core.launch, 0)
+        ctx.set(core.read.request.ready, 1)
+        await ctx.tick().until(core.read.request.valid)
+        cycles, done = 0, False
+        while not done:
+            assert cycles < 100, "the watchdog does not end the run"
+            _, _, done, cause = await ctx.tick().sample(core.done, core.fault.cause)
+            cycles += 1
+        assert cause == Cause.TIMEOUT
+        assert cycles == timeout + 2
+
+    simulate(core, drive)

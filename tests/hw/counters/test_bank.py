@@ -16,13 +16,19 @@ def test_sums_are_exact_once_settled_and_start_from_zero_at_each_clear() -> None
 
     async def check(ctx: Any) -> None:
         generator = random.Random(1)
+        totals = dict.fromkeys(EVENTS, 0)
         # Skip reading after some runs, so that the next run begins before their sums have settled.
-        for length, is_read in ((1, 1), (2, 1), (7, 0), (8, 1), (9, 0), (3, 1), (300, 1)):
-            ctx.set(dut.clear, 1)
-            await ctx.tick()
-            ctx.set(dut.clear, 0)
+        # The last run goes on where the one before it has ended.
+        for length, is_read, continues in (
+            *((1, 1, 0), (2, 1, 0), (7, 0, 0), (8, 1, 0), (9, 0, 0), (3, 1, 0), (300, 1, 0)),
+            (5, 1, 1),
+        ):
+            if not continues:
+                ctx.set(dut.clear, 1)
+                await ctx.tick()
+                ctx.set(dut.clear, 0)
+                totals = dict.fromkeys(EVENTS, 0)
             ctx.set(dut.counting, 1)
-            totals = dict.fromkeys(EVENTS, 0)
             for cycle in range(length):
                 for name, width in EVENTS.items():
                     # Maximum increments at first, to detect overflow within a counter.
@@ -30,6 +36,8 @@ def test_sums_are_exact_once_settled_and_start_from_zero_at_each_clear() -> None
                     added = most if cycle < 40 else generator.randint(0, most)
                     ctx.set(getattr(dut, name), added)
                     totals[name] += added
+                # Also in the first cycle, when earlier sums have settled.
+                assert not ctx.get(dut.settled)
                 await ctx.tick()
                 assert not ctx.get(dut.settled)
             for name in EVENTS:
