@@ -12,9 +12,6 @@ from amaranth_vta.hw.scratchpad import geometry
 
 from .transfer import transfer_layout
 
-# Width of the padding value in an instruction.
-_VALUE_BITS = isa.DRAM_BASE_WIDTH - isa.SRAM_BASE_WIDTH
-
 
 class Forwarder(wiring.Component):
     """Writes rows of the accumulators' low bits, and their padding, to the INP scratchpad.
@@ -130,7 +127,8 @@ class Forwarder(wiring.Component):
                 active.eq(self.command.valid & self.command.ready),
             ]
         with m.If(self.command.valid & self.command.ready):
-            m.d.sync += padding.eq(command.dram_base[-_VALUE_BITS:])
+            value = command.dram_base.bit_select(isa.SRAM_BASE_WIDTH, config.inp_width)
+            m.d.sync += padding.eq(value)
         m.d.comb += [
             free.eq(~write.valid | ~write.writes | ~self.hold),
             self.inp.enable.eq(write.valid & write.writes),
