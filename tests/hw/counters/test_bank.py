@@ -18,7 +18,7 @@ def test_sums_are_exact_once_settled_and_start_from_zero_at_each_clear() -> None
         generator = random.Random(1)
         totals = dict.fromkeys(EVENTS, 0)
         # Skip reading after some runs, so that the next run begins before their sums have settled.
-        # The last run goes on where the one before it has ended.
+        # The last run continues the sums of its predecessor.
         for length, is_read, continues in (
             *((1, 1, 0), (2, 1, 0), (7, 0, 0), (8, 1, 0), (9, 0, 0), (3, 1, 0), (300, 1, 0)),
             (5, 1, 1),

@@ -1,4 +1,4 @@
-"""The bursts of commands that arrive one behind another, against Python, and the stop."""
+"""Bursts of back-to-back commands against Python, their throughput, and the stop."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_burst_comes_in_each_cycle_also_across_rows_and_commands() -> None:
 
 @pytest.mark.parametrize("cycle", range(1, 13))
 def test_a_stop_leaves_only_the_burst_that_is_offered(cycle: int) -> None:
-    """The first command has three bursts per row; the second one waits behind it."""
+    """Rows have three bursts each; a second command is held meanwhile."""
     rows = {"address": 0, "stride": 8192, "last_byte": 3 * 2048 - 1, "rows": 2}
     dut = shared(BurstWalker, ROWS[64])
 
