@@ -40,10 +40,10 @@ def runtime_of(config: Config, stream_limit: int | None = None, order: str = "pr
     return Runtime(device) if stream_limit is None else Runtime(device, stream_limit)
 
 
-def estimated_cycles(function: Function) -> int:
+def estimated_cycles(function: Function, memory_bytes: int = 1 << 20) -> int:
     """The estimated cycles of one run, on `ddr`."""
     runtime = Runtime(
-        open_device("estimate", function.config, 1 << 20, dram="ddr", timing_only=True)
+        open_device("estimate", function.config, memory_bytes, dram="ddr", timing_only=True)
     )
     sizes = [function.nbytes(index) for index in range(len(function.args))]
     function.run_on(runtime, *[runtime.allocate(size) for size in sizes])

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from math import prod
+from typing import Any, Self
 
 import numpy as np
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.timing import copied_sources
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
@@ -26,7 +28,7 @@ from .building_blocks.epilogue import (
     epilogue,
     followed_by,
 )
-from .building_blocks.pooling import Pooling
+from .building_blocks.pooling import Phases, Pooling
 from .building_blocks.product import (
     Product,
     of_term,
@@ -151,12 +153,54 @@ class Conv2d(SlidingWindow, TiledProduct):
         """Whether a pooling precedes the requantization."""
         return self.pooling is not None and self.requantize.follows_maxima
 
-    @property
-    def pooled_operations(self) -> int:
-        """ALU micro-ops per vector of maxima."""
+    @cached_property
+    def _steps(self) -> tuple[int, int]:
+        """The steps of `Phases` in tiles whose operands are all loaded at once. Phases take more
+        instructions, which pays where the ALU would take longer than GEMM.
+        """
+        if self.pooling is None or not self.pools_sums:
+            return 1, 1
+        cleared, compared = self.pooling.operations((1, 1))
+        sums = prod(self.pooling.strides)
+        others = cleared + self.requantize.operations + self.row_sums * sums
+        # Comparisons of accumulators in the same bank take two cycles.
+        if others + 2 * compared < sums * self.products:
+            return 1, 1
+        return self.pooling.steps(self.image)
+
+    def phase_steps(self, tile: TileSizes) -> tuple[int, int]:
+        """The steps of the `Phases` in which the sums of a tile are computed."""
+        return self._steps if self.is_whole(tile) else (1, 1)
+
+    def phases_of_sums(self, tile: TileSizes) -> tuple[int, int, int]:
+        steps, (rows, columns) = self.phase_steps(tile), self.sums(tile)
+        count = 1 if self.pooling is None else len(self.pooling.phases(steps))
+        return count, -(-rows // steps[0]), -(-columns // steps[1])
+
+    def pooled_cycles(self, t: Tiling, config: Config) -> Any:
         if self.pooling is None:
             return 0
-        return self.pooling.operations + self.requantize.operations * self.pools_sums
+        divided, whole = (self._pooled_cycles(t, config, steps) for steps in (self._steps, (1, 1)))
+        return np.where(self.is_whole(t), divided, whole)
+
+    def _pooled_cycles(self, t: Tiling, config: Config, steps: tuple[int, int]) -> Any:
+        """`pooled_cycles` for sums in `Phases`."""
+        assert self.pooling is not None
+        cleared, compared = self.pooling.operations(steps)
+        others: Any = cleared + self.requantize.operations * self.pools_sums
+        # Successive additions of a row sum read it only once.
+        others += self.row_sums * prod(self.pooling.strides) / t.outputs
+        one = float(config.lane_columns)
+        if config.overlap:
+            # Both operands of a comparison are in the same bank. In the upper bank, some have a
+            # copy.
+            two = max(one, 2.0)
+            constants = self.requantize.constants * self.outputs + self.requantize.shared
+            sources: Any = self.accumulators(t) - self.vectors(t)
+            sources = np.maximum(sources * t.copies_of_results / t.banks, 1)
+            copied = np.clip((copied_sources(config) - constants) / sources, 0, 1)
+            one = two - (two - one) * copied / 2
+        return others * config.lane_columns + compared * one
 
     @property
     def row_step(self) -> int:
@@ -211,19 +255,20 @@ class Conv2d(SlidingWindow, TiledProduct):
     def accumulators(self, tile: TileSizes) -> int:
         if self.pooling is None:
             return super().accumulators(tile)
-        rows = self.image_rows(tile.rows) + self.pooling.rows_without_carry
-        columns = self.image_columns(tile.columns)
-        pixels, vectors = tile.outputs * rows * columns, self.vectors(tile)
+        divided, whole = (
+            self.pooling.accumulators(tile.rows, tile.columns, steps)
+            for steps in (self._steps, (1, 1))
+        )
+        results: Any = tile.outputs * np.where(self.is_whole(tile), divided, whole)
+        more = self.requantize.accumulators - 1
         if self.pools_sums:
-            results = pixels + self.requantize.accumulators * vectors
-        else:
-            results = self.requantize.accumulators * pixels + vectors
-        if self.pooling.carries:
-            # Carried results have twice as many copies.
-            width = tile.columns if self.pooling.columns_first else columns
-            times = 1 + self.pooling.columns_first
-            results = results + times * tile.outputs * rows * width
-        return results + self.row_sums * rows * columns
+            results = results + more * self.vectors(tile)
+        rows = self.image_rows(tile.rows) + self.pooling.rows_without_carry
+        pixels = rows * self.image_columns(tile.columns)
+        if not self.pools_sums:
+            results = results + more * tile.outputs * pixels
+        found: int = results + self.row_sums * pixels
+        return found
 
 
 def conv2d(
@@ -242,8 +287,8 @@ def conv2d(
 
 def scheduled(c: Conv2d, env: Environment, knobs: Tiling) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
-    product = expression(c, env)
-    y, conv = product.epilogue.y, product.total
+    product = expression(c, env, c.phase_steps(knobs))
+    y = product.epilogue.y
     s = te.create_schedule(y.op)
     *part, n, o, h, w, b, k = s[y].op.axis
     (oo, oi), (ho, hi), (wo, wi) = (
@@ -257,36 +302,57 @@ def scheduled(c: Conv2d, env: Environment, knobs: Tiling) -> Scheduled:
     s[y].pragma(part[0] if part else oi, env.dma_copy)
     product.place_results(s, outer[-1], env, knobs.copies_of_results, knobs.added_copies)
     product.place_constants(s, None if knobs.in_turn else oo, env)
-
-    n, o, h, w, b, k = s[conv].op.axis
-    ci, dy, dx, *term, ki = product.axes
-    co, ci = s[conv].split(ci, knobs.inputs)
-    do, dy = s[conv].split(dy, knobs.kernel_rows)
-    s[conv].reorder(co, do, n, o, ci, dy, dx, *term, h, w, b, k, ki)
-    s[conv].tensorize(b, env.gemm)
+    for conv in product.sums:
+        n, o, h, w, b, k = s[conv].op.axis
+        ci, dy, dx, *term, ki = s[conv].reduce_axis
+        co, ci = s[conv].split(ci, knobs.inputs)
+        do, dy = s[conv].split(dy, knobs.kernel_rows)
+        s[conv].reorder(co, do, n, o, ci, dy, dx, *term, h, w, b, k, ki)
+        s[conv].tensorize(b, env.gemm)
     copies = c.copies_of_image(knobs), c.copies_of_weights(knobs)
     product.place_operands(s, tile[-1], oo, None if c.is_whole(knobs) else do, copies, env)
+    if len(product.sums) > 1:
+        _sum_phases_first(s, product)
     if c.carries:
         _carry(s, product, wo, knobs)
     return s, product.args
 
 
+def _sum_phases_first(s: te.Schedule, product: Product) -> None:
+    """Compute all sums before ALU operations on them. The phase that maxima replace is last: only
+    its accumulators must wait until an earlier tile has been stored.
+    """
+    sums = [*product.sums, *(rows.sums for rows in product.rows)]
+    # A window begins with the phase that its maximum replaces.
+    ordered = sorted((s[tensor] for tensor in sums), key=s.stages.index)
+    own, last = ordered[: len(ordered) // len(product.sums)], ordered[-1]
+    operations = {*product.epilogue.stages, *(rows.total for rows in product.rows)}
+    early = [stage for stage in s.stages[: s.stages.index(last)] if stage.tensor in operations]
+    for stage in reversed(early):
+        stage.after(last)
+    for stage in own:
+        stage.after(last)
+        last = stage
+
+
 def _carry(s: te.Schedule, product: Product, column: IterVar, knobs: Tiling) -> None:
     """Compute each row of results once per ``column`` of tiles, and carry shared rows."""
-    sums = [product.total]
-    if product.rows is not None:
-        sums += [product.rows.sums, product.rows.total]
+    sums = list(product.sums)
+    for rows in product.rows:
+        sums += [rows.sums, rows.total]
     for tensor in (product.x_buf, *sums, *product.epilogue.stages):
         s[tensor].store_at(column)
-    carried = (*sums, *product.epilogue.carried)
-    for tensor in carried:
+    for tensor in (*sums, *product.epilogue.carried):
         s[tensor].carry(tensor.op.axis[-4])
     # Two tiles read its last row while GEMM computes the next one.
-    s[carried[-1]].double_buffer(2 * knobs.copies_of_results)
+    for tensor in product.epilogue.kept:
+        s[tensor].double_buffer(2 * knobs.copies_of_results)
 
 
-def expression(c: Conv2d, env: Environment) -> Product:
-    """The convolution as a sum of products for GEMM, and its epilogue."""
+def expression(c: Conv2d, env: Environment, steps: tuple[int, int] = (1, 1)) -> Product:
+    """The convolution as a sum of products for GEMM, and its epilogue. If it is pooled, the results
+    are separate tensors for each position modulo ``steps`` (rows, columns).
+    """
     acc = env.acc_dtype
     x = te.placeholder(
         (c.batch, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
@@ -294,35 +360,58 @@ def expression(c: Conv2d, env: Environment) -> Product:
     x_buf = _rows_that_are_read(x, c)
     tiles = (c.outputs, c.inputs, c.kernel[0], c.weights_per_row, env.BLOCK_OUT, env.BLOCK_IN)
     w, w_buf = weight_operand(tiles, "w", c.int4_weights, env)
-    ci, dy, dx, ki = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=c.kernel[1], ki=env.BLOCK_IN)
-    term = term_axis(c.terms)
-    axes = (ci, dy, dx, *term, ki)
 
-    def operand(i: Sequence[Expr], at: Sequence[IterVar]) -> Expr:
-        n, h, w, b = i
-        ci, dy, dx, *_, ki = at
-        row = h * (c.strides[0] // c.row_step) + dy * c.dilations[0]
-        return x_buf[n, ci, row, w * c.strides[1] + dx * c.dilations[1], b, ki]
+    def summed(row: int, column: int) -> Tensor:
+        """The sums of one phase, to which row sums are added."""
+        ci, dy, dx, ki = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=c.kernel[1], ki=env.BLOCK_IN)
+        term = term_axis(c.terms)
+        own = (ci, dy, dx, *term, ki)
+        name = "" if steps == (1, 1) else f"{row}{column}"
+        height, width = (
+            -(-(size - first) // step)
+            for size, first, step in zip(c.image, (row, column), steps, strict=True)
+        )
 
-    conv = te.compute(
-        (c.batch, c.outputs, *c.image, env.BATCH, env.BLOCK_OUT),
-        lambda n, o, h, w, b, k: te.sum(
-            operand((n, h, w, b), axes).astype(acc)
-            * w_buf[o, ci, dy, of_term(dx, c.terms, term), k, ki].astype(acc),
-            axis=list(axes),
-        ),
-        "conv",
-    )
-    rows = RowSums.added(conv, 1, operand, axes, env) if c.row_sums else None
+        def pixel(i: Sequence[Expr], at: Sequence[IterVar]) -> Expr:
+            n, h, w, b = i
+            ci, dy, dx, *_, ki = at
+            h, w = h * steps[0] + row, w * steps[1] + column
+            y = h * (c.strides[0] // c.row_step) + dy * c.dilations[0]
+            return x_buf[n, ci, y, w * c.strides[1] + dx * c.dilations[1], b, ki]
+
+        conv = te.compute(
+            (c.batch, c.outputs, height, width, env.BATCH, env.BLOCK_OUT),
+            lambda n, o, h, w, b, k: te.sum(
+                pixel((n, h, w, b), own).astype(acc)
+                * w_buf[o, ci, dy, of_term(dx, c.terms, term), k, ki].astype(acc),
+                axis=list(own),
+            ),
+            f"conv{name}",
+        )
+        axes.append(own)
+        sums.append(conv)
+        if not c.row_sums:
+            return conv
+        rows.append(RowSums.added(conv, 1, pixel, own, env, rows[0] if rows else None, name))
+        return rows[-1].total
+
+    axes, sums, rows = list[tuple[IterVar, ...]](), list[Tensor](), list[RowSums]()
+    places = [(0, 0)] if c.pooling is None else c.pooling.phases(steps)
+    totals = {
+        (row, column): summed(row, column)
+        for row, column in places
+        if row < c.image[0] and column < c.image[1]
+    }
     end = epilogue(
-        rows.total if rows else conv,
+        next(iter(totals.values())),
         (c.outputs,),
         lambda n, o, h, w: (o,),
         c.requantize,
         env,
         pooling=c.pooling,
+        phases=Phases(c.image, steps, totals),
     )
-    return Product(x, w, x_buf, w_buf, axes, conv, end, rows)
+    return Product(x, w, x_buf, w_buf, axes[0], sums[0], end, rows, sums)
 
 
 def _rows_that_are_read(x: Tensor, c: Conv2d) -> Tensor:

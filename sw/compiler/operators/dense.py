@@ -254,7 +254,7 @@ def expression(d: Dense, env: Environment) -> Product:
     end = epilogue(
         total, channels, lambda *i: (*i[:-2], i[-1]), d.requantize, env, partial(_output, d, env)
     )
-    return Product(x, w, x_buf, w_buf, axes, matmul, end, rows)
+    return Product(x, w, x_buf, w_buf, axes, matmul, end, [rows] if rows else [])
 
 
 def _output(d: Dense, env: Environment, last: Tensor) -> Tensor:

@@ -105,8 +105,8 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     # Before its first products, a tile is reset, or loaded with an addition's other operand.
     begun = pixels * p.resets(t, config) + pixels * p.is_added_to
     gemm = p.gemm_cycles(mean) + begun / steps
-    alu = pixels * p.operations + vectors * p.pooled_operations
-    alu = (alu + mean.outputs * p.parameter_cycles) * config.lane_columns
+    alu = pixels * p.operations + mean.outputs * p.parameter_cycles
+    alu = alu * config.lane_columns + vectors * p.pooled_cycles(t, config)
     store = bus_cycles(config, 1, vectors * p.requantize.parts * config.out.element_bytes)
     # Padding counts as if it were loaded.
     blocks_in_dram, rows, _ = p.image_in_dram(t)

@@ -84,13 +84,15 @@ def _rows(blocks: int, rows: int, length: int, element_bytes: int) -> _Rows:
 
 class _Tile(NamedTuple):
     """An output tile: its loop nest, and whether its weight tile and image tile differ from those
-    of the tile before it. Constants of ``constants`` channel tiles are loaded first.
+    of the tile before it. Constants of ``constants`` channel tiles are loaded first. GEMM may have
+    to wait for the ALU.
     """
 
     nest: _Nest
     new_block: bool
     new_image: bool
     constants: int
+    behind_alu: bool
 
 
 class TileOrder:
@@ -112,7 +114,7 @@ class TileOrder:
         image = rows[:, None] * len(sizes[2]) + columns
         images = np.tile((image.T if p.carries else image).ravel(), p.batch)
         blocks = np.tile(outputs * (len(sizes[1]) * len(sizes[2])), p.independent_products)
-        line = len(rows) if p.carries else len(columns)
+        line = self.line = len(rows) if p.carries else len(columns)
         order: Literal["C", "F"] = "C" if t.weights_outside else "F"
         block, number = np.indices((len(blocks), len(images)))
         self.block, self.image = block.ravel(order), number.ravel(order)
@@ -159,13 +161,15 @@ class _Tiles:
     def _schedule(self, steps: RepeatedSteps[_Tile]) -> Iterator[None]:
         """Adds the tasks of one tile per step."""
         p, tiling, pipeline, added = self.p, self.tiling, self.pipeline, self.added
-        behind_alu = self._behind_alu()
         micro_ops, reloads = self._micro_ops()
         pipeline.load_for_compute(micro_ops)
         if p.requantize.shared:
             pipeline.load_for_compute(p.requantize.shared * self.config.acc.element_bytes)
         copies, in_turn = tiling.copies_of_results, tiling.in_turn
-        operations, pooled = p.operations, p.pooled_operations
+        operations, pooled = p.operations, float(p.pooled_cycles(tiling, self.config))
+        pooled /= self.config.lane_columns
+        # All but the last part of the sums.
+        early = 0.0 if self.resets else 1 - 1 / p.phases_of_sums(tiling)[0]
         stores: list[Task] = []
         alu: Task | None = None
         pipeline.live.append(lambda: [alu, *stores[-copies:]])
@@ -174,7 +178,9 @@ class _Tiles:
             if tile.constants:
                 self._load_constants(tile.constants)
             free = stores[-copies] if len(stores) >= copies else None
-            waits: list[Task | None] = [free, alu if nest in behind_alu else None]
+            waits: list[Task | None] = [alu if tile.behind_alu else None]
+            if not early:
+                waits.append(free)
             if p.is_added_to:
                 added.load(None, *nest.stored)
                 moved = pipeline.gemm(nest.pixels, [*waits, added.loaded])
@@ -188,7 +194,10 @@ class _Tiles:
                 if reloads:
                     pipeline.load_for_compute(micro_ops)
                 waits += [self.image.loaded, self.weights.loaded]
-                gemm = pipeline.gemm(step.products, waits)
+                if early:
+                    pipeline.gemm(step.products * early, waits)
+                    waits = [free]
+                gemm = pipeline.gemm(step.products * (1 - early), waits)
                 self.image.use(gemm)
                 self.weights.use(gemm)
                 waits = []
@@ -206,7 +215,7 @@ class _Tiles:
             yield
 
     def _steps(self) -> RepeatedSteps[_Tile]:
-        order, constants = self.order, self._constants()
+        order, constants, behind_alu = self.order, self._constants(), self._behind_alu()
         new_block, new_image = (
             np.diff(numbers, prepend=-1) != 0 for numbers in (order.block, order.image)
         )
@@ -214,10 +223,12 @@ class _Tiles:
 
         def tile(number: int) -> _Tile:
             rest, loaded = divmod(number, most)
-            nest, new = divmod(rest, 4)
-            return _Tile(order.nests[nest], new >= 2, new % 2 == 1, loaded)
+            nest, flags = divmod(rest, 8)
+            new_block, new_image, behind = (bool(flags & bit) for bit in (4, 2, 1))
+            return _Tile(order.nests[nest], new_block, new_image, loaded, behind)
 
-        numbers = (order.nest * 4 + new_block * 2 + new_image) * most + constants
+        flags = new_block * 4 + new_image * 2 + behind_alu
+        numbers = (order.nest * 8 + flags) * most + constants
         return RepeatedSteps(numbers, tile, order.periods)
 
     def _constants(self) -> npt.NDArray[np.int64]:
@@ -233,19 +244,22 @@ class _Tiles:
                 channels += self.order.nests[self.order.nest[place]].outputs
         return found
 
-    def _behind_alu(self) -> set[_Nest]:
-        """Loop nests whose GEMM waits for the ALU because some tile accumulates in the bank that
-        the ALU reads. Each nest alternates between the two banks.
+    def _behind_alu(self) -> npt.NDArray[np.bool_]:
+        """For each tile, whether its GEMM waits for the ALU because some tile of its loop nest
+        accumulates in the bank that the ALU reads. Each nest alternates between the two banks;
+        carried tiles alternate within each column, whose first tile is a separate nest.
         """
         order = self.order
         if not self.tiling.in_turn:
-            return {order.nests[number] for number in np.unique(order.nest[1:]).tolist()}
+            return np.isin(order.nest, order.nest[1:])
+        if self.p.carries:
+            return (np.arange(len(order)) % order.line == 0) & (order.line % 2 == 1)
         banks = np.zeros_like(order.nest)
         for number in range(len(order.nests)):
             (places,) = np.nonzero(order.nest == number)
             banks[places] = np.arange(len(places)) % 2
         (again,) = np.nonzero(np.diff(banks) == 0)
-        return {order.nests[number] for number in np.unique(order.nest[again + 1]).tolist()}
+        return np.isin(order.nest, order.nest[again + 1])
 
     def _micro_ops(self) -> tuple[int, bool]:
         """Bytes of all micro-ops and False if they all fit; else the bytes for one GEMM and True.
@@ -254,12 +268,14 @@ class _Tiles:
         combination of buffer copies needs separate micro-ops.
         """
         p, t, config = self.p, self.tiling, self.config
-        loops = [*p.sums(t), t.inputs, t.kernel_rows, *p.weight_loops]
+        phases, *sums = p.phases_of_sums(t)
+        loops = [*sums, t.inputs, t.kernel_rows, *p.weight_loops]
         copies = lcm(t.copies_of_results, p.copies_of_image(t)) * p.copies_of_weights(t)
         copies = min(copies, len(self.order) * p.steps(t))
         nests = len(self.order.nests)
         one = prod(sorted([*loops, t.outputs])[:-2])
         one += p.row_sums * prod(sorted(loops)[:-2])
+        one *= phases
         if one * copies * nests <= config.uop.depth:
             return one * copies * nests * config.uop.element_bytes, False
         return one * config.uop.element_bytes, True

@@ -177,10 +177,17 @@ class TiledProduct(ABC):
         channels = tile.outputs + self.row_sums
         return channels * prod(self.sums(tile)) * tile.inputs * self.weights(tile)
 
-    @property
-    def pooled_operations(self) -> int:
-        """ALU micro-ops per vector of results that follow a reduction of the sums."""
+    def pooled_cycles(self, t: Tiling, config: Config) -> Any:
+        """Cycles of the ALU per vector of results, for operations after a reduction of the sums and
+        for the reduction.
+        """
         return 0
+
+    def phases_of_sums(self, tile: TileSizes) -> tuple[int, int, int]:
+        """Number of parts in which the sums of a tile are computed sequentially, and rows and
+        columns of each. Only the last part waits until an earlier tile has been stored.
+        """
+        return 1, *self.sums(tile)
 
     @property
     def operations(self) -> int:
@@ -226,7 +233,7 @@ class TiledProduct(ABC):
         extents = vars(self.whole).items()
         return TileSizes(**{name: size / parts(size, getattr(t, name)) for name, size in extents})
 
-    def is_whole(self, t: Tiling) -> bool:
+    def is_whole(self, t: TileSizes) -> bool:
         """Whether all operands of a tile are loaded at once."""
         return (t.inputs >= self.whole.inputs) & (t.kernel_rows >= self.whole.kernel_rows)
 

@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
-from .pooling import Pooling
+from .pooling import Phases, Pooled, Pooling
 from .residual import Addition, Residual
 from .steps import (
     Constant,
@@ -321,7 +321,7 @@ class Epilogue:
     of bias or parameters per channel, ``prepared`` the stages that compute parameters from them,
     and ``shared`` the buffers of constants that all channels share, without the buffers of
     ``residual``, the addition among the stages, if any. ``stages`` lead from the total to ``y``,
-    the output, out_dtype. Windows of a pooling share the stages ``carried``.
+    the output, out_dtype. ``carried`` and ``kept`` are stages that windows share (see `Pooled`).
     """
 
     loaded: list[Tensor]
@@ -332,6 +332,7 @@ class Epilogue:
     shared: list[Tensor]
     residual: Residual | None
     carried: list[Tensor]
+    kept: list[Tensor]
 
 
 def followed_by(workload: Any, step: Step) -> Any | None:
@@ -351,6 +352,7 @@ def epilogue(
     output: Callable[[Tensor], Tensor] | None = None,
     pooling: Pooling | None = None,
     name: str = "",
+    phases: Phases | None = None,
 ) -> Epilogue:
     """Build the epilogue of ``total``.
 
@@ -360,8 +362,9 @@ def epilogue(
     `PerChannelScale` and of the lines behind it are (*channels, `Requantization.constants`, BATCH,
     BLOCK_OUT). `WholeSums.shifts` and the tables and the addition behind ``requantize`` are
     arguments, in order. ``output`` builds ``y`` from the last stage where its shape differs from
-    that of ``total``. A ``pooling`` comes first if the requantization `follows_maxima`, otherwise
-    last. ``name`` is a prefix for the names of constants.
+    that of ``total``. A ``pooling`` comes first if the requantization `follows_maxima`, and then
+    reads ``phases`` instead of ``total`` if they are given; otherwise it comes last. ``name`` is a
+    prefix for the names of constants.
     """
     args: list[Tensor] = []
     loaded: list[Tensor] = []
@@ -399,9 +402,14 @@ def epilogue(
         place = (*of_channel(*i[:-2]), *i[-2:])
         return held(*place) if len(held.shape) == len(place) else held(*place[:-2], number, *i[-2:])
 
-    pooled = pooling.stages(total, env) if pooling and requantize.follows_maxima else []
-    scaled = requantize.stages(pooled[-1] if pooled else total, constant, env)
-    stages, used = [*pooled, *scaled], requantize.own_constants
+    def pool(image: Phases) -> Pooled:
+        return pooling.stages(image, env) if pooling else Pooled([], [], [])
+
+    pooled = Pooled([], [], [])
+    if requantize.follows_maxima:
+        pooled = pool(phases or Phases.whole(total))
+    stages, used = list(pooled.stages), requantize.own_constants
+    stages += requantize.stages(stages[-1] if stages else total, constant, env)
     if isinstance(requantize, WholeSums) and requantize.shared:
         stages.append(_parts(stages[-1], share(requantize.shared, "shifts")))
     if isinstance(requantize, TensorScale):
@@ -420,16 +428,18 @@ def epilogue(
             residual = Residual(step, value, env)
             args += residual.args
             stages += residual.stages
-    if pooling is not None and not pooled:
-        pooled = [*stages, *pooling.stages(stages[-1], env)]
-        stages = pooled
+    if pooling is not None and not pooled.stages:
+        pooled = pool(Phases.whole(stages[-1]))
+        pooled = Pooled([*stages, *pooled.stages], [*stages, *pooled.carried], pooled.kept)
+        stages = pooled.stages
     last = stages[-1]
     if output is None:
         y = te.compute(last.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
     else:
         y = output(last)
-    carried = pooled[: -len(Pooling.STAGES)]
-    return Epilogue(loaded, prepared, stages, y, args, shared, residual, carried)
+    return Epilogue(
+        loaded, prepared, stages, y, args, shared, residual, pooled.carried, pooled.kept
+    )
 
 
 def _parameters(lower: Tensor, upper: Tensor, factors: Tensor, name: str) -> list[Tensor]:

@@ -20,8 +20,9 @@ from .row_sums import RowSums
 @dataclass(frozen=True)
 class Product:
     """``x`` and ``w`` are the operands, ``x_buf`` and ``w_buf`` their scratchpad buffers; ``total``
-    is the sum of products over ``axes``, the last of which is within tiles. The epilogue follows
-    ``rows`` if there are any, else ``total``.
+    is the sum of products over ``axes``, the last of which is within tiles. If sums are computed in
+    `Phases`, they are in ``phases``, and ``total`` is the first of them. The epilogue follows
+    ``rows`` if there are any, else the sums.
     """
 
     x: Tensor
@@ -31,13 +32,19 @@ class Product:
     axes: tuple[IterVar, ...]
     total: Tensor
     epilogue: Epilogue
-    rows: RowSums | None = None
+    rows: Sequence[RowSums] = ()
+    phases: Sequence[Tensor] = ()
+
+    @property
+    def sums(self) -> Sequence[Tensor]:
+        """The sums of products: ``total``, or its phases."""
+        return self.phases or (self.total,)
 
     @property
     def args(self) -> list[Tensor]:
         end = self.epilogue
         added = [] if end.residual is None else [end.residual.x]
-        constants = end.args[:1] if self.rows is None else [*end.args[:1], self.rows.weights]
+        constants = [*end.args[:1], *(rows.weights for rows in self.rows[:1])]
         # The other constants before those that a step may add.
         return [self.x, *added, self.w, *constants, *end.args[1:], end.y]
 
@@ -54,7 +61,7 @@ class Product:
         and stored. ``added_copies`` of an addition's other operand are held at a time.
         """
         stages = self.epilogue.stages
-        for tensor in (self.total, *stages):
+        for tensor in (*self.sums, *stages):
             s[tensor].set_scope(env.acc_scope)
             s[tensor].compute_at(s[self.epilogue.y], at)
             if copies > 1:
@@ -64,8 +71,8 @@ class Product:
         if self.epilogue.residual is not None:
             added = (added_copies, copies)
             self.epilogue.residual.place(s, self.epilogue.y, at, env, added)
-        if self.rows is not None:
-            self.rows.place(s, self.epilogue.y, at, copies, env)
+        for rows in self.rows:
+            rows.place(s, self.epilogue.y, at, copies, env)
 
     def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
         """Load bias or parameters at the output axis ``at``, or at the start if None; constants

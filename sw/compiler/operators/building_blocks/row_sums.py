@@ -39,29 +39,36 @@ class RowSums:
         operand: Callable[..., Expr],
         axes: Sequence[IterVar],
         env: Environment,
+        like: RowSums | None = None,
+        name: str = "",
     ) -> RowSums:
         """Add row sums to ``product``, whose dimension number ``outputs`` counts tiles of outputs.
         ``operand`` returns the input that the product at an index, without ``outputs`` and
-        BLOCK_OUT, multiplies at a place on ``axes``.
+        BLOCK_OUT, multiplies at a place on ``axes``. With ``like`` the weights are shared.
+        ``name`` follows the names of the sums.
         """
         extents = [axis.interval[1] + 1 for axis in axes]
         own = tuple(
             te.reduce_axis((0, extent), axis.name)
             for extent, axis in zip(extents, axes, strict=True)
         )
-        weights = te.placeholder(
-            (*extents[:-1], env.BLOCK_OUT, extents[-1]), "row_weights", env.wgt_dtype
-        )
-        buffer = te.compute(weights.shape, lambda *i: weights(*i), "row_weights_buf")
+        if like is not None:
+            weights, buffer = like.weights, like.buffer
+        else:
+            shape = (*extents[:-1], env.BLOCK_OUT, extents[-1])
+            weights = te.placeholder(shape, "row_weights", env.wgt_dtype)
+            buffer = te.compute(weights.shape, lambda *i: weights(*i), "row_weights_buf")
 
         def weighted(*i: Expr) -> Expr:
             weight = buffer(*own[:-1], i[-1], own[-1]).astype(env.acc_dtype)
             return te.sum(operand(i[:-1], own).astype(env.acc_dtype) * weight, axis=list(own))
 
         shape = product.shape
-        sums = te.compute((*shape[:outputs], *shape[outputs + 1 :]), weighted, "row_sums")
+        sums = te.compute((*shape[:outputs], *shape[outputs + 1 :]), weighted, f"row_sums{name}")
         total = te.compute(
-            shape, lambda *i: product(*i) + sums(*i[:outputs], *i[outputs + 1 :]), "with_row_sums"
+            shape,
+            lambda *i: product(*i) + sums(*i[:outputs], *i[outputs + 1 :]),
+            f"with_row_sums{name}",
         )
         return cls(weights, buffer, own, sums, total, outputs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,13 +18,15 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
     PerChannelScale,
     RoundingShift,
 )
-from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Pooling
+from amaranth_vta.sw.compiler.operators.building_blocks.pooling import Phases, Pooling
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d
+from amaranth_vta.sw.compiler.tuner.product_walk import estimated
 from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.support.runtimes import estimated_cycles
+from tests.support.seeds import each_seed
 
 
 def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
@@ -71,6 +74,49 @@ def carrying_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
         pooling = Pooling(output, window, strides, pads)  # type: ignore[arg-type]
         if min(output) > 0 and pooling.is_possible(size):
             return replace(alone, pooling=pooling), env
+
+
+def phased_case(seed: int, config: str) -> tuple[Conv2d, Environment, Tiling]:
+    """Windows that share at most one row and one column, so that maxima replace sums in a tile of
+    random size.
+    """
+    rng, env = np.random.default_rng(seed), Environment(PRESETS[config])
+    for _ in range(10_000):
+        alone = Conv2d(
+            batch=int(rng.integers(1, 3)),
+            inputs=int(rng.integers(1, 3)),
+            outputs=int(rng.integers(1, 4)),
+            height=int(rng.integers(3, 12)),
+            width=int(rng.integers(3, 12)),
+            kernel=(int(rng.integers(1, 3)), int(rng.integers(1, 3))),
+            requantize=RoundingShift(4, -128, 127),
+            strides=(int(rng.integers(1, 3)), int(rng.integers(1, 3))),
+            row_sums=bool(rng.integers(0, 2)),
+        )
+        window = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+        strides = (int(rng.integers(1, 3)), int(rng.integers(1, 3)))
+        pads = tuple(int(rng.integers(0, taps)) for taps in window)
+        size = alone.output_height, alone.output_width
+        output = tuple(
+            (count + pad + int(rng.integers(0, taps)) - taps) // step + 1
+            for count, taps, step, pad in zip(size, window, strides, pads, strict=True)
+        )
+        pooling = Pooling(output, window, strides, pads)  # type: ignore[arg-type]
+        if min(output) < 1 or strides == (1, 1) or not pooling.is_possible(size):
+            continue
+        workload = replace(alone, pooling=pooling)
+        knobs = Tiling(
+            int(rng.integers(1, workload.outputs + 1)),
+            1 if workload.carries else int(rng.integers(1, output[0] + 1)),
+            int(rng.integers(1, output[1] + 1)),
+            workload.inputs,
+            workload.kernel[0],
+            ahead=bool(rng.integers(0, 2)),
+            in_turn=workload.carries or bool(rng.integers(0, 2)),
+        )
+        if workload.phase_steps(knobs) == strides and workload.fits(knobs, env.config):
+            return workload, env, knobs
+    raise AssertionError("no workload has phases")
 
 
 def operands(args: Any, some: Callable[..., Any], seed: int) -> list[Any]:
@@ -165,8 +211,45 @@ def test_windows_begin_with_a_tap_of_all_or_with_what_is_carried(kernel: int, fi
     """The first windows extend above the image."""
     env = Environment(PRESETS["tiny-extended"])
     image = te.placeholder((6, 1, env.BATCH, env.BLOCK_OUT), "image", env.acc_dtype)
-    stages = Pooling((3, 1), (kernel, 1), (2, 1), (1, 0)).stages(image, env)
-    assert str(stages[0].op.body) == first
+    pooled = Pooling((3, 1), (kernel, 1), (2, 1), (1, 0)).stages(Phases.whole(image), env)
+    assert str(pooled.stages[0].op.body) == first
+
+
+@pytest.mark.parametrize("config", ["tiny-extended", "pynq-extended"])
+@each_seed(range(40), daily=8)
+def test_maxima_replace_sums(seed: int, config: str, run: Any, some: Callable[..., Any]) -> None:
+    """Each tiling that fits can be built, and no accumulator is cleared."""
+    workload, env, knobs = phased_case(seed, config)
+    function = tuned(workload, env, knobs, "fused")
+    inputs = operands(function.args, some, seed)
+    want = wanted(workload, env, inputs)
+    np.testing.assert_array_equal(run(function, inputs, order=f"random:{seed}"), want)
+    cleared = re.findall(r"dst=(\w+).*op=MUL, immediate=0", str(function.lowered))
+    # `RoundingShift` clears an accumulator too.
+    assert all(name.startswith("pool_odd") for name in cleared)
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_no_pass_changes_phases_nor_does_the_rtl(
+    seed: int, interpreted: Any, run: Any, some: Callable[..., Any]
+) -> None:
+    workload, env, knobs = phased_case(seed, "tiny-extended")
+    schedule = workload.scheduled(env, knobs)
+    inputs = operands(schedule[1], some, seed)
+    want = wanted(workload, env, inputs).astype(np.int8)
+    interpreted(schedule, inputs, want, env)
+    function = tuned(workload, env, knobs, "fused")
+    np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
+
+
+def test_sums_are_whole_where_maxima_cannot_replace_them() -> None:
+    """Where windows share each row, where the middle row of the last windows is outside of the
+    image, and where there are many phases.
+    """
+    for window, strides, size in (((4, 3), (2, 2), 8), ((3, 3), (2, 2), 5), ((3, 3), (3, 3), 9)):
+        pooling = Pooling((3, 3), window, strides)
+        assert pooling.steps((size, 9)) == (1, 1)
+    assert Pooling((3, 3), (3, 3), (2, 2)).steps((7, 7)) == (2, 2)
 
 
 def test_no_product_of_a_row_is_computed_twice() -> None:
@@ -190,3 +273,41 @@ def test_they_take_fewer_cycles_than_two_operators() -> None:
         two = sum(estimated_cycles(tuned(part, env, None, "part")) for part in parts)
         one = estimated_cycles(tuned(replace(alone, pooling=pooling), env, None, "fused"))
         assert one < 0.9 * two, window
+
+
+# The first layers of ShuffleNetV2, and of SqueezeNet, whose weights have zero points.
+FIRST_LAYERS = {
+    "shufflenet": Conv2d(
+        *(1, 2, 2, 112, 112, (1, 1), PerChannelScale()),
+        pooling=Pooling((56, 56), (3, 3), (2, 2), (1, 1)),
+        is_first=True,
+    ),
+    "squeezenet": Conv2d(
+        *(1, 2, 4, 112, 112, (1, 1), PerChannelScale()),
+        row_sums=True,
+        pooling=Pooling((55, 55), (3, 3), (2, 2)),
+        is_first=True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("network", "most"), [("shufflenet", 70_000), ("squeezenet", 195_000)])
+def test_the_alu_takes_six_comparisons_per_maximum(network: str, most: int) -> None:
+    """Comparisons of separate accumulators, which are cleared first, took 114,948 and 279,926
+    cycles.
+    """
+    env, workload = Environment(PRESETS["pynq-extended"]), FIRST_LAYERS[network]
+    assert workload.pooling is not None
+    assert workload.pooling.operations((2, 2)) == (0, 6)
+    assert estimated_cycles(tuned(workload, env, None, network), 1 << 24) < most
+
+
+@pytest.mark.parametrize(("outputs", "columns"), [(4, 14), (4, 19), (2, 19), (2, 28)])
+def test_the_tuner_knows_the_rate_of_comparisons(outputs: int, columns: int) -> None:
+    """Half the tiles are in the bank without copies of sources. Columns of tiles, which begin in
+    the same bank, may differ in width.
+    """
+    env, workload = Environment(PRESETS["pynq-extended"]), FIRST_LAYERS["squeezenet"]
+    tiling = Tiling(outputs, 1, columns, 2, 1, ahead=True, in_turn=True)
+    found = estimated_cycles(tuned(workload, env, tiling, "squeezenet"), 1 << 24)
+    assert estimated(workload, env.config, tiling).cycles == pytest.approx(found, rel=0.015)

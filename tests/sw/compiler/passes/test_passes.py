@@ -364,10 +364,11 @@ def projected() -> Scheduled:
 
 
 def pooled() -> Scheduled:
-    """Maxima of three rows; the first row is carried over from the previous tile, if there is
-    one."""
+    """Maxima of three rows of results; the first row is carried over from the previous tile, if
+    there is one.
+    """
     pooling = Pooling((3, 1), (3, 1), (2, 1), (1, 0))
-    conv = Conv2d(1, 1, 1, 6, 1, (1, 1), PerChannelScale(), pooling=pooling)
+    conv = Conv2d(1, 1, 1, 6, 1, (1, 1), PerChannelScale(wraps=True), pooling=pooling)
     return conv.scheduled(EXTENDED, Tiling(1, 1, 1, 1, 1, in_turn=True))
 
 
