@@ -23,6 +23,7 @@ def test_random_fused_graphs_are_exact() -> None:
     check()
     block = "QLinearConv+QLinearConv+QLinearConv"
     assert operators >= {"QLinearConv+MaxPool", "QLinearConv+Add", "MaxPool", block, f"{block}+Add"}
+    assert any(operator.startswith("QLinearConv, QuantizeLinear") for operator in operators)
 
 
 @pytest.mark.parametrize(

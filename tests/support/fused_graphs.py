@@ -1,5 +1,6 @@
-"""Random graphs of fused layers, in one launch: convolutions with additions and poolings, and
-inverted residuals. The weights of every third graph have zero points."""
+"""Random graphs of fused layers, in one launch: convolutions with additions and poolings, inverted
+residuals, and concatenations with a tensor that other layers read too. The weights of every third
+graph have zero points."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from .random_networks import Layer, QuantizedNetwork
 
 
 def fused_graph(seed: int) -> QuantizedNetwork:
-    """Convolutions followed by residual additions, poolings, both or neither, and perhaps an
-    inverted residual."""
-    choose = random.Random(seed)
+    """Convolutions followed by residual additions, poolings, both or neither, perhaps skipped by a
+    concatenation, and perhaps an inverted residual."""
+    choose, skips = random.Random(seed), random.Random(seed)
     shape = (choose.randint(1, 9), choose.randint(6, 9), choose.randint(6, 9))
     network = QuantizedNetwork(
         seed,
@@ -29,6 +30,8 @@ def fused_graph(seed: int) -> QuantizedNetwork:
             branch, deviation = network.dequantized(), network.deviation
             network.layer(Layer(network.shape[1], choose.choice([1, 3]), relu=False))
             network.add(branch, deviation, relu=choose.random() < 0.5)
+        if skips.random() < 0.4:
+            _skip_connection(network, skips)
         if min(network.shape[2:]) > 3 and choose.random() < 0.6:
             size = choose.randint(2, 3)
             pads = (choose.randint(0, size // 2),) * 4
@@ -39,6 +42,16 @@ def fused_graph(seed: int) -> QuantizedNetwork:
     if choose.random() < 0.5:
         network.matrix_product(choose.randint(5, 12), relu=False)
     return network
+
+
+def _skip_connection(network: QuantizedNetwork, choose: random.Random) -> None:
+    """A convolution or a pooling, and a concatenation of its operand and its result."""
+    branch, deviation, channels = network.dequantized(), network.deviation, network.shape[1]
+    if choose.random() < 0.7:
+        network.layer(Layer(choose.randint(3, 12), choose.choice([1, 3])))
+    else:
+        network.pooling((3, 3), (1, 1), (1, 1, 1, 1))
+    network.join(branch, deviation, channels)
 
 
 def _inverted_residual(network: QuantizedNetwork, choose: random.Random) -> None:

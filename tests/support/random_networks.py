@@ -186,9 +186,9 @@ class QuantizedNetwork:
                 return self.node("Slice", wide, sizes(0), sizes(end), sizes(rank - 1))
         return dequantized(weights)
 
-    def in_float(self, operator: str, *inputs: str, relu: bool) -> None:
+    def in_float(self, operator: str, *inputs: str, relu: bool, **attributes: Any) -> None:
         """A float operator whose result is quantized."""
-        value = self.node(operator, *inputs)
+        value = self.node(operator, *inputs, **attributes)
         if relu:
             value = self.node("Relu", value)
         self.scale, self.zero = self.quantization(relu)
@@ -232,6 +232,12 @@ class QuantizedNetwork:
         # Operands of about the same magnitude, so that neither is lost in rounding.
         self.deviation = max(self.deviation, deviation)
         self.in_float("Add", branch, self.dequantized(), relu=relu)
+
+    def join(self, branch: str, deviation: float, channels: int) -> None:
+        """Concatenate ``branch``, float with this many ``channels``, and the last result."""
+        self.deviation = max(self.deviation, deviation)
+        self.in_float("Concat", branch, self.dequantized(), relu=False, axis=1)
+        self.shape = (1, channels + self.shape[1], *self.shape[2:])
 
     def average(self) -> None:
         self.in_float("GlobalAveragePool", self.dequantized(), relu=False)

@@ -70,8 +70,9 @@ def _layer(step: RunLayer, layer: Layer, session: Session) -> str:
     bound = bound_cycles(work, session.dram, len(step.streams), step.machines, bus)
     nodes = " + ".join(f"{node.name} ({node.operator})" for node in layer.nodes)
     sources = " and ".join(f"{item.tensor} {list(item.image)}" for item in layer.sources)
+    results = " and ".join(f"{item.tensor} {list(item.image)}" for item in layer.results)
     return (
-        f"{nodes}: on the machine, {sources} to {layer.result.tensor} {list(layer.result.image)}\n"
+        f"{nodes}: on the machine, {sources} to {results}\n"
         f"by itself at least {bound:,} cycles: {work.gemm_uops:,} micro-ops of GEMM and "
         f"{work.alu_uops:,} of ALU, {work.bytes_loaded:,} bytes loaded and "
         f"{work.bytes_stored:,} stored\n"

@@ -90,8 +90,8 @@ def _placed(placement: Placement) -> Iterator[str]:
         if isinstance(item, Layer):
             operators = " + ".join(node.operator for node in item.nodes)
             sources = ", ".join(f"{held.tensor} {list(held.image)}" for held in item.sources)
-            result = f"{item.result.tensor} {list(item.result.image)}"
-            yield f"machine  {result} = {operators}({sources})"
+            results = ", ".join(f"{held.tensor} {list(held.image)}" for held in item.results)
+            yield f"machine  {results} = {operators}({sources})"
         else:
             yield f"host     {_line(placement.network, item.node)}"
             yield f"         because {item.reason}"

@@ -38,6 +38,7 @@ from .building_blocks.product import (
 )
 from .building_blocks.residual import Addition
 from .building_blocks.row_sums import RowSums
+from .building_blocks.steps import LookupTable
 from .building_blocks.window import SlidingWindow, padded
 
 
@@ -127,6 +128,13 @@ class Conv2d(SlidingWindow, TiledProduct):
     def followed_by(self, step: Step) -> Self | None:
         """This convolution with a ``step`` at its end; None if that is impossible."""
         return followed_by(self, step) if self.pooling is None else None
+
+    def with_second(self, step: LookupTable) -> Self | None:
+        """This convolution with a second result, computed by a ``step`` from its first; None if
+        that is impossible."""
+        if self.pooling is not None or self.requantize.second is not None:
+            return None
+        return replace(self, requantize=replace(self.requantize, second=step))
 
     @property
     def addition(self) -> Addition | None:
@@ -289,7 +297,7 @@ def scheduled(c: Conv2d, env: Environment, knobs: Tiling) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     product = expression(c, env, c.phase_steps(knobs))
     y = product.epilogue.y
-    s = te.create_schedule(y.op)
+    s = product.epilogue.schedule()
     *part, n, o, h, w, b, k = s[y].op.axis
     (oo, oi), (ho, hi), (wo, wi) = (
         s[y].split(axis, factor)

@@ -6,7 +6,7 @@ partitioned into ranges of equal iterations, so that tails become separate nests
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
@@ -121,6 +121,8 @@ class _Builder:
         body: Stmt = Seq([])
         for stage in reversed(self.schedule.stages):
             if stage.body is None or stage.attach is not None or stage.inlined:
+                continue
+            if stage.stored_with is not None:
                 continue
             if stage.tensor in self.buffers:
                 body = seq(self._argument(stage), body)
@@ -424,12 +426,25 @@ class _Builder:
             if isinstance(value, Const) and _kind(stage) == "dma_copy":
                 # A copy that is only padding keeps its source, which determines the memory.
                 value = whole
-            return Assign(loops.buffer, indices, value, label)
+            own = Assign(loops.buffer, indices, value, label)
+            return seq(own, *self._stored_with(stage, values, indices))
         if initialize:
             return Assign(loops.buffer, indices, Const(identity(body), body.dtype), label)
         value = simplify(substitute(body.value, values), self.ranges)
         update = body.combine(Access(loops.buffer, indices), value)
         return Assign(loops.buffer, indices, update, label)
+
+    def _stored_with(
+        self, stage: Stage, values: Mapping[Var, Affine], indices: tuple[Expr, ...]
+    ) -> Iterator[Assign]:
+        """The assignments of the outputs that are stored in the loops of ``stage``."""
+        for other in self.schedule.stages:
+            if other.stored_with is stage:
+                axes = zip(other.op.axis, stage.op.axis, strict=True)
+                own: dict[Var, Affine] = {axis: values[same] for axis, same in axes}
+                value = simplify(substitute(self.bodies[other], own), self.ranges)
+                label = Label(other.name, "", other.origin)
+                yield Assign(self.buffers[other.tensor], indices, value, label)
 
 
 def _rolling_buffer(stage: Stage, iterations: int) -> RollingBuffer:

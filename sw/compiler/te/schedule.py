@@ -75,6 +75,8 @@ class Stage:
         self.relations: list[Split | Fuse] = []
         self.scope = "dram"
         self.attach: tuple[Stage, IterVar] | None = None
+        # The output whose loops also store this output.
+        self.stored_with: Stage | None = None
         # The consumer's axis within which the buffer is kept, if further out than the attach axis.
         self.stored_at: IterVar | None = None
         # The stage of that axis: the consumer, or a stage that the consumer is computed within.
@@ -242,6 +244,30 @@ class Stage:
                 f"{step}: {begin} to {begin + extent - 1} is not in 0 to {whole - 1}"
             )
         self.parts[axis] = begin, extent
+
+    def store_with(self, other: Stage) -> None:
+        """Store an output in the loops of the ``other`` output, which has the same shape: after a
+        tile of the other output, these loops store the same tile of this one.
+        """
+        step = f"store_with of {self.name}"
+        if not isinstance(other, Stage) or other.schedule is not self.schedule:
+            raise ScheduleError(f"{step}: {other!r} is not a stage of this schedule")
+        for stage in (self, other):
+            if stage.tensor not in self.schedule.outputs or stage.reduce_axis:
+                kind = "a reduction" if stage.reduce_axis else "not an output"
+                raise ScheduleError(f"{step}: {stage.name} is {kind}")
+        if other is self or other.stored_with is not None:
+            raise ScheduleError(f"{step}: {other.name} has no loops of its own")
+        if self.is_scheduled():
+            raise ScheduleError(f"{step}: its own loops are scheduled already")
+        if self.tensor.shape != other.tensor.shape:
+            shapes = f"{list(self.tensor.shape)} and {list(other.tensor.shape)}"
+            raise ScheduleError(f"{step}: the shapes {shapes} differ")
+        # What both outputs need is computed before the loops.
+        stages = self.schedule.stages
+        if stages.index(other) < stages.index(self):
+            other.after(stages[stages.index(self) - 1])
+        self.stored_with = other
 
     def after(self, other: Stage) -> None:
         """Compute the stage after ``other``, if both are computed at the same axis. By default a

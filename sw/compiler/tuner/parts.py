@@ -49,7 +49,8 @@ class WorkloadPart:
 
     def scheduled(self, env: Environment, knobs: Any) -> Scheduled:
         schedule, args = self.whole.scheduled(env, knobs)
-        (output,) = schedule.outputs
+        # Other outputs are stored in the loops of the first.
+        output = schedule.outputs[0]
         stage = schedule[output]
         stage.compute_part(stage.op.axis[self.axis], self.begin, self.extent)
         return schedule, args

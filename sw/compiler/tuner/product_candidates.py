@@ -107,7 +107,7 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     gemm = p.gemm_cycles(mean) + begun / steps
     alu = pixels * p.operations + mean.outputs * p.parameter_cycles
     alu = alu * config.lane_columns + vectors * p.pooled_cycles(t, config)
-    store = bus_cycles(config, 1, vectors * p.requantize.parts * config.out.element_bytes)
+    store = bus_cycles(config, 1, vectors * p.requantize.stored * config.out.element_bytes)
     # Padding counts as if it were loaded.
     blocks_in_dram, rows, _ = p.image_in_dram(t)
     pieces, elements = blocks_in_dram * rows, prod(p.image_tile(t))

@@ -153,7 +153,7 @@ class _Tiles:
         gemm = self.order.products + pixels * (self.resets + p.is_added_to)
         last = self.order.nests[self.order.nest[-1]]
         alu = (last.pixels if config.overlap else pixels) * p.operations * config.lane_columns
-        stored = last.vectors * p.requantize.parts * config.out.element_bytes
+        stored = last.vectors * p.requantize.stored * config.out.element_bytes
         store = float(bus_cycles(config, 1, stored))
         steps = self._steps()
         return self.pipeline.estimate(self._schedule(steps), limit, gemm + alu + store, steps)
@@ -210,7 +210,7 @@ class _Tiles:
             if pooled:
                 alu = pipeline.alu(nest.vectors * pooled, [alu])
             pieces, length, instructions = nest.stored
-            times = p.requantize.parts
+            times = p.requantize.stored
             stores.append(pipeline.store(pieces * times, length, [alu], instructions * times))
             yield
 

@@ -110,8 +110,8 @@ def _record(entry: dict[str, Any]) -> Record:
 
 def workload_name(workload: Any) -> str:
     """Name of a workload in record files: the operator and all its sizes."""
-    # Existing record files predate this field.
-    return repr(workload).replace(", int4_weights=False", "")
+    # Existing record files predate these fields.
+    return repr(workload).replace(", int4_weights=False", "").replace(", second=None", "")
 
 
 # Finds the knobs of a workload for a configuration; None if there are none.

@@ -26,6 +26,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .fusion.fused_step import fused_step
+from .fusion.second_result import second_result
 from .support.layer import Layer, Unsupported
 from .support.lines import channel_lines, line, step_lines
 from .support.one_tensor import OneTensor, before, named, results
@@ -100,6 +101,10 @@ def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
         workload: PointwiseLookup | WeightedSum = alone
         packed = pack(te.table_tiles(table, config), tensors.env.acc_dtype)
         if fused := fused_step(
+            function, LookupTable(config.table_elements), packed, alone, limits, tensors
+        ):
+            return fused
+        if fused := second_result(
             function, LookupTable(config.table_elements), packed, alone, limits, tensors
         ):
             return fused

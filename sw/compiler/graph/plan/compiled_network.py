@@ -241,7 +241,10 @@ def _record(
                     own[-1].write(data)
                 constants += own
                 functions = divided_functions(step, system)
-                result.append(LayerCall(step, functions, [*sources, *own, target]))
+                arguments = [*sources, *own, target]
+                if step.second is not None:
+                    arguments.append(buffer(step.second.buffer))
+                result.append(LayerCall(step, functions, arguments))
             case ToMachine() | ToHost() | WriteRows():
                 result.append(replace(step, buffer=buffer(step.buffer).name))
             case RunHost() | MoveWindows():
@@ -299,7 +302,8 @@ def _buffers_of(step: PlannedStep) -> list[tuple[str, int]]:
         case Layer():
             arguments = {**dict(enumerate(step.sources)), RESULT: step.result}
             arguments |= {at: slices.held.operand for at, slices in step.in_windows.items()}
-            return [(item.buffer, item.nbytes) for item in arguments.values()]
+            used = [*arguments.values(), *step.results[1:]]
+            return [(item.buffer, item.nbytes) for item in used]
         case ToMachine() | ToHost() | WriteRows():
             return [(step.buffer, step.operand.nbytes)]
     return []

@@ -35,7 +35,12 @@ def without_copies(
 
     Tensors that pass between host and machine keep separate buffers.
     """
-    makers = {step.result.buffer: at for at, step in enumerate(steps) if isinstance(step, Layer)}
+    makers = {
+        result.buffer: at
+        for at, step in enumerate(steps)
+        if isinstance(step, Layer)
+        for result in step.results
+    }
     passed = {step.buffer for step in steps if isinstance(step, ToHost | ToMachine)}
     places: dict[str, tuple[BufferSlice, ...]] = {}
     left: dict[int, PlannedStep] = dict(enumerate(steps))

@@ -204,7 +204,9 @@ def _placed(network: Network, functions: LayerFunctions) -> Placement:
                 continue
             layer = _layer(node, tensors)
             tensors.note(layer)
-            for part in layer.nodes:  # a node may have had its own layer before fusion
+            # A node may have had its own layer before fusion. A layer that gets a second result
+            # keeps its place, since other layers already read its first.
+            for part in layer.nodes[layer.second is not None :]:
                 items.pop(part.name, None)
             items |= {f"{layer.name} {part.result.tensor}": part for part in layer.first}
             # The layer's name may be that of a node that the host still runs.
@@ -312,12 +314,19 @@ def _without_unread(items: list[Layer | HostNode], tensors: Tensors) -> list[Lay
     read = set(map(tensors.root, tensors.network.outputs))
     needed: list[Layer | HostNode] = []
     for item in reversed(items):
-        made = [item.result.tensor] if isinstance(item, Layer) else item.node.outputs
+        made = _made(item)
         if read.isdisjoint(map(tensors.root, made)):
             continue
         read.update(map(tensors.root, item.reads))
         needed.append(item)
     return needed[::-1]
+
+
+def _made(item: Layer | HostNode) -> Sequence[str]:
+    """The tensors that ``item`` produces."""
+    if isinstance(item, HostNode):
+        return item.node.outputs
+    return [result.tensor for result in item.results]
 
 
 def _same_layout(held: Image, shape: tuple[int, ...]) -> bool:

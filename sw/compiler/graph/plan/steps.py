@@ -146,6 +146,8 @@ class _Planner:
             held = layer.in_windows[RESULT].held.operand
             self.written.add(layer.result.tensor)
         self.held[layer.result.tensor] = [held]
+        if layer.second is not None:
+            self.held[layer.second.tensor] = [layer.second]
 
     def _bring_to_machine(
         self, layer: Layer, which: Callable[[TiledTensor], bool] = lambda _: True
@@ -236,4 +238,6 @@ def _named(item: Item) -> str:
 
 
 def _makes(item: Item) -> tuple[str, ...]:
-    return (item.result.tensor,) if isinstance(item, Layer) else item.node.outputs
+    if isinstance(item, HostNode):
+        return item.node.outputs
+    return tuple(result.tensor for result in item.results)

@@ -31,6 +31,8 @@ from .steps import (
 Array = npt.NDArray[Any]
 # Cycles in which the ALU changes the parameters of REQUANTIZE.
 _CYCLES_PER_CHANGE = 5
+# ALU micro-ops that copy a vector: one clears the target, one adds.
+_OPERATIONS_PER_COPY = 2
 # An element-wise operation on requantized results.
 Step = LookupTable | PerChannelLine | Addition
 
@@ -42,6 +44,8 @@ class Requantization(ABC):
     """
 
     then: tuple[Step, ...] = ()
+    # Computes a second result from the first; both are stored.
+    second: LookupTable | None = None
     # Whether sums can wrap around.
     wraps: bool = False
 
@@ -78,12 +82,19 @@ class Requantization(ABC):
     @property
     def shared(self) -> int:
         """Accumulators for constants that all channels share."""
-        return self.own_shared + sum(step.shared for step in self.then)
+        second = self.second.shared if self.second else 0
+        return self.own_shared + sum(step.shared for step in self.then) + second
 
     @property
     def operations(self) -> int:
         """ALU micro-ops per vector of results."""
-        return self.own_operations + sum(step.operations for step in self.then)
+        second = _OPERATIONS_PER_COPY + self.second.operations if self.second else 0
+        return self.own_operations + sum(step.operations for step in self.then) + second
+
+    @property
+    def stored(self) -> int:
+        """Number of out_dtype elements that are stored per result, a second one included."""
+        return self.parts * (2 if self.second else 1)
 
     @property
     def parameter_cycles(self) -> int:
@@ -95,7 +106,7 @@ class Requantization(ABC):
         """Accumulators live at a time per result."""
         # The other operand of an addition is live before the first stage.
         own = self.own_accumulators + (self.addition is not None)
-        return max([own, *(step.accumulators for step in self.then)])
+        return max([own, *(step.accumulators for step in self.then)]) + (self.second is not None)
 
     @property
     def addition(self) -> Addition | None:
@@ -107,7 +118,7 @@ class Requantization(ABC):
         """Whether maxima are requantized instead of all sums: without wrapping, requantization is
         monotone.
         """
-        return not (self.then or self.wraps)
+        return not (self.then or self.second or self.wraps)
 
     @property
     def preparation_cycles(self) -> int:
@@ -130,7 +141,7 @@ class Requantization(ABC):
         """This requantization with another ``step``; None if that is impossible. A `LookupTable`
         behind another is composed with it.
         """
-        if isinstance(step, Addition) and self.addition is not None:
+        if self.second is not None or (isinstance(step, Addition) and self.addition is not None):
             return None
         if isinstance(step, LookupTable) and self.then[-1:] == (step,):
             return self
@@ -321,7 +332,8 @@ class Epilogue:
     of bias or parameters per channel, ``prepared`` the stages that compute parameters from them,
     and ``shared`` the buffers of constants that all channels share, without the buffers of
     ``residual``, the addition among the stages, if any. ``stages`` lead from the total to ``y``,
-    the output, out_dtype. ``carried`` and ``kept`` are stages that windows share (see `Pooled`).
+    the output, out_dtype, and from there to the output ``second``, if any. ``carried`` and ``kept``
+    are stages that windows share (see `Pooled`).
     """
 
     loaded: list[Tensor]
@@ -333,6 +345,19 @@ class Epilogue:
     residual: Residual | None
     carried: list[Tensor]
     kept: list[Tensor]
+    second: Tensor | None = None
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """The outputs: `y`, and the second one if there is one."""
+        return [self.y] if self.second is None else [self.y, self.second]
+
+    def schedule(self) -> te.Schedule:
+        """The default schedule, except that the loops of `y` store all outputs."""
+        s = te.create_schedule(self.outputs)
+        if self.second is not None:
+            s[self.second].store_with(s[self.y])
+        return s
 
 
 def followed_by(workload: Any, step: Step) -> Any | None:
@@ -366,41 +391,8 @@ def epilogue(
     reads ``phases`` instead of ``total`` if they are given; otherwise it comes last. ``name`` is a
     prefix for the names of constants.
     """
-    args: list[Tensor] = []
-    loaded: list[Tensor] = []
-    prepared: list[Tensor] = []
-    shared: list[Tensor] = []
-    residual: Residual | None = None
-
-    def share(elements: int, what: str) -> Tensor:
-        given, kept = shared_constants(elements, f"{name}{what}{len(shared) or ''}", env)
-        args.append(given)
-        shared.append(kept)
-        return kept
-
-    def load(dtype: str, shape: tuple[int, ...], what: str) -> Tensor:
-        given = te.placeholder((*shape, env.BATCH, env.BLOCK_OUT), name + what, dtype)
-        args.append(given)
-        loaded.append(
-            te.compute(given.shape, lambda *i: given(*i).astype(env.acc_dtype), f"{given.name}_buf")
-        )
-        return loaded[-1]
-
-    of_channel = position
-    if isinstance(requantize, SharedScale):
-        held, of_channel = share(requantize.own_shared, requantize.constants_name), lambda *_: ()
-    elif isinstance(requantize, CompactScale):
-        lower = load(env.acc_dtype, (*channels,), requantize.constants_name)
-        upper = load(env.out_dtype, (*channels,), "upper_bits")
-        prepared += _parameters(lower, upper, share(requantize.own_shared, "factors"), name)
-        held = prepared[-1]
-    else:
-        numbers = (requantize.constants,) if requantize.constants > 1 else ()
-        held = load(env.acc_dtype, (*channels, *numbers), requantize.constants_name)
-
-    def constant(number: int, *i: Expr) -> Expr:
-        place = (*of_channel(*i[:-2]), *i[-2:])
-        return held(*place) if len(held.shape) == len(place) else held(*place[:-2], number, *i[-2:])
+    constants, residual = _Constants(env, name), None
+    constant = constants.of(requantize, channels, position)
 
     def pool(image: Phases) -> Pooled:
         return pooling.stages(image, env) if pooling else Pooled([], [], [])
@@ -411,22 +403,22 @@ def epilogue(
     stages, used = list(pooled.stages), requantize.own_constants
     stages += requantize.stages(stages[-1] if stages else total, constant, env)
     if isinstance(requantize, WholeSums) and requantize.shared:
-        stages.append(_parts(stages[-1], share(requantize.shared, "shifts")))
+        stages.append(_parts(stages[-1], constants.share(requantize.shared, "shifts")))
     if isinstance(requantize, TensorScale):
-        scale = share(requantize.own_shared, "scale")
+        scale = constants.share(requantize.own_shared, "scale")
         name = f"{total.name}_rescaled"
         stages.append(requantized(stages[-1], lambda n, *i: scale(n, *i[-2:]), name))
     for step in requantize.then:
         value = stages[-1]
         if isinstance(step, LookupTable):
-            stages.append(looked_up(value, share(step.elements, "table")))
+            stages.append(looked_up(value, constants.share(step.elements, "table")))
         elif isinstance(step, PerChannelLine):
             first = used
             stages += step.stages(value, lambda n, *i, first=first: constant(first + n, *i))
             used += step.constants
         else:
             residual = Residual(step, value, env)
-            args += residual.args
+            constants.args += residual.args
             stages += residual.stages
     if pooling is not None and not pooled.stages:
         pooled = pool(Phases.whole(stages[-1]))
@@ -437,9 +429,78 @@ def epilogue(
         y = te.compute(last.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
     else:
         y = output(last)
+    second: Tensor | None = None
+    if requantize.second is not None:
+        assert output is None
+        table = constants.share(requantize.second.elements, "table")
+        entries = looked_up(last, table, "second_entries")
+        stages = [*stages, entries]
+        second = te.compute(entries.shape, lambda *i: entries(*i).astype(env.out_dtype), "second")
+    c = constants
     return Epilogue(
-        loaded, prepared, stages, y, args, shared, residual, pooled.carried, pooled.kept
+        *(c.loaded, c.prepared, stages, y, c.args, c.shared, residual),
+        *(pooled.carried, pooled.kept, second),
     )
+
+
+class _Constants:
+    """The constants of an epilogue: ``args`` of the function, buffers that are ``loaded`` for each
+    channel tile or ``shared`` by all, and stages that compute parameters (``prepared``).
+    """
+
+    def __init__(self, env: Environment, name: str) -> None:
+        self._env, self._name = env, name
+        self.args: list[Tensor] = []
+        self.loaded: list[Tensor] = []
+        self.prepared: list[Tensor] = []
+        self.shared: list[Tensor] = []
+
+    def share(self, elements: int, what: str) -> Tensor:
+        """The buffer of an argument of ``elements`` tiles that all channels share."""
+        number = len(self.shared) or ""
+        given, kept = shared_constants(elements, f"{self._name}{what}{number}", self._env)
+        self.args.append(given)
+        self.shared.append(kept)
+        return kept
+
+    def load(self, dtype: str, shape: tuple[int, ...], what: str) -> Tensor:
+        """The buffer of an argument of tiles of this ``shape``."""
+        env = self._env
+        given = te.placeholder((*shape, env.BATCH, env.BLOCK_OUT), self._name + what, dtype)
+        kept = te.compute(
+            given.shape, lambda *i: given(*i).astype(env.acc_dtype), f"{given.name}_buf"
+        )
+        self.args.append(given)
+        self.loaded.append(kept)
+        return kept
+
+    def of(
+        self,
+        requantize: Requantization,
+        channels: Sequence[int],
+        position: Callable[..., Sequence[Expr]],
+    ) -> Constant:
+        """The bias or the parameters of ``requantize``, as `epilogue` describes them."""
+        dtype, shares = self._env.acc_dtype, isinstance(requantize, SharedScale)
+        if isinstance(requantize, SharedScale):
+            held = self.share(requantize.own_shared, requantize.constants_name)
+        elif isinstance(requantize, CompactScale):
+            lower = self.load(dtype, (*channels,), requantize.constants_name)
+            upper = self.load(self._env.out_dtype, (*channels,), "upper_bits")
+            factors = self.share(requantize.own_shared, "factors")
+            self.prepared += _parameters(lower, upper, factors, self._name)
+            held = self.prepared[-1]
+        else:
+            numbers = (requantize.constants,) if requantize.constants > 1 else ()
+            held = self.load(dtype, (*channels, *numbers), requantize.constants_name)
+
+        def constant(number: int, *i: Expr) -> Expr:
+            place = (*(() if shares else position(*i[:-2])), *i[-2:])
+            if len(held.shape) == len(place):
+                return held(*place)
+            return held(*place[:-2], number, *i[-2:])
+
+        return constant
 
 
 def _parameters(lower: Tensor, upper: Tensor, factors: Tensor, name: str) -> list[Tensor]:

@@ -46,7 +46,7 @@ class Product:
         added = [] if end.residual is None else [end.residual.x]
         constants = [*end.args[:1], *(rows.weights for rows in self.rows[:1])]
         # The other constants before those that a step may add.
-        return [self.x, *added, self.w, *constants, *end.args[1:], end.y]
+        return [self.x, *added, self.w, *constants, *end.args[1:], *end.outputs]
 
     def place_results(
         self,

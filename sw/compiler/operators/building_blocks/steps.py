@@ -78,10 +78,10 @@ def shared_constants(elements: int, name: str, env: Environment) -> tuple[Tensor
     return given, te.compute(given.shape, lambda *i: given(*i), f"{name}_buf")
 
 
-def looked_up(value: Tensor, table: Tensor) -> Tensor:
-    """The stage that looks up ``value`` in ``table``, given as its buffer."""
+def looked_up(value: Tensor, table: Tensor, stage: str = "entries") -> Tensor:
+    """The ``stage`` that looks up ``value`` in ``table``, given as its buffer."""
 
     def entry(*i: Expr) -> Expr:
         return te.lookup(value(*i), *(table(n, *i[-2:]) for n in range(table.shape[0])))
 
-    return te.compute(value.shape, entry, "entries")
+    return te.compute(value.shape, entry, stage)

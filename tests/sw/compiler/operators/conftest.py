@@ -29,11 +29,13 @@ Array = npt.NDArray[Any]
 
 
 class Run:
-    """Run a function and return its output. The functional model must report no race and no
-    uninitialized read. ``counters`` are the machine's counters of the last run.
+    """Run a function and return its last output. The functional model must report no race and no
+    uninitialized read. ``counters`` are the machine's counters of the last run, ``outputs`` all
+    outputs.
     """
 
     counters: dict[str, int]
+    outputs: list[Array]
 
     def __call__(
         self,
@@ -69,9 +71,11 @@ class Run:
         result = runtime.synchronize()
         assert not any(result.tokens_left.values())
         self.counters = result.counters
-        output = function.args[-1]
-        data = buffers[-1].read(np.uint8, sizes[-1][0])
-        return unpack(data, output.dtype).reshape(output.shape)
+        self.outputs = []
+        for index in function.outputs:
+            output, data = function.args[index], buffers[index].read(np.uint8, sizes[index][0])
+            self.outputs.append(unpack(data, output.dtype).reshape(output.shape))
+        return self.outputs[-1]
 
 
 class Interpret(Protocol):

@@ -50,6 +50,20 @@ def _output_within(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s[c].compute_at(s[b], b.op.axis[0])
 
 
+def _stored_with_an_input(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[c].store_with(s[b])
+
+
+def _stored_with_itself(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[c].store_with(s[c])
+
+
+def _stored_after_a_split(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s.outputs.append(b)
+    s[c].split(c.op.axis[0], 4)
+    s[c].store_with(s[b])
+
+
 def _unknown_pragma(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s[c].pragma(c.op.axis[0], "vectorize")
 
@@ -206,6 +220,9 @@ def _whole_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
         (_fuse_of_strangers, r"fuse of c.j and i: i does not follow j \(the order is i, j\)"),
         (_unknown_scope, "set_scope of b: 'local' is not one of dram, inp, wgt, acc"),
         (_output_within, "compute_at of c: an output is computed at the top"),
+        (_stored_with_an_input, "store_with of c: b is not an output"),
+        (_stored_with_itself, "store_with of c: c has no loops of its own"),
+        (_stored_after_a_split, "store_with of c: its own loops are scheduled already"),
         (_unknown_pragma, "pragma of c: 'vectorize' is not one of dma_copy, alu"),
         (_no_intrinsic, "tensorize of c.i: 'gemm' is not an intrinsic; use env.gemm"),
         (_inlined_output, "compute_inline of c: an output must be stored"),
@@ -321,3 +338,39 @@ def test_a_stage_can_come_later_than_right_before_its_reader() -> None:
         s[a].after(s[d])
     with pytest.raises(te.ScheduleError, match="d is a stage of another schedule"):
         s[b].after(te.create_schedule(d.op)[d])
+
+
+def test_an_output_can_be_stored_in_the_loops_of_another() -> None:
+    a = te.placeholder((8, 6), "a")
+    b = te.compute((8, 6), lambda i, j: a[i, j] + 1, "b")
+    c = te.compute((8, 6), lambda i, j: b[i, j] * 2, "c")
+    first = te.compute((8, 6), lambda i, j: b[i, j], "first")
+    second = te.compute((8, 6), lambda i, j: c[i, j], "second")
+    s = te.create_schedule([first, second])
+    s[second].store_with(s[first])
+    outer, _ = s[first].split(first.op.axis[0], 4)
+    for tensor in (b, c):
+        s[tensor].compute_at(s[first], outer)
+    with pytest.raises(te.ScheduleError, match="store_with of first: second has no loops"):
+        s[first].store_with(s[second])
+    assert dict(lower(s, [a, first, second], trace=True).steps)["infer_bounds"] == (
+        """\
+def function(a: int32[8, 6], first: int32[8, 6], second: int32[8, 6]):
+    for i_outer in range(2):
+        b = allocate(dram, int32, [4, 6])
+        for i in range(4):
+            for j in range(6):
+                b[i, j] = a[i + 4*i_outer, j] + 1
+        c = allocate(dram, int32, [4, 6])
+        for i_1 in range(4):
+            for j_1 in range(6):
+                c[i_1, j_1] = b[i_1, j_1] * 2
+        for i_inner in range(4):
+            for j_2 in range(6):
+                first[4*i_outer + i_inner, j_2] = b[i_inner, j_2]
+                second[4*i_outer + i_inner, j_2] = c[i_inner, j_2]"""
+    )
+    short = te.compute((8,), lambda i: a[i, 0], "short")
+    s = te.create_schedule([first, short])
+    with pytest.raises(te.ScheduleError, match=r"the shapes \[8\] and \[8, 6\] differ"):
+        s[short].store_with(s[first])

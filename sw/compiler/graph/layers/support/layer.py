@@ -112,7 +112,7 @@ class Layer:
     ``macs`` are the network's, without padding to whole tiles. If it has ``runs``, the result is
     their bytes in this order, except for padding. ``first`` are layers that run before it and whose
     results have no other reader. ``in_windows`` are arguments in ring buffers and tables, by the
-    index of the source or `RESULT`.
+    index of the source or `RESULT`. If it has a ``second`` result, that is its last argument.
     """
 
     name: str
@@ -126,6 +126,12 @@ class Layer:
     runs: tuple[ByteRun, ...] = ()
     first: tuple[Layer, ...] = ()
     in_windows: dict[int, WindowSlices] = field(default_factory=dict)
+    second: TiledTensor | None = None
+
+    @property
+    def results(self) -> tuple[TiledTensor, ...]:
+        """The tensors that it produces."""
+        return (self.result,) if self.second is None else (self.result, self.second)
 
     @property
     def reads(self) -> tuple[str, ...]:

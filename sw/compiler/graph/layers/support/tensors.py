@@ -39,7 +39,8 @@ class Tensors:
     ``sources`` those that they read.
     ``absorbed`` are the nodes that run in layers, ``fused`` those in layers that do more than move
     elements. ``products`` has, by result, the layers with which readers of the result can be fused,
-    their builders and workloads. Values are always as held by the machine: a uint8 less 128.
+    their builders and workloads, and ``seconds`` the second results of layers, by the first. Values
+    are always as held by the machine: a uint8 less 128.
     """
 
     def __init__(self, network: Network, functions: LayerFunctions) -> None:
@@ -55,6 +56,7 @@ class Tensors:
         self.absorbed: set[str] = set()
         self.fused: set[str] = set()
         self.products: dict[str, tuple[Layer, MakeFunction, Any]] = {}
+        self.seconds: dict[str, str] = {}
         self._ranges: dict[str, Range] = {}
         self._functions = functions
 
@@ -138,9 +140,10 @@ class Tensors:
         return identity | self.factors(workload.constants)
 
     def note(self, layer: Layer) -> None:
-        """Record the result of ``layer`` and the nodes it absorbs."""
-        self.images[layer.result.tensor] = layer.result.image
-        self.results.add(layer.result.tensor)
+        """Record the results of ``layer`` and the nodes it absorbs."""
+        for result in layer.results:
+            self.images[result.tensor] = result.image
+            self.results.add(result.tensor)
         self.sources.update(source.tensor for source in layer.sources)
         self.absorbed.update(node.name for node in layer.nodes)
         if not all(is_mover(self.network, node) for node in layer.nodes):
