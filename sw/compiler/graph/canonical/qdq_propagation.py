@@ -7,6 +7,7 @@ float tensors to the integers before or after them.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -95,6 +96,48 @@ def hoist_quantize(network: Network, node: Node) -> bool:
         move, [replace(node, inputs=(move.inputs[0], *node.inputs[1:]), outputs=(quantized,))]
     )
     return True
+
+
+def hoist_requantize(network: Network, node: Node) -> bool:
+    """Move that repeats elements → DequantizeLinear → QuantizeLinear becomes DequantizeLinear →
+    QuantizeLinear → move: fewer elements are rescaled."""
+    parameters = parameters_of(network, node, "QuantizeLinear")
+    dequantize = network.maker(node.inputs[0]) if parameters else None
+    given = parameters_of(network, dequantize, "DequantizeLinear")
+    if parameters is None or dequantize is None or given is None:
+        return False
+    if not (parameters.per_tensor and given.per_tensor):
+        return False
+    if not {parameters.zero.dtype, given.zero.dtype} <= {*BYTE_TYPES}:
+        return False
+    name = dequantize.inputs[0]
+    move = network.maker(name)
+    if move is None or not is_move(move) or not _repeats(network, move):
+        return False
+    if network.only_reader(name) is None or network.only_reader(node.inputs[0]) is None:
+        return False
+    source = move.inputs[0]
+    moved, rescaled = (network.unused_name(f"{name}_{what}") for what in ("moved", "rescaled"))
+    info = network.types[source]
+    network.types[moved] = replace(info, dtype=network.types[node.inputs[0]].dtype)
+    network.types[rescaled] = replace(info, dtype=parameters.zero.dtype)
+    before = [
+        replace(dequantize, inputs=(source, *dequantize.inputs[1:]), outputs=(moved,)),
+        replace(node, inputs=(moved, *node.inputs[1:]), outputs=(rescaled,)),
+    ]
+    network.nodes.remove(dequantize)
+    network.nodes.replace(
+        node, [replace(move, inputs=(rescaled, *move.inputs[1:]), outputs=node.outputs)]
+    )
+    network.nodes.replace(move, before)
+    return True
+
+
+def _repeats(network: Network, move: Node) -> bool:
+    """Whether a move has more results than operands."""
+    shapes = [network.types[name].shape for name in (move.inputs[0], move.outputs[0])]
+    counts = [prod(shape) for shape in shapes if shape is not None]
+    return len(counts) == 2 and len(move.outputs) == 1 and counts[0] < counts[1]
 
 
 def hoist_clamp(network: Network, node: Node) -> bool:
