@@ -65,6 +65,9 @@ def _check_arguments(schedule: Schedule, args: Sequence[Tensor]) -> None:
         if stage.tensor in args and (stage.attach is not None or stage.inlined):
             what = "inlined" if stage.inlined else "computed within another stage"
             raise LoweringError(f"{stage.name} is an argument, which cannot be {what}")
+        if stage.stored_with is not None and (stage.is_scheduled() or stage.parts):
+            loops = f"the loops of {stage.stored_with.name}"
+            raise LoweringError(f"{stage.name} is stored in {loops}; a step is for its own loops")
 
 
 def _check_attachments(schedule: Schedule) -> None:

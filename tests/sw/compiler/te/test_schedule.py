@@ -9,6 +9,7 @@ import pytest
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import get_env
 from amaranth_vta.sw.compiler.lower import lower
+from amaranth_vta.sw.compiler.nest.ir import LoweringError
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 NOT_BOTH = "a staggered buffer is kept for one iteration"
@@ -370,6 +371,9 @@ def function(a: int32[8, 6], first: int32[8, 6], second: int32[8, 6]):
                 first[4*i_outer + i_inner, j_2] = b[i_inner, j_2]
                 second[4*i_outer + i_inner, j_2] = c[i_inner, j_2]"""
     )
+    s[second].compute_part(second.op.axis[0], 0, 4)
+    with pytest.raises(LoweringError, match="second is stored in the loops of first; a step is"):
+        lower(s, [a, first, second])
     short = te.compute((8,), lambda i: a[i, 0], "short")
     s = te.create_schedule([first, short])
     with pytest.raises(te.ScheduleError, match=r"the shapes \[8\] and \[8, 6\] differ"):
