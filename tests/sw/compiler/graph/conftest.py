@@ -35,6 +35,17 @@ class Qdq:
         self.value = name
         return self
 
+    def upsample(self) -> Qdq:
+        """Double rows and columns of images."""
+        return self.node(
+            "Resize",
+            "",
+            self.constant([1, 1, 2, 2], np.float32),
+            coordinate_transformation_mode="asymmetric",
+            mode="nearest",
+            nearest_mode="floor",
+        )
+
     def constant(self, value: Any, dtype: Any = None) -> str:
         name = f"c{len(self.constants)}"
         self.constants[name] = np.asarray(value, dtype)

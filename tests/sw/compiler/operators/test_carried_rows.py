@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sim.devices import open_device
-from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.lower import lower
 from amaranth_vta.sw.compiler.nest.interpret import interpret
@@ -27,8 +25,8 @@ from amaranth_vta.sw.compiler.operators.depthwise_chain.sizes import (
     fits,
 )
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
-from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.support.machines import others_nightly
+from tests.support.runtimes import estimated_cycles
 from tests.support.seeds import each_seed
 from tests.sw.compiler.operators.test_depthwise_chain import operands, random_chain, wanted
 
@@ -164,16 +162,6 @@ def test_what_fits_can_be_built(seed: int) -> None:
             depthwise_chain(workload, env, knobs)
 
 
-def cycles_of(function: Function) -> int:
-    device = open_device("estimate", function.config, 1 << 22, dram="ddr", timing_only=True)
-    runtime = Runtime(device)
-    buffers = [runtime.allocate(function.nbytes(i), a.name) for i, a in enumerate(function.args)]
-    function.run_on(runtime, *buffers)
-    cycles = runtime.synchronize().cycles
-    assert cycles is not None
-    return cycles
-
-
 @pytest.mark.parametrize(("first", "most"), [(False, 0.97), (True, 0.92)])
 def test_carrying_rows_saves_cycles_as_estimated(first: bool, most: float) -> None:
     """56×56 pixels with stride 2 from 96 to 24 channels, without the load of the weights."""
@@ -191,7 +179,7 @@ def test_carrying_rows_saves_cycles_as_estimated(first: bool, most: float) -> No
     ):
         assert fits(workload, env.config, knobs)
         estimate = estimated(workload, env.config, knobs).cycles
-        found.append(cycles_of(depthwise_chain(workload, env, knobs)))
+        found.append(estimated_cycles(depthwise_chain(workload, env, knobs)))
         assert estimate == pytest.approx(found[-1], rel=0.06)
     assert found[1] < most * found[0]
 

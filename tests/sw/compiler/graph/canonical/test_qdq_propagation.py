@@ -133,27 +133,15 @@ def test_an_image_that_is_flattened_is_no_block_of_pixels(qdq: Make) -> None:
     assert kernels == [(1, 1), (1, 1)]
 
 
-def doubled(graph: Any) -> Any:
-    """Append an upsampling of images by two."""
-    return graph.node(
-        "Resize",
-        "",
-        graph.constant([1, 1, 2, 2], np.float32),
-        coordinate_transformation_mode="asymmetric",
-        mode="nearest",
-        nearest_mode="floor",
-    )
-
-
 def test_fewer_elements_are_rescaled_before_an_upsampling(qdq: Make) -> None:
     graph = qdq((1, 4, 6, 6)).qdq(0.03).conv(4, 6, 1).qdq(0.9, 3)
-    doubled(graph).qdq(0.9, 3).qdq(0.7, -9).conv(6, 4, 1).qdq(2.1)
+    graph.upsample().qdq(0.9, 3).qdq(0.7, -9).conv(6, 4, 1).qdq(2.1)
     assert graph.on_machine() == ["QLinearConv+QuantizeLinear", "Resize", "QLinearConv"]
 
 
 def test_an_upsampled_tensor_with_other_readers_is_rescaled_afterwards(qdq: Make) -> None:
     graph = qdq((1, 4, 6, 6)).qdq(0.03).conv(4, 6, 1).qdq(0.9, 3)
-    large = doubled(graph).qdq(0.9, 3).value
+    large = graph.upsample().qdq(0.9, 3).value
     made = graph.conv(6, 6, 1).qdq(2.1, 5).value
     graph.value = large
     graph.qdq(0.7, -9).node("Concat", made, axis=1).qdq(1.9)

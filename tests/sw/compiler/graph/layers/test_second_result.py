@@ -43,14 +43,7 @@ def skipped(
     skip = graph.value
     graph.node("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
     graph.conv(8, 8, pads=[1, 1, 1, 1]).qdq(0.25, low + 90)
-    graph.node(
-        "Resize",
-        "",
-        graph.constant([1, 1, 2, 2], np.float32),
-        coordinate_transformation_mode="asymmetric",
-        mode="nearest",
-        nearest_mode="floor",
-    )
+    graph.upsample()
     return graph.node("Concat", skip, axis=1).qdq(joined, low + zero)
 
 
