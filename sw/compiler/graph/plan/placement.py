@@ -314,19 +314,12 @@ def _without_unread(items: list[Layer | HostNode], tensors: Tensors) -> list[Lay
     read = set(map(tensors.root, tensors.network.outputs))
     needed: list[Layer | HostNode] = []
     for item in reversed(items):
-        made = _made(item)
+        made = item.makes
         if read.isdisjoint(map(tensors.root, made)):
             continue
         read.update(map(tensors.root, item.reads))
         needed.append(item)
     return needed[::-1]
-
-
-def _made(item: Layer | HostNode) -> Sequence[str]:
-    """The tensors that ``item`` produces."""
-    if isinstance(item, HostNode):
-        return item.node.outputs
-    return [result.tensor for result in item.results]
 
 
 def _same_layout(held: Image, shape: tuple[int, ...]) -> bool:

@@ -198,7 +198,7 @@ def _segments(network: Network, placement: Placement) -> Iterator[list[Item]]:
         while ready[side]:
             item = items[heappop(ready[side])]
             segment.append(item)
-            for name in _makes(item):
+            for name in item.makes:
                 for index in readers.pop(name, ()):
                     missing[index] -= 1
                     if not missing[index]:
@@ -221,7 +221,7 @@ def _last_uses(
     last: dict[str, int] = {}
     for number, segment in enumerate(segments):
         for item in segment:
-            last |= dict.fromkeys((*_reads(item, placement), *_makes(item)), number)
+            last |= dict.fromkeys((*_reads(item, placement), *item.makes), number)
     found = {}
     for copy in keeping:
         (made,) = copy.sources
@@ -235,9 +235,3 @@ def _reads(item: Item, placement: Placement) -> set[str]:
 
 def _named(item: Item) -> str:
     return item.name if isinstance(item, Layer) else item.node.name
-
-
-def _makes(item: Item) -> tuple[str, ...]:
-    if isinstance(item, HostNode):
-        return item.node.outputs
-    return tuple(result.tensor for result in item.results)

@@ -436,10 +436,17 @@ def epilogue(
         entries = looked_up(last, table, "second_entries")
         stages = [*stages, entries]
         second = te.compute(entries.shape, lambda *i: entries(*i).astype(env.out_dtype), "second")
-    c = constants
     return Epilogue(
-        *(c.loaded, c.prepared, stages, y, c.args, c.shared, residual),
-        *(pooled.carried, pooled.kept, second),
+        loaded=constants.loaded,
+        prepared=constants.prepared,
+        stages=stages,
+        y=y,
+        args=constants.args,
+        shared=constants.shared,
+        residual=residual,
+        carried=pooled.carried,
+        kept=pooled.kept,
+        second=second,
     )
 
 

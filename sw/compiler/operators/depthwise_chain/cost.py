@@ -237,6 +237,7 @@ class _Tiles:
         gemm = project = sums = None
         expanded = None if begun is None or self.a is None else (begun, self.a)
         projected = None if ended is None or self.c is None else (ended, self.c)
+        completed = ended if projected is not None and ended is not None and ended.last else None
         if expanded is not None and first:
             gemm = self._expand(*expanded, [self.expansions[-4], free])
         if projected is not None and not first:
@@ -247,20 +248,20 @@ class _Tiles:
             gemm = project = self._project(*projected, free)
         if expanded is not None and not first:
             gemm = self._expand(*expanded, [self.expansions[self.delay - 2], free])
-        if projected is not None and ended is not None and ended.last:
-            gemm = self._add(*projected) or gemm
+        if completed is not None and self.c is not None and self.c.addition is not None:
+            gemm = self._add(completed, self.c)
         alu = results = None
         if filtered is not None:
             alu = results = self._requantize(filtered.results, self.d.group.requantize, gemm)
         if self.c is not None:
-            alu = self._forward_filtered(filtered, self.c, [alu, project])
+            alu = self._forward_filtered(filtered, self.c, alu, project)
         if expanded is not None:
             tile, expansion = expanded
             alu = self._requantize(tile.expanded, expansion.requantize, gemm)
         self.unforwarded.append(None if begun is None else (begun, alu))
         self._forward_expanded(sums)
-        if projected is not None and ended is not None and ended.last:
-            self._end(ended)
+        if completed is not None:
+            self._end(completed)
         if self.unfinished:
             for tile in self.unfinished.popleft():
                 alu = self._finish(tile, self.workload.last)
@@ -303,10 +304,8 @@ class _Tiles:
         self.weights.use(gemm)
         return gemm
 
-    def _add(self, tile: _Tile, c: Conv2d) -> Task | None:
+    def _add(self, tile: _Tile, c: Conv2d) -> Task:
         """Load the other operand of an addition into accumulators."""
-        if c.addition is None:
-            return None
         self.added.load(None, *self._result_rows(tile))
         stored = self.stores[-added_copies(self.workload) * self.parts]
         task = self.pipeline.gemm(c.outputs * tile.results, [self.added.loaded, stored])
@@ -314,10 +313,11 @@ class _Tiles:
         return task
 
     def _forward_filtered(
-        self, tile: _Tile | None, c: Conv2d, after: list[Task | None]
+        self, tile: _Tile | None, c: Conv2d, alu: Task | None, project: Task | None
     ) -> Task | None:
-        """Forward filtered results to the projection; returns the last ALU operations on them."""
-        alu, project = after
+        """Forward filtered results to the projection, after their ALU operations and the products
+        that read the same copy; returns the last ALU operations.
+        """
         if tile is None:
             self.filtered.append(None)
             return alu

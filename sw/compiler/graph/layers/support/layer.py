@@ -139,6 +139,11 @@ class Layer:
         places = (slices.place for slices in self.in_windows.values())
         return (*(source.tensor for source in self.sources), *places)
 
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The tensors that it produces, by name."""
+        return tuple(result.tensor for result in self.results)
+
     @cached_property
     def function(self) -> Function:
         return self.find_function()
@@ -172,6 +177,11 @@ class HostNode:
     def reads(self) -> tuple[str, ...]:
         """The tensors that it reads."""
         return self.node.reads
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The tensors that it produces."""
+        return self.node.outputs
 
 
 @dataclass(frozen=True)
