@@ -34,6 +34,7 @@ from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.te.traverse import rebuild, substitute
 
 from .support.carried import CarriedBuffer
+from .support.inlined import inlined_bodies
 from .support.partition import Limit, partition_loop, peel_first, peel_last
 from .support.rewritten import RewrittenBuffer
 from .support.rolling import RollingBuffer, Written
@@ -114,11 +115,7 @@ class _Builder:
         # The loops around the stages that are placed: per axis, the iterations of the part, and the
         # number of iterations of the whole loop.
         self.iterations: dict[IterVar, tuple[Affine, int]] = {}
-        # The expression of each stage, with inlined stages substituted.
-        self.bodies: dict[Stage, Expr] = {}
-        for stage in schedule.stages:
-            if stage.body is not None:
-                self.bodies[stage] = self._inlined(stage.body)
+        self.bodies = inlined_bodies(schedule)
 
     def function(self, name: str) -> LoopNest:
         body: Stmt = Seq([])
@@ -141,22 +138,6 @@ class _Builder:
             begin, extent = stage.parts.get(axis, (0, whole))
             bounds.append((Affine({}, begin), extent))
         return self._stage(stage, bounds, self.buffers[stage.tensor])
-
-    def _inlined(self, value: Expr) -> Expr:
-        value = rebuild(value, self._inlined)
-        if not isinstance(value, Access) or not self.schedule[value.source].inlined:
-            return value
-        stage = self.schedule[value.source]
-        indices: dict[Var, Affine] = {}
-        for axis, index in zip(stage.op.axis, value.indices, strict=True):
-            form = Affine.of(index)
-            if form is None:
-                raise LoweringError(
-                    f"{stage.name} cannot be inlined: {value} reads it at an index that is not "
-                    "affine"
-                )
-            indices[axis] = form
-        return substitute(self.bodies[stage], indices)
 
     def _read_arguments(self, body: Stmt) -> Stmt:
         def change(value: Expr) -> Expr:

@@ -26,7 +26,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
 from amaranth_vta.sw.compiler.nest.scopes import require_scope, tile_scalars
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
 
-from .support.alu_chain import Step, chain, constant
+from .support.alu_chain import Step, chain, constant, joined
 from .support.tiled_indices import assignments, element_index, flat_index, tile_loops
 
 
@@ -83,25 +83,7 @@ class _Arithmetic:
                 f"{self.stage}: {self.assign.value} is more than one operation on what "
                 f"{self.dst.buffer.name} holds; compute the others in a separate stage"
             )
-        return seq(*map(self.nest, [*uops, *map(self.uop, self.joined(steps))]))
-
-    def joined(self, steps: Sequence[Step]) -> list[Step]:
-        """``steps`` with each product by an accumulator and the following sum fused into one."""
-        result: list[Step] = []
-        for step in steps:
-            before = result[-1] if result else None
-            if (
-                self.config.multiply_add
-                and step.operation is AluOp.ADD
-                and isinstance(step.operand, Access)
-                and before is not None
-                and before.operation is AluOp.MUL
-                and isinstance(before.operand, Access)
-            ):
-                result[-1] = Step(AluOp.MULTIPLY_ADD, step.operand, factor=before.operand)
-            else:
-                result.append(step)
-        return result
+        return seq(*map(self.nest, [*uops, *map(self.uop, joined(steps, self.config))]))
 
     def cleared(self) -> NestUop:
         """The micro-op that clears the result. Uses the ALU where GEMM and ALU overlap: GEMM is

@@ -20,6 +20,11 @@ def is_dtype(name: object) -> bool:
     return isinstance(name, str) and name in _BITS
 
 
+def dtype_bits(dtype: str) -> int:
+    """Width of an integer ``dtype``."""
+    return _BITS[dtype]
+
+
 @cache
 def dtype_interval(dtype: str) -> Interval:
     """The least and the greatest value of an integer ``dtype``."""

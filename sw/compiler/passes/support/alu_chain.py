@@ -6,9 +6,10 @@ expression needs no extra accumulators if one side of each operation is a consta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.sw.compiler.nest.ir import LoweringError
 from amaranth_vta.sw.compiler.te.dtypes import wrap
@@ -75,6 +76,27 @@ def plain(value: Expr) -> Plain | None:
         case Access():
             return value
     return None
+
+
+def joined(steps: Sequence[Step], config: Config) -> list[Step]:
+    """``steps`` with each product by an accumulator and the following sum fused into one, where
+    the ALU has MULTIPLY_ADD.
+    """
+    result: list[Step] = []
+    for step in steps:
+        before = result[-1] if result else None
+        if (
+            config.multiply_add
+            and step.operation is AluOp.ADD
+            and isinstance(step.operand, Access)
+            and before is not None
+            and before.operation is AluOp.MUL
+            and isinstance(before.operand, Access)
+        ):
+            result[-1] = Step(AluOp.MULTIPLY_ADD, step.operand, factor=before.operand)
+        else:
+            result.append(step)
+    return result
 
 
 class _Chain:
