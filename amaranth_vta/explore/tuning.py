@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
@@ -42,7 +42,7 @@ class Tried:
     default_cycles: int
     cycles: int
     worst_cycles: int
-    knobs: Mapping[str, int]
+    knobs: Mapping[str, int | Sequence[int]]
     tried: int
     refused: int
 
@@ -74,11 +74,11 @@ def tune_layer(layer: TuningTask, _: bytes) -> Tried:
         except BuildError:
             refused += 1
             continue
-        cycles.append((_estimated(function, layer), knobs))
+        cycles.append((estimated(function, layer.config, layer.memory), knobs))
     if not cycles:
         # Falls back to the compiler's choice, which tries more knobs until one fits.
         function = tuned(layer.workload, environment, None, "layer")
-        own = _estimated(function, layer)
+        own = estimated(function, layer.config, layer.memory)
         return Tried(own, own, own, {}, refused, refused)
     best = min(cycles, key=lambda item: item[0])
     worst = max(number for number, _ in cycles)
@@ -86,13 +86,14 @@ def tune_layer(layer: TuningTask, _: bytes) -> Tried:
     return Tried(cycles[0][0], best[0], worst, asdict(best[1]), tried, refused)
 
 
-def _estimated(function: Function, layer: TuningTask) -> int:
+def estimated(function: Function, config: Config, memory: str) -> int:
+    """The estimated cycles of a function with a ``memory``, for any data."""
     sizes = [function.nbytes(index) for index in range(len(function.args))]
     device = open_device(
         "estimate",
-        layer.config,
+        config,
         _SPARE_BYTES + sum(size + 64 for size in sizes),
-        dram=layer.memory,
+        dram=memory,
         timing_only=True,
     )
     try:

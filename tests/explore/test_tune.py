@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,16 @@ from amaranth_vta.explore.tuning import Tried, TuningTask, records_of, tune_laye
 from amaranth_vta.explore.workers import TaskOutcome
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.session import Session
-from amaranth_vta.sw.compiler.tuner.records import Record, Records, RecordsError, workload_name
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
+from amaranth_vta.sw.compiler.tuner.records import (
+    Record,
+    Records,
+    RecordsError,
+    knobs_from,
+    workload_name,
+)
 from amaranth_vta.sw.compiler.tuner.workload import choose
 
 DIGITS = Path(__file__).parents[2] / "examples/digits/digits.onnx"
@@ -184,3 +193,22 @@ def test_a_generated_network_has_a_name(tmp_path: Path) -> None:
 
     assert _source("mlp", {}) == generate("mlp").model.SerializeToString(deterministic=True)
     assert _source(str(DIGITS), {}) != _source("digits", {})
+
+
+def test_records_of_tiles_are_read_again(tmp_path: Path) -> None:
+    """The knobs of operators that move tiles have a list of extents."""
+    workload = Concatenate(1, (32, 32), 90)
+    knobs = list(choose(workload, CONFIG).ranked)[1]
+    tried = {0: Tried(2, 1, 2, asdict(knobs), 1, 0)}
+    path = tmp_path / "tuned.json"
+    path.write_text(records_of(tried, [workload], CONFIG, "ddr").to_json())
+    records = Records.load(path)
+    assert records.knobs(workload, CONFIG) == knobs
+    with knobs_from(records.knobs):
+        assert concatenate(workload, Environment(CONFIG)).nbytes(0) > 0
+
+
+def test_tiles_of_another_number_of_axes_are_passed_over() -> None:
+    workload = Concatenate(1, (32, 32), 90)
+    with knobs_from(lambda *_: OutputTile((1, 2))):
+        assert concatenate(workload, Environment(CONFIG)).nbytes(0) > 0

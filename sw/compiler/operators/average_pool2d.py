@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
@@ -14,18 +12,18 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES
-from amaranth_vta.sw.compiler.tuner.search import Choice
-from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile, Tiled
+from amaranth_vta.sw.compiler.tuner.tiles import Array, all_tiles
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.fixed_point import FixedPoint
 from .building_blocks.identity import identity_operand, multiplied, reads_what_it_stores
+from .building_blocks.tile_schedule import tile_schedule
 from .building_blocks.window import ChannelWindow, padded
 
 
 @dataclass(frozen=True)
-class AveragePool2d(ChannelWindow):
+class AveragePool2d(ChannelWindow, Tiled):
     """Sizes of an average pooling; fields as in `MaxPool2d`. Every window counts kernel height ·
     kernel width pixels, including padding, whose pixels are ``pad_value``. ``constants`` requantize
     the sums; `exact_constants.average_constants` finds them. For global pooling the kernel is the
@@ -46,34 +44,23 @@ class AveragePool2d(ChannelWindow):
     pad_value: int = 0
     by_result: bool = False
 
-    def scheduled(self, env: Environment, knobs: AveragePool2dKnobs) -> Scheduled:
+    takes_turns = False
+
+    def scheduled(self, env: Environment, knobs: OutputTile) -> Scheduled:
         return scheduled(self, env, knobs)
 
     def by_gemm(self, env: Environment) -> bool:
         """Whether GEMM adds the pixels: input and output tiles are the same, and there are sums."""
         return reads_what_it_stores(env) and self.kernel != (1, 1)
 
-    def considered(self, config: Config) -> Choice[AveragePool2dKnobs]:
-        return Choice.by_formula(candidates(self, config))
-
-
-@dataclass(frozen=True)
-class AveragePool2dKnobs:
-    """The output tile that is computed at a time, and the part of the kernel whose pixels are
-    loaded and added at a time. Where GEMM adds pixels, the next part is prefetched.
-    """
-
-    channels: int
-    rows: int
-    columns: int
-    kernel_rows: int
-    kernel_columns: int
+    def candidate_tiles(self, config: Config) -> Array:
+        return all_tiles(self.channels, self.output_height, self.output_width, *self.kernel)
 
 
 def average_pool2d(
     workload: AveragePool2d,
     env: Environment,
-    knobs: AveragePool2dKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "average_pool2d",
 ) -> Function:
     """Build a function of input, `identity_weights` if GEMM adds pixels, parameters if the
@@ -84,12 +71,14 @@ def average_pool2d(
     or, with ``by_result``, REQUANTIZE parameters (output height, output width, 4, BATCH, BLOCK_OUT)
     acc_dtype.
 
-    Default knobs and exceptions: see `tuned`.
+    The knobs tile channels, rows and columns, and the rows and columns of the kernel whose pixels
+    are loaded and added at a time. Where GEMM adds pixels, the next part is prefetched. Default
+    knobs and exceptions: see `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
 
-def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> Scheduled:
+def scheduled(p: AveragePool2d, env: Environment, knobs: OutputTile) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     tail = (env.BATCH, env.BLOCK_OUT)
     x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
@@ -121,85 +110,28 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
     stages = p.constants.stages([pool], parameter, env)
     y = te.compute(pool.shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "y")
 
-    s = te.create_schedule(y.op)
-    n, c, h, w, b, k = s[y].op.axis
-    (co, ci), (ho, hi), (wo, wi) = (
-        s[y].split(axis, factor)
-        for axis, factor in ((c, knobs.channels), (h, knobs.rows), (w, knobs.columns))
-    )
+    *tile, kernel_rows, kernel_columns = knobs.extents
     # Separate parameters are loaded once for all channels.
-    at = co if p.by_result else wo
-    s[y].reorder(*((ho, wo, n, co) if p.by_result else (n, co, ho, wo)), ci, hi, wi, b, k)
-    s[y].pragma(ci, env.dma_copy)
-    for tensor in (pool, *stages):
-        s[tensor].set_scope(env.acc_scope)
-        s[tensor].compute_at(s[y], at)
-    for tensor in stages:
-        s[tensor].pragma(s[tensor].op.axis[0], env.alu)
-    if count:
-        s[constants_buf].set_scope(env.acc_scope)
-        s[constants_buf].pragma(s[constants_buf].op.axis[0], env.dma_copy)
-        if p.by_result:
-            s[constants_buf].compute_at(s[y], wo)
-
-    n, c, h, w, *tile = s[pool].op.axis
-    dyo, dyi = s[pool].split(dy, knobs.kernel_rows)
-    dxo, dxi = s[pool].split(dx, knobs.kernel_columns)
+    order = (2, 3, 0, 1) if p.by_result else ()
+    inlined = [image] if identity is None else []
+    s = tile_schedule(y, (1, *tile), env, order=order, inlined=inlined, others=[pool, x_buf])
+    place = s[stages[-1]].attach
+    assert place is not None
+    s[pool].set_scope(env.acc_scope)
+    s[pool].compute_at(*place)
+    n, c, h, w, *vector = s[pool].op.axis
+    dyo, dyi = s[pool].split(dy, kernel_rows)
+    dxo, dxi = s[pool].split(dx, kernel_columns)
     # Pixels innermost: consecutive additions use different accumulators, which avoids hazards.
-    s[pool].reorder(dyo, dxo, dyi, dxi, n, c, h, w, *tile)
+    s[pool].reorder(dyo, dxo, dyi, dxi, n, c, h, w, *vector)
     s[x_buf].compute_at(s[pool], dxo)
     s[x_buf].pragma(s[x_buf].op.axis[0], env.dma_copy)
-    if identity is not None:
-        s[pool].tensorize(tile[0], env.gemm)
-        s[x_buf].set_scope(env.inp_scope)
-        s[x_buf].double_buffer()
-        s[identity[1]].set_scope(env.wgt_scope)
-        s[identity[1]].pragma(identity[1].op.axis[0], env.dma_copy)
-    else:
-        s[image].compute_inline()
+    if identity is None:
         s[pool].pragma(dyi, env.alu)
         s[x_buf].set_scope(env.acc_scope)
+    else:
+        s[pool].tensorize(vector[0], env.gemm)
+        s[x_buf].set_scope(env.inp_scope)
+        s[x_buf].double_buffer()
     given = [] if identity is None else [identity[0]]
     return s, [x, *given, *([constants] if count else []), y]
-
-
-def candidates(
-    workload: AveragePool2d, config: Config
-) -> Iterator[tuple[float, AveragePool2dKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with estimated cycles."""
-    p, by_gemm = workload, workload.by_gemm(Environment(config))
-    accumulators = 1 + (p.constants.to_even > 0)
-    room = config.acc.depth - (0 if p.by_result else p.constants.parameter_count)
-    for channels, rows, columns, kernel_rows, kernel_columns in product(
-        even_tiles(p.channels),
-        even_tiles(p.output_height),
-        even_tiles(p.output_width),
-        even_tiles(p.kernel[0]),
-        even_tiles(p.kernel[1]),
-    ):
-        height = p.input_rows(rows, kernel_rows)
-        width = p.input_columns(columns, kernel_columns)
-        # The second accumulator of a result reuses the storage of its pixels, which are dead by
-        # then.
-        pixels = 0 if by_gemm else height * width
-        taken = rows * columns + max(pixels, (accumulators - 1) * rows * columns)
-        held = REQUANTIZE_PARAMETERS * rows * columns if p.by_result else 0
-        if channels * taken + held > room:
-            continue
-        if by_gemm and 2 * channels * height * width > config.inp.depth:
-            continue
-        tiles = (
-            p.batch
-            * parts(p.channels, channels)
-            * parts(p.output_height, rows)
-            * parts(p.output_width, columns)
-        )
-        loads = parts(p.kernel[0], kernel_rows) * parts(p.kernel[1], kernel_columns)
-        row = width * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
-        load = channels * height * row
-        if by_gemm:
-            gemm = channels * rows * columns * kernel_rows * kernel_columns
-            load = max(load, gemm)
-        cycles = tiles * (loads * (load + TILE_CYCLES) + TILE_CYCLES)
-        cycles += held * config.acc.element_bytes / config.bus_bytes * tiles * channels / p.channels
-        yield cycles, AveragePool2dKnobs(channels, rows, columns, kernel_rows, kernel_columns)

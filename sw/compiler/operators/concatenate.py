@@ -20,10 +20,11 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .building_blocks.tile_movement import Move, MoveKnobs, Moving, channel_sources
+from .building_blocks.tile_movement import Move, Moving, channel_sources
 
 Array = npt.NDArray[Any]
 
@@ -63,7 +64,7 @@ class Concatenate(Moving):
 def concatenate(
     workload: Concatenate,
     env: Environment,
-    knobs: MoveKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "concatenate",
 ) -> Function:
     """Build a function of the sources and output.

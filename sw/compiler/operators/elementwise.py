@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.evaluation import wrap_array
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .building_blocks.pointwise import Pointwise, PointwiseKnobs
+from .building_blocks.pointwise import Pointwise
 
 Array = npt.NDArray[Any]
 
@@ -60,13 +60,6 @@ class Elementwise(Pointwise):
     @property
     def _operands(self) -> int:
         return 1 if self.operation is None or self.constant is not None else 2
-
-    def operations(self, config: Config) -> int:
-        steps = (self.operation, self.low, self.high)
-        return sum(step is not None for step in steps)
-
-    def buffers(self, config: Config) -> int:
-        return self._operands
 
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         return [env.acc_dtype if wide else env.out_dtype for wide in self.wide[: self._operands]]
@@ -112,7 +105,7 @@ class Elementwise(Pointwise):
 def elementwise(
     workload: Elementwise,
     env: Environment,
-    knobs: PointwiseKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "elementwise",
 ) -> Function:
     """Build a function of one or two operands and output; for layouts see `Pointwise`. Default

@@ -7,7 +7,6 @@ piece per axis, reflection padding three. Each piece takes one or more LOADs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -17,9 +16,10 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .building_blocks.tile_movement import Move, MoveKnobs, Moving
+from .building_blocks.tile_movement import Move, Moving
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,6 @@ class GatherTiles(Moving):
             shape, lambda *i: x_buf(*(i[axis] for axis in order)).astype(env.out_dtype), "y"
         )
         return Move(sources, [x_buf], y)
-
-    def taken(self, extents: Sequence[int]) -> int:
-        return prod(extents) * (2 if self._is_flipped() else 1)
 
     def _is_flipped(self) -> bool:
         """Whether the last axis runs backwards, so that each tile would need a LOAD of its own."""
@@ -171,7 +168,7 @@ def _chain(index: Expr, cases: list[tuple[int, Expr]]) -> Expr:
 def gather_tiles(
     workload: GatherTiles,
     env: Environment,
-    knobs: MoveKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "gather_tiles",
 ) -> Function:
     """Build a function of the sources, (tiles, BATCH, BLOCK_OUT), and output (*shape, BATCH,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 from .building_blocks.epilogue import Step
 from .building_blocks.identity import reads_what_it_stores
-from .building_blocks.pointwise import Pointwise, PointwiseKnobs
+from .building_blocks.pointwise import Pointwise
 from .building_blocks.steps import LookupTable, looked_up
 
 
@@ -34,12 +34,6 @@ class PointwiseLookup(Pointwise):
     def parameter_count(self) -> int:
         return self.table_elements
 
-    def operations(self, config: Config) -> int:
-        return 1
-
-    def buffers(self, config: Config) -> int:
-        return 1
-
     def by_gemm(self, env: Environment) -> bool:
         return reads_what_it_stores(env)
 
@@ -56,7 +50,7 @@ class PointwiseLookup(Pointwise):
 def lookup(
     workload: PointwiseLookup,
     env: Environment,
-    knobs: PointwiseKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "lookup",
 ) -> Function:
     """Build a function of the operand, `identity_weights` where GEMM loads it, the table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
@@ -12,17 +12,17 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES
-from amaranth_vta.sw.compiler.tuner.search import Choice
-from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile, Tiled
+from amaranth_vta.sw.compiler.tuner.tiles import Array, all_tiles
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.identity import identity_operand, multiplied, reads_what_it_stores
+from .building_blocks.tile_schedule import tile_schedule
 from .building_blocks.window import ChannelWindow, padded
 
 
 @dataclass(frozen=True)
-class MaxPool2d(ChannelWindow):
+class MaxPool2d(ChannelWindow, Tiled):
     """Sizes of a max pooling. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
     channels; ``height`` and ``width`` of the input are in pixels; ``pads`` are rows and columns of
     ``pad_value`` at the top, left, bottom and right. Padding takes part in the maximum: it has no
@@ -55,43 +55,31 @@ class MaxPool2d(ChannelWindow):
         columns = replace(self, kernel=(1, width), strides=(1, right))
         return columns, replace(self, kernel=(height, 1), strides=(down, 1))
 
-    def scheduled(self, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
+    def scheduled(self, env: Environment, knobs: OutputTile) -> Scheduled:
         return scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[MaxPool2dKnobs]:
-        return Choice.by_formula(candidates(self, config))
-
-
-@dataclass(frozen=True)
-class MaxPool2dKnobs:
-    """The output tile that is computed at a time. With ``in_turn`` the next tile is computed while
-    one is stored; where GEMM and ALU overlap, GEMM copies the next tile's pixels to accumulators
-    while the ALU compares.
-    """
-
-    channels: int
-    rows: int
-    columns: int
-    in_turn: bool = False
+    def candidate_tiles(self, config: Config) -> Array:
+        return all_tiles(self.channels, self.output_height, self.output_width)
 
 
 def max_pool2d(
     workload: MaxPool2d,
     env: Environment,
-    knobs: MaxPool2dKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "max_pool2d",
 ) -> Function:
     """Build a function of input, `identity_weights` if input and output tiles are the same, and
     output.
 
     Input is (batch, channels, height, width, BATCH, BLOCK_OUT), output is (batch, channels, output
-    height, output width, BATCH, BLOCK_OUT), both out_dtype. Default knobs and exceptions: see
-    `tuned`.
+    height, output width, BATCH, BLOCK_OUT), both out_dtype. The knobs tile channels, rows and
+    columns; where GEMM and ALU overlap, GEMM copies the next tile's pixels to accumulators while
+    the ALU compares. Default knobs and exceptions: see `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
 
-def scheduled(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
+def scheduled(p: MaxPool2d, env: Environment, knobs: OutputTile) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     if reads_what_it_stores(env):
         return _by_gemm(p, env, knobs)
@@ -102,18 +90,13 @@ def scheduled(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Schedule
     first = te.compute(_shape(p, env), lambda *i: _pixel(p, x_buf, (0, 0), i), "first")
     pool = first if p.kernel == (1, 1) else _maximum(p, x_buf, first, _taps(p)[1:], "pool")
     y = te.compute(pool.shape, lambda *i: pool(*i).astype(env.out_dtype), "y")
-    s, at = _tiles(y, knobs, env)
-    for tensor in dict.fromkeys((first, pool, x_buf)):
-        s[tensor].set_scope(env.acc_scope)
-        s[tensor].compute_at(s[y], at)
-        s[tensor].pragma(tensor.op.axis[0], env.dma_copy if tensor is x_buf else env.alu)
+    s = tile_schedule(y, (1, *knobs.extents), env, inlined=[image])
     if knobs.in_turn:
         s[pool].double_buffer()
-    s[image].compute_inline()
     return s, [x, y]
 
 
-def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
+def _by_gemm(p: MaxPool2d, env: Environment, knobs: OutputTile) -> Scheduled:
     """The schedule that prefetches inputs and moves them to accumulators by GEMM. GEMM also
     produces the first operand of each comparison, so that no initial minimum is needed.
     """
@@ -142,30 +125,18 @@ def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled
             pool = _maximum(p, x_buf, first, _taps(p)[1:], "pool")
             moves, maxima = {x_buf: 1, first: 0}, {pool: 0}
     y = te.compute(shape, lambda *i: pool(*i).astype(env.out_dtype), "y")
-    s, at = _tiles(y, knobs, env)
+    s = tile_schedule(y, (1, *knobs.extents), env)
     overlaps = knobs.in_turn and env.config.overlap
-    for tensor, bank in (*moves.items(), *maxima.items()):
-        s[tensor].set_scope(env.acc_scope)
-        s[tensor].compute_at(s[y], at)
-        if tensor in moves:
-            s[tensor].tensorize(tensor.op.axis[4], env.gemm)
-        else:
-            s[tensor].pragma(tensor.op.axis[0], env.alu)
-        if overlaps:
-            # While the ALU compares one tile, GEMM moves the next. Operands of a comparison are in
-            # different banks, so that it takes one cycle.
-            s[tensor].double_buffer(2, bank)
+    for tensor, bank in (*moves.items(), *maxima.items()) if overlaps else ():
+        # While the ALU compares one tile, GEMM moves the next. Operands of a comparison are in
+        # different banks, so that it takes one cycle.
+        s[tensor].double_buffer(2, bank)
     for one, other in pairwise(moves):
         # GEMM first writes to the bank that the ALU begins to read.
         s[other].after(s[one])
     if knobs.in_turn and not overlaps:
         s[pool].double_buffer()
-    s[image].set_scope(env.inp_scope)
-    s[image].compute_at(s[y], at)
     s[image].double_buffer()
-    s[w_buf].set_scope(env.wgt_scope)
-    for tensor in (image, w_buf):
-        s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
     return s, [x, w, y]
 
 
@@ -196,69 +167,3 @@ def _maximum(
         return value
 
     return te.compute(first.shape, greatest, name)
-
-
-def _tiles(y: Tensor, knobs: MaxPool2dKnobs, env: Environment) -> tuple[te.Schedule, te.IterVar]:
-    """A schedule that tiles the output, and the axis over tiles."""
-    s = te.create_schedule(y.op)
-    n, c, h, w, b, k = s[y].op.axis
-    tile = ((c, knobs.channels), (h, knobs.rows), (w, knobs.columns))
-    (co, ci), (ho, hi), (wo, wi) = (s[y].split(axis, factor) for axis, factor in tile)
-    s[y].reorder(n, co, ho, wo, ci, hi, wi, b, k)
-    s[y].pragma(ci, env.dma_copy)
-    return s, wo
-
-
-def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, MaxPool2dKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with estimated cycles."""
-    p, by_gemm = workload, reads_what_it_stores(Environment(config))
-    resets = 1 if config.overwrite else 2
-    for channels, rows, columns, in_turn in product(
-        even_tiles(p.channels),
-        even_tiles(p.output_height),
-        even_tiles(p.output_width),
-        (True, False),
-    ):
-        pixels = channels * p.input_rows(rows) * p.input_columns(columns)
-        results = channels * rows * columns
-        # Maxima along columns, of all rows that the tile reads.
-        across = channels * p.input_rows(rows) * columns if by_gemm and p.is_separable else 0
-        overlap = by_gemm and in_turn and config.overlap
-        copies = 2 if in_turn else 1
-        if overlap:
-            held = (across, pixels + results) if across else (results, pixels)
-            fits = copies * max(held) <= config.acc.depth // 2
-        else:
-            fits = pixels + across + copies * results <= config.acc.depth
-        if not fits:
-            continue
-        if by_gemm and 2 * pixels > config.inp.depth:
-            continue
-        tiles = (
-            p.batch
-            * parts(p.channels, channels)
-            * parts(p.output_height, rows)
-            * parts(p.output_width, columns)
-        )
-        row = p.input_columns(columns) * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
-        load = channels * p.input_rows(rows) * row
-        store = results * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
-        compute = results * (p.kernel[0] * p.kernel[1] + 1) * config.lane_columns
-        if by_gemm:
-            comparisons = results * (p.kernel[0] * p.kernel[1] - 1)
-            if across:
-                comparisons = across * (p.kernel[1] - 1) + results * p.kernel[0]
-            alu = comparisons * config.lane_columns
-            gemm = resets * (pixels + results + across)
-            # Each tile size has its own loop nest, and loop nests do not overlap.
-            alike = not (p.output_height % rows or p.output_width % columns)
-            compute = alu + gemm
-            if overlap and alike:
-                # GEMM moves first operands after the ALU has left the bank of its results.
-                compute = max(alu, gemm) + (0 if across else resets * results)
-        # Input loads are prefetched, and a store overlaps with the next tile if that is in another
-        # bank.
-        tile = max(load + store, compute) if by_gemm else load + max(compute, store)
-        if not in_turn:
-            tile = max(load, compute) + store if by_gemm else load + compute + store
-        yield tiles * (tile + TILE_CYCLES) + load, MaxPool2dKnobs(channels, rows, columns, in_turn)

@@ -16,7 +16,7 @@ constants. Other quotients are rounded down. Only the product with M has more th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -29,16 +29,13 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES
-from amaranth_vta.sw.compiler.tuner.search import Choice
-from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile, Tiled
+from amaranth_vta.sw.compiler.tuner.tiles import NO_TILES, Array, all_tiles
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.row_stages import (
-    RowKnobs,
     RowStages,
     constant_tiles,
-    cycles_beyond_banks,
     missing_for_rows,
 )
 
@@ -104,7 +101,7 @@ def _quotient(a: int, b: int) -> int:
 
 
 @dataclass(frozen=True)
-class Normalization:
+class Normalization(Tiled):
     """Normalization of ``rows`` rows of ``vectors`` whole tiles. With ``centred`` the mean is
     subtracted, otherwise ``zero_point``, as held by the machine. ``lift`` is 2^f. ``negated`` says
     whether a factor of the parameters may be negative.
@@ -124,17 +121,19 @@ class Normalization:
     def part(self, axis: int, extent: int) -> Normalization:
         return replace(self, rows=extent)
 
-    def scheduled(self, env: Environment, knobs: RowKnobs) -> Scheduled:
+    takes_turns = False
+
+    def scheduled(self, env: Environment, knobs: OutputTile) -> Scheduled:
         return scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[RowKnobs]:
-        return Choice.by_formula(candidates(self, config))
+    def candidate_tiles(self, config: Config) -> Array:
+        return NO_TILES if missing_for_rows(config) else all_tiles(self.rows)
 
 
 def normalization(
     workload: Normalization,
     env: Environment,
-    knobs: RowKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "normalization",
 ) -> Function:
     """Build a function of the rows, `lane_matrices`, `parameters`, and output.
@@ -286,20 +285,7 @@ class _Stages:
         return row("offset", part, "+", root)
 
 
-def scheduled(workload: Normalization, env: Environment, knobs: RowKnobs) -> Scheduled:
+def scheduled(workload: Normalization, env: Environment, knobs: OutputTile) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     stages = _Stages(workload, env)
-    return stages.rows.scheduled(stages.result(), (knobs.rows,))
-
-
-def candidates(workload: Normalization, config: Config) -> Iterator[tuple[float, RowKnobs]]:
-    """Knobs with estimated cycles; those whose tiles do not fit fail when they are built."""
-    if missing_for_rows(config):
-        return
-    vectors = workload.vectors
-    for rows in even_tiles(workload.rows):
-        work = rows * (12 * vectors + 60)
-        work += cycles_beyond_banks(rows, vectors, 5 * vectors, config)
-        if rows * (2 * vectors + 5) + 5 * vectors <= config.acc.depth:
-            tiles = parts(workload.rows, rows)
-            yield tiles * (work + 40 * ROW_CYCLES), RowKnobs(rows)
+    return stages.rows.scheduled(stages.result(), knobs.extents)

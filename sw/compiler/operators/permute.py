@@ -8,9 +8,10 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .building_blocks.tile_movement import Move, MoveKnobs, Moving
+from .building_blocks.tile_movement import Move, Moving
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Permute(Moving):
 
 
 def permute(
-    workload: Permute, env: Environment, knobs: MoveKnobs | None = None, name: str = "permute"
+    workload: Permute, env: Environment, knobs: OutputTile | None = None, name: str = "permute"
 ) -> Function:
     """Build a function of input (*shape, BATCH, BLOCK_OUT) and output, with permuted axes, both
     out_dtype. The knobs tile the axes of the output. Default knobs and exceptions: see `tuned`.

@@ -11,7 +11,6 @@ width of REQUANTIZE's multiplicand; only the product with M has more than 32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,20 +23,20 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES
-from amaranth_vta.sw.compiler.tuner.search import Choice
-from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile, Tiled
+from amaranth_vta.sw.compiler.tuner.tiles import NO_TILES, Array, all_tiles
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.identity import reads_what_it_stores
 from .building_blocks.steps import shared_constants
+from .building_blocks.tile_schedule import tile_schedule
 
 # The greatest factor: two products with int8 have 25 bits.
 GREATEST = (1 << MULTIPLIED_WIDTH - 9) - 1
 
 
 @dataclass(frozen=True)
-class Rotation:
+class Rotation(Tiled):
     """Rotation of rows of ``vectors`` whole tiles. Rows are in ``groups`` of ``positions``, each of
     which has ``heads`` rows.
     """
@@ -47,20 +46,15 @@ class Rotation:
     heads: int
     vectors: int
 
-    def scheduled(self, env: Environment, knobs: RotationKnobs) -> Scheduled:
+    takes_turns = False
+
+    def scheduled(self, env: Environment, knobs: OutputTile) -> Scheduled:
         return _scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[RotationKnobs]:
-        return Choice.by_formula(_candidates(self, config))
-
-
-@dataclass(frozen=True)
-class RotationKnobs:
-    """Groups, positions and heads that are computed at a time."""
-
-    groups: int
-    positions: int
-    heads: int
+    def candidate_tiles(self, config: Config) -> Array:
+        if missing_for_rotation(config):
+            return NO_TILES
+        return all_tiles(self.groups, self.positions, self.heads)
 
 
 def missing_for_rotation(config: Config) -> str | None:
@@ -74,13 +68,14 @@ def missing_for_rotation(config: Config) -> str | None:
 def rotation(
     workload: Rotation,
     env: Environment,
-    knobs: RotationKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "rotation",
 ) -> Function:
     """Build a function of the rows, both factors, `rotation_matrices`, `parameters`, and output.
 
     Rows and output are (groups, positions, heads, vectors, BATCH, BLOCK_OUT) out_dtype, factors
-    (positions, vectors, BATCH, BLOCK_OUT) acc_dtype. Default knobs and exceptions: see `tuned`.
+    (positions, vectors, BATCH, BLOCK_OUT) acc_dtype. The knobs tile groups, positions and heads.
+    Default knobs and exceptions: see `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
@@ -109,7 +104,7 @@ def parameters(factor: int, shift: int, zero_point: int, config: Config) -> npt.
     return np.broadcast_to(columns[:, None, None], shape).astype(np.int32)
 
 
-def _scheduled(workload: Rotation, env: Environment, knobs: RotationKnobs) -> Scheduled:
+def _scheduled(workload: Rotation, env: Environment, knobs: OutputTile) -> Scheduled:
     w, acc, tail = workload, env.acc_dtype, (env.BATCH, env.BLOCK_OUT)
     shape = (w.groups, w.positions, w.heads, w.vectors, *tail)
 
@@ -161,56 +156,6 @@ def _scheduled(workload: Rotation, env: Environment, knobs: RotationKnobs) -> Sc
     result = te.compute(shape, requantized, "result")
     y = te.compute(shape, lambda *i: result(*i).astype(env.out_dtype), "y")
 
-    s = te.create_schedule(y.op)
-    sizes = (knobs.groups, knobs.positions, knobs.heads)
-    split = [s[y].split(axis, size) for axis, size in zip(y.op.axis, sizes, strict=False)]
-    (groups, group), (positions, position), (heads, head) = split
-    s[y].reorder(positions, groups, heads, group, position, head, *y.op.axis[3:])
-    s[y].pragma(group, env.dma_copy)
-    for tensor, scope, place in (
-        (x_buf, env.inp_scope, heads),
-        (cosines, env.acc_scope, positions),
-        (sines, env.acc_scope, positions),
-        (matrices_buf, env.wgt_scope, None),
-        (scale_buf, env.acc_scope, None),
-    ):
-        s[tensor].set_scope(scope)
-        s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
-        if place is not None:
-            s[tensor].compute_at(s[y], place)
+    s = tile_schedule(y, knobs.extents, env, order=(1, 0, 2))
     s[x_buf].double_buffer()
-    for tensor in (copied, turned, *terms, total, result):
-        s[tensor].set_scope(env.acc_scope)
-        s[tensor].compute_at(s[y], heads)
-    for tensor in (copied, turned):
-        *outer, b, o = tensor.op.axis
-        summed = list(tensor.op.reduce_axis)
-        s[tensor].reorder(*summed[:-1], *outer, b, o, summed[-1])
-        s[tensor].tensorize(b, env.gemm)
-    for tensor in (*terms, total, result):
-        s[tensor].pragma(tensor.op.axis[0], env.alu)
     return s, [x, *waves, matrices, scale, y]
-
-
-def _candidates(workload: Rotation, config: Config) -> Iterator[tuple[float, RotationKnobs]]:
-    """Knobs with estimated cycles; those whose tiles do not fit fail when they are built."""
-    w = workload
-    if missing_for_rotation(config) or 1 + w.vectors**2 > config.wgt.depth:
-        return
-    for positions in even_tiles(w.positions):
-        for groups, heads in _rows(w):
-            vectors = groups * positions * heads * w.vectors
-            factors = 2 * positions * w.vectors
-            if 2 * vectors + factors + REQUANTIZE_PARAMETERS > config.acc.depth:
-                continue
-            tiles = parts(w.positions, positions) * parts(w.groups, groups) * parts(w.heads, heads)
-            work = vectors * (6 + w.vectors) + 10 * ROW_CYCLES
-            yield tiles * work, RotationKnobs(groups, positions, heads)
-
-
-def _rows(workload: Rotation) -> Iterator[tuple[int, int]]:
-    """Groups and heads of a tile: whole groups, or a part of the heads of one group."""
-    for groups in even_tiles(workload.groups):
-        yield groups, workload.heads
-    for heads in even_tiles(workload.heads)[1:]:
-        yield 1, heads

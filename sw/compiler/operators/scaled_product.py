@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 from .building_blocks.fixed_point import FixedPoint
 from .building_blocks.identity import reads_what_it_stores
-from .building_blocks.pointwise import Pointwise, PointwiseKnobs
+from .building_blocks.pointwise import Pointwise
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,6 @@ class ScaledProduct(Pointwise):
     @property
     def parameter_count(self) -> int:
         return self.constants.parameter_count
-
-    def operations(self, config: Config) -> int:
-        return sum(zero != 0 for zero in self.zero_points) + 1 + self.constants.operations
-
-    def buffers(self, config: Config) -> int:
-        return 2 + (self.constants.to_even > 0)
 
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         return [env.out_dtype] * 2
@@ -70,7 +64,7 @@ class ScaledProduct(Pointwise):
 def scaled_product(
     workload: ScaledProduct,
     env: Environment,
-    knobs: PointwiseKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "scaled_product",
 ) -> Function:
     """Build a function of both operands, `identity_weights` where GEMM loads them, parameters

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,15 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.search import Choice
-from amaranth_vta.sw.compiler.tuner.tiles import parts
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile, Tiled
+from amaranth_vta.sw.compiler.tuner.tiles import all_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.epilogue import Step
 from .building_blocks.identity import reads_what_it_stores
 from .building_blocks.steps import LookupTable, looked_up, shared_constants
-from .building_blocks.tile_movement import MoveKnobs, candidates, channel_sources
+from .building_blocks.tile_movement import channel_sources
+from .building_blocks.tile_schedule import tile_schedule
 
 Array = npt.NDArray[Any]
 # Index of a source, and of one of its channel tiles.
@@ -39,7 +39,7 @@ Tile = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class SelectChannels:
+class SelectChannels(Tiled):
     """Gathers channels from sources with these numbers of ``channels``, each of ``pixels`` pixels
     and ``batch`` tiles of BATCH images. Result channel n is channel ``chosen[n]``, counted across
     all sources, which have the same scale and zero point. With a ``table``, which takes that many
@@ -58,26 +58,13 @@ class SelectChannels:
         """
         return replace(self, table=step.elements) if isinstance(step, LookupTable) else None
 
-    def scheduled(self, env: Environment, knobs: MoveKnobs) -> Scheduled:
+    def scheduled(self, env: Environment, knobs: OutputTile) -> Scheduled:
         return _scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[MoveKnobs]:
-        band = Band(self, config.block_out)
-
-        def taken(extents: Sequence[int]) -> int:
-            loaded = extents[0] * band.reach * extents[1]
-            fits = loaded <= config.inp.depth // 2
-            fits &= band.outputs * band.width <= config.wgt.depth
-            fits &= extents[2] == band.outputs
-            return prod(extents) + self.table if fits else config.acc.depth + 1
-
-        # With channels as the last axis, a part of the pixels can include all channels.
-        choices = candidates((self.batch, self.pixels, band.outputs), taken, config)
-        return Choice.by_formula(
-            (cycles, replace(knobs, extents=(batch, channels, pixels)))
-            for cycles, knobs in choices
-            for batch, pixels, channels in [knobs.extents]
-        )
+    def candidate_tiles(self, config: Config) -> Array:
+        outputs = Band(self, config.block_out).outputs
+        batch, pixels = all_tiles(self.batch, self.pixels).T
+        return np.stack([batch, np.full_like(batch, outputs), pixels], axis=1)
 
 
 class Band:
@@ -147,7 +134,7 @@ def _band(least: Array, most: Array, step: int) -> tuple[int, int, int]:
 def select_channels(
     workload: SelectChannels,
     env: Environment,
-    knobs: MoveKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "select_channels",
 ) -> Function:
     """Build a function of the sources, `selection_weights`, the table (`te.table_tiles`) if there
@@ -170,7 +157,7 @@ def selection_weights(workload: SelectChannels, config: Config) -> Array:
     return Band(workload, config.block_out).weights()
 
 
-def _scheduled(workload: SelectChannels, env: Environment, knobs: MoveKnobs) -> Scheduled:
+def _scheduled(workload: SelectChannels, env: Environment, knobs: OutputTile) -> Scheduled:
     band, acc = Band(workload, env.BLOCK_OUT), env.acc_dtype
     tail = (env.BATCH, env.BLOCK_IN)
     sources = channel_sources(workload.batch, workload.channels, workload.pixels, env)
@@ -196,32 +183,10 @@ def _scheduled(workload: SelectChannels, env: Environment, knobs: MoveKnobs) -> 
         args, result = [*args, table], looked_up(placed, table_buf)
     y = te.compute(placed.shape, lambda *i: result(*i).astype(env.out_dtype), "y")
 
-    s = te.create_schedule(y.op)
-    *axes, b, k = y.op.axis
-    split = [s[y].split(axis, size) for axis, size in zip(axes, knobs.extents, strict=True)]
-    (no, ni), (oo, oi), (po, pi) = split
-    s[y].reorder(oo, no, po, ni, oi, pi, b, k)
-    s[y].pragma(ni, env.dma_copy)
-    n, o, p, b, k = placed.op.axis
-    s[placed].reorder(d, n, o, p, b, k, ki)
-    s[placed].tensorize(b, env.gemm)
-    for tensor, scope, place in (
-        (placed, env.acc_scope, po),
-        (joined, env.inp_scope, po),
-        (w_buf, env.wgt_scope, oo),
-    ):
-        s[tensor].set_scope(scope)
-        s[tensor].compute_at(s[y], place)
-        if tensor is not placed:
-            s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
-        if knobs.in_turn and tensor is not w_buf:
-            s[tensor].double_buffer()
-    if result is not placed:
-        s[table_buf].set_scope(env.acc_scope)
-        s[table_buf].pragma(s[table_buf].op.axis[0], env.dma_copy)
-        s[result].set_scope(env.acc_scope)
-        s[result].compute_at(s[y], po)
-        s[result].pragma(s[result].op.axis[0], env.alu)
+    s = tile_schedule(y, knobs.extents, env, order=(1, 0, 2))
+    if knobs.in_turn:
+        s[placed].double_buffer()
+        s[joined].double_buffer()
     return s, [*args, y]
 
 

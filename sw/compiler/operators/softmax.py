@@ -15,10 +15,8 @@ All numbers are from 0 to 2^31 - 1, and other quotients are rounded down.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,15 +28,13 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES
-from amaranth_vta.sw.compiler.tuner.search import Choice
-from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile, Tiled
+from amaranth_vta.sw.compiler.tuner.tiles import NO_TILES, Array, all_tiles
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.row_stages import (
     RowStages,
     constant_tiles,
-    cycles_beyond_banks,
     missing_for_rows,
 )
 
@@ -59,7 +55,7 @@ RECIPROCALS: Integers = np.array(
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Tiled):
     """Softmax of rows of ``vectors`` tiles each; of those elements that have a 1 in the mask if
     ``masked``, and of all elements otherwise. Rows are in ``groups`` of ``positions``, each of
     which has ``heads`` rows, with one row of the mask.
@@ -71,6 +67,8 @@ class Softmax:
     vectors: int
     masked: bool = False
 
+    takes_turns = False
+
     @property
     def extents(self) -> Mapping[int, int]:
         return {-4: self.heads, -5: self.positions, -6: self.groups}
@@ -79,35 +77,24 @@ class Softmax:
         changed: dict[str, Any] = {{-4: "heads", -5: "positions", -6: "groups"}[axis]: extent}
         return replace(self, **changed)
 
-    def scheduled(self, env: Environment, knobs: SoftmaxKnobs) -> Scheduled:
+    def scheduled(self, env: Environment, knobs: OutputTile) -> Scheduled:
         return scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[SoftmaxKnobs]:
-        return Choice.by_formula(candidates(self, config))
-
-
-@dataclass(frozen=True)
-class SoftmaxKnobs:
-    """Groups, positions and heads that are computed at a time."""
-
-    groups: int
-    positions: int
-    heads: int
-
-    @property
-    def rows(self) -> int:
-        return self.groups * self.positions * self.heads
+    def candidate_tiles(self, config: Config) -> Array:
+        if missing_for_rows(config):
+            return NO_TILES
+        return all_tiles(self.groups, self.positions, self.heads)
 
 
 def softmax(
-    workload: Softmax, env: Environment, knobs: SoftmaxKnobs | None = None, name: str = "softmax"
+    workload: Softmax, env: Environment, knobs: OutputTile | None = None, name: str = "softmax"
 ) -> Function:
     """Build a function of the rows, the mask if there is one, `lane_matrices`, `parameters`, and
     output.
 
     Rows and output are (groups, positions, heads, vectors, BATCH, BLOCK_OUT) out_dtype; the mask,
-    of 0 and 1, is (positions, vectors, BATCH, BLOCK_OUT) out_dtype. Default knobs and exceptions:
-    see `tuned`.
+    of 0 and 1, is (positions, vectors, BATCH, BLOCK_OUT) out_dtype. The knobs tile groups,
+    positions and heads. Default knobs and exceptions: see `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
@@ -192,28 +179,9 @@ def _reciprocal(
     return shift, rows.row("r2", r, ">>", 14)
 
 
-def scheduled(workload: Softmax, env: Environment, knobs: SoftmaxKnobs) -> Scheduled:
+def scheduled(workload: Softmax, env: Environment, knobs: OutputTile) -> Scheduled:
     """The schedule for ``knobs``, and the arguments of the function."""
     tiles = 4 * env.config.table_elements + REQUANTIZE_PARAMETERS + 1
     axes = (workload.groups, workload.positions, workload.heads)
     rows = RowStages(axes, workload.vectors, tiles, env)
-    sizes = (knobs.groups, knobs.positions, knobs.heads)
-    return rows.scheduled(_stages(workload, rows, env), sizes)
-
-
-def candidates(workload: Softmax, config: Config) -> Iterator[tuple[float, SoftmaxKnobs]]:
-    """Knobs with estimated cycles; those whose tiles do not fit fail when they are built."""
-    if missing_for_rows(config):
-        return
-    w, vectors = workload, workload.vectors
-    axes, tables = (w.groups, w.positions, w.heads), 4 * config.table_elements
-    for sizes in product(*map(even_tiles, axes)):
-        knobs = SoftmaxKnobs(*sizes)
-        rows = knobs.rows
-        if rows * (2 * vectors) > config.acc.depth or rows * vectors > config.inp.depth:
-            continue
-        of_mask = 3 * vectors * knobs.positions * w.masked
-        work = rows * (16 * vectors + 40) + of_mask
-        work += cycles_beyond_banks(rows, vectors, of_mask + tables, config)
-        count = prod(map(parts, axes, sizes))
-        yield count * (work + 40 * ROW_CYCLES), knobs
+    return rows.scheduled(_stages(workload, rows, env), knobs.extents)

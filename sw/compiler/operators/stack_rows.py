@@ -6,25 +6,23 @@ and LOAD, GEMM and STORE overlap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
-from amaranth_vta.sw.compiler.tuner.search import Choice
-from amaranth_vta.sw.compiler.tuner.tiles import parts
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile, Tiled
+from amaranth_vta.sw.compiler.tuner.tiles import Array, contiguous_tiles, parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .building_blocks.identity import identity_operand, multiplied
-from .building_blocks.tile_movement import MoveKnobs, candidates
+from .building_blocks.tile_schedule import tile_schedule
 
 
 @dataclass(frozen=True)
-class StackRows:
+class StackRows(Tiled):
     """Stacks BLOCK_OUT successive rows of ``groups`` matrices, each of ``rows`` by ``across``
     tiles, where BLOCK_IN and BLOCK_OUT are equal. If ``by_columns``, stacks of the same columns
     follow each other, otherwise stacks of the same rows. Zeros fill the last stack of each group.
@@ -41,20 +39,15 @@ class StackRows:
         first, second = (self.across, stacks) if self.by_columns else (stacks, self.across)
         return self.groups, first, second, block
 
-    def scheduled(self, env: Environment, knobs: MoveKnobs) -> Scheduled:
+    def scheduled(self, env: Environment, knobs: OutputTile) -> Scheduled:
         return _scheduled(self, env, knobs)
 
-    def considered(self, config: Config) -> Choice[MoveKnobs]:
-        depth, unbounded = min(config.inp.depth, config.acc.depth), config.acc.depth + 1
-
-        def taken(extents: Sequence[int]) -> int:
-            return prod(extents) if 2 * prod(extents) <= depth else unbounded
-
-        return Choice.by_formula(candidates(self.shape(config.block_out), taken, config))
+    def candidate_tiles(self, config: Config) -> Array:
+        return contiguous_tiles(self.shape(config.block_out))
 
 
 def stack_rows(
-    workload: StackRows, env: Environment, knobs: MoveKnobs | None = None, name: str = "stack_rows"
+    workload: StackRows, env: Environment, knobs: OutputTile | None = None, name: str = "stack_rows"
 ) -> Function:
     """Build a function of input (groups, rows, across, BATCH, BLOCK_IN) inp_dtype, the identity
     (1, BLOCK_OUT, BLOCK_IN) wgt_dtype, and output (groups, stacks, across, BLOCK_OUT, BATCH,
@@ -64,7 +57,7 @@ def stack_rows(
     return tuned(workload, env, knobs, name)
 
 
-def _scheduled(workload: StackRows, env: Environment, knobs: MoveKnobs) -> Scheduled:
+def _scheduled(workload: StackRows, env: Environment, knobs: OutputTile) -> Scheduled:
     block, shape = env.BLOCK_OUT, workload.shape(env.BLOCK_OUT)
     matrices, tile = (workload.groups, workload.rows, workload.across), (env.BATCH, env.BLOCK_IN)
     whole = parts(workload.rows, block) * block
@@ -87,20 +80,7 @@ def _scheduled(workload: StackRows, env: Environment, knobs: MoveKnobs) -> Sched
     turned = multiplied(whole_shape, stacked, identity_buf, "turned", env)
     y = te.compute(whole_shape, lambda *i: turned(*i).astype(env.out_dtype), "y")
 
-    s = te.create_schedule(y.op)
-    *axes, b, k = y.op.axis
-    split = [s[y].split(axis, size) for axis, size in zip(axes, knobs.extents, strict=True)]
-    outer, inner = [first for first, _ in split], [rest for _, rest in split]
-    s[y].reorder(*outer, *inner, b, k)
-    s[y].pragma(inner[0], env.dma_copy)
-    s[turned].set_scope(env.acc_scope)
-    s[turned].compute_at(s[y], outer[-1])
-    s[turned].tensorize(turned.op.axis[4], env.gemm)
-    s[x_buf].set_scope(env.inp_scope)
-    s[x_buf].compute_at(s[y], outer[-1])
-    s[x_buf].pragma(x_buf.op.axis[0], env.dma_copy)
-    s[identity_buf].set_scope(env.wgt_scope)
-    s[identity_buf].pragma(identity_buf.op.axis[0], env.dma_copy)
+    s = tile_schedule(y, knobs.extents, env)
     if knobs.in_turn:
         s[turned].double_buffer()
         s[x_buf].double_buffer()

@@ -7,16 +7,15 @@ pixel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .building_blocks.tile_movement import Move, MoveKnobs, Moving
+from .building_blocks.tile_movement import Move, Moving
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,6 @@ class Upsample2d(Moving):
     height: int
     width: int
     factors: tuple[int, int]
-
-    def taken(self, extents: Sequence[int]) -> int:
-        across = self.factors[1]
-        return prod(extents) * (1 + across if across > 1 else 1)
 
     def move(self, env: Environment) -> Move:
         down, across = self.factors
@@ -65,7 +60,7 @@ class Upsample2d(Moving):
 def upsample2d(
     workload: Upsample2d,
     env: Environment,
-    knobs: MoveKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "upsample2d",
 ) -> Function:
     """Build a function of input (batch, channels, height, width, BATCH, BLOCK_OUT) and output

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 from .building_blocks.fixed_point import FixedPoint
 from .building_blocks.identity import reads_what_it_stores
-from .building_blocks.pointwise import Pointwise, PointwiseKnobs
+from .building_blocks.pointwise import Pointwise
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,6 @@ class WeightedSum(Pointwise):
     def parameter_count(self) -> int:
         return self.constants.parameter_count
 
-    def operations(self, config: Config) -> int:
-        return self.constants.operations
-
-    def buffers(self, config: Config) -> int:
-        constants = self.constants
-        return len(constants.factors) + bool(constants.table) + (constants.to_even > 0)
-
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         dtype = env.acc_dtype if self.wide else env.out_dtype
         return [dtype] * len(self.constants.factors)
@@ -58,7 +51,7 @@ class WeightedSum(Pointwise):
 def weighted_sum(
     workload: WeightedSum,
     env: Environment,
-    knobs: PointwiseKnobs | None = None,
+    knobs: OutputTile | None = None,
     name: str = "weighted_sum",
 ) -> Function:
     """Build a function of the operands, `identity_weights` where GEMM loads them, parameters

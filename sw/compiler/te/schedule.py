@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from .dtypes import ExpressionError, whole_number
 from .expr import Access, Affine, Expr, IterVar, Reduce, Var
@@ -17,6 +21,7 @@ from .origin import Origin
 from .tensor import Operation, Tensor
 from .traverse import accesses, rebuild, substitute
 
+Array = npt.NDArray[Any]
 SCOPES = ("dram", "inp", "wgt", "acc")
 PRAGMAS = ("dma_copy", "alu")
 
@@ -30,13 +35,13 @@ class ScheduleError(ValueError):
 @dataclass(frozen=True)
 class Split:
     """``parent`` = ``outer`` * factor + ``inner``. If ``factor`` is None, the number of parts is
-    given instead.
+    given instead. A factor is a number, or an array in a schedule that stands for several.
     """
 
     parent: IterVar
     outer: IterVar
     inner: IterVar
-    factor: int | None
+    factor: Any
     nparts: int | None
 
 
@@ -105,15 +110,18 @@ class Stage:
         return self.tensor.name
 
     def split(
-        self, parent: IterVar, factor: int | None = None, nparts: int | None = None
+        self, parent: IterVar, factor: int | Array | None = None, nparts: int | None = None
     ) -> tuple[IterVar, IterVar]:
         """Split ``parent`` into an outer and an inner axis: parts of ``factor`` iterations, or
-        ``nparts`` parts. If the extent is not divisible, the last part is smaller.
+        ``nparts`` parts. If the extent is not divisible, the last part is smaller. With an array of
+        factors the schedule stands for several, to be compared and not to be lowered.
         """
         position = self._position(parent, "split")
         if (factor is None) == (nparts is None):
             raise ScheduleError(f"split of {self.name}.{parent}: give factor or nparts")
-        size = positive(f"split of {self.name}.{parent}", factor if nparts is None else nparts)
+        size: Any = factor if nparts is None else nparts
+        if not isinstance(size, np.ndarray):
+            size = positive(f"split of {self.name}.{parent}", size)
         self._check_unmarked(parent, "split")
         outer = IterVar(f"{parent.name}_outer", None, parent.kind)
         inner = IterVar(f"{parent.name}_inner", None, parent.kind)

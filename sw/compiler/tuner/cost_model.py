@@ -39,6 +39,8 @@ _BUSY_CYCLES = 2000
 # other unit of compute, and for one on another module, through a token.
 _RESULT_CYCLES = timing.LATENCIES.issue_to_item + timing.GEMM_LATENCY
 TOKEN_CYCLES = 15
+# Overhead of a tile: an instruction waits for another module, and that one for it.
+TILE_CYCLES = 2 * TOKEN_CYCLES
 # Cycles from the last use of data in a scratchpad to the first use of the data that replaces it.
 ROUND_TRIP_CYCLES = MEMORY_LATENCY + 2 * TOKEN_CYCLES
 # ALU instructions that may be outstanding when GEMM issues: one executing, others in the queue.
@@ -220,11 +222,11 @@ class Pipeline:
         if known is None:
             row = -(-row_bytes // self._config.bus_bytes)
             words, cycles = rows * row, float(bus_cycles(self._config, rows, row_bytes))
-            round_trips = rows * (MEMORY_LATENCY + row) / _BURSTS_IN_FLIGHT
-            known = words, words / cycles if words else 1.0, round_trips
+            trips = round_trips(self._config, rows, row_bytes)
+            known = words, words / cycles if words else 1.0, trips
             self._transfers[rows, row_bytes] = known
-        words, rate, round_trips = known
-        task = Task("bus", words, after, rate, round_trips=round_trips, instructions=instructions)
+        words, rate, trips = known
+        task = Task("bus", words, after, rate, round_trips=trips, instructions=instructions)
         self._queues[module].append(task)
         return task
 
@@ -241,6 +243,12 @@ def bus_cycles(config: Config, rows: Any, row_bytes: Any) -> Any:
     rounds, rest = divmod(rows - 1, _BURSTS_IN_FLIGHT)
     waits = rounds * (MEMORY_LATENCY + row) + (rest + 1) * row
     return np.maximum(rows * row / bus_share(config), waits)
+
+
+def round_trips(config: Config, rows: Any, row_bytes: Any) -> Any:
+    """Cycles of the bursts of a transfer if as many are in flight as can be."""
+    row = -(-row_bytes // config.bus_bytes)
+    return rows * (MEMORY_LATENCY + row) / _BURSTS_IN_FLIGHT
 
 
 def hidden_bytes(config: Config, products: float) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -27,13 +27,14 @@ class RecordsError(VtaError, ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """The best ``knobs`` for a ``workload`` (its `workload_name`) on the machine of ``config``:
-    their cycles and those of the compiler's choice, both measured with ``memory``.
+    """The best ``knobs``, numbers and lists of numbers, for a ``workload`` (its `workload_name`) on
+    the machine of ``config``: their cycles and those of the compiler's choice, both measured with
+    ``memory``.
     """
 
     workload: str
     config: Config
-    knobs: Mapping[str, int]
+    knobs: Mapping[str, int | Sequence[int]]
     cycles: int
     default_cycles: int
     memory: str
@@ -67,7 +68,10 @@ class Records:
         known = {item.name for item in fields(made)}
         needed = {item.name for item in fields(made) if item.default is MISSING}
         # Records of an earlier version lack the knobs that were added since, with defaults.
-        return made(**record.knobs) if needed <= set(record.knobs) <= known else None
+        if not needed <= set(record.knobs) <= known:
+            return None
+        values = record.knobs.items()
+        return made(**{name: tuple(v) if isinstance(v, list) else v for name, v in values})
 
     @property
     def digest(self) -> str:
@@ -100,7 +104,9 @@ class Records:
 
 def _record(entry: dict[str, Any]) -> Record:
     record = Record(**{**entry, "config": Config.from_dict(entry["config"])})
-    numbers = (record.cycles, record.default_cycles, *record.knobs.values())
+    numbers: list[Any] = [record.cycles, record.default_cycles]
+    for knob in record.knobs.values():
+        numbers += knob if isinstance(knob, list) else [knob]
     if not all(isinstance(number, int) for number in numbers):
         raise ValueError("a number of cycles, or a knob, is not a whole number")
     if not isinstance(record.workload, str) or not isinstance(record.memory, str):

@@ -45,16 +45,6 @@ class Candidates(Sequence[tuple[float, Knobs]]):
         self._order = np.argsort(cycles, kind="stable") if order is None else order
         self._cycles, self._fields, self._made = cycles, fields, made
 
-    @classmethod
-    def of(
-        cls, candidates: Iterable[tuple[float, Knobs]], made: Callable[..., Knobs]
-    ) -> Candidates[Knobs]:
-        """``candidates`` that are knobs of the dataclass ``made``."""
-        listed = list(candidates)
-        names = [item.name for item in fields(made)]  # type: ignore[arg-type]
-        columns = {name: np.array([getattr(knobs, name) for _, knobs in listed]) for name in names}
-        return cls(np.array([cycles for cycles, _ in listed]), columns, made)
-
     def varied(self, alike: Sequence[str], most: int) -> Candidates[Knobs]:
         """Reorder for diversity: of the candidates that agree in the fields ``alike``, only the
         best ``most`` stay in front. A rough estimate distinguishes these least.
@@ -81,7 +71,7 @@ class Candidates(Sequence[tuple[float, Knobs]]):
         if isinstance(index, slice):
             return Candidates(self._cycles, self._fields, self._made, self._order[index])
         item = self._order[index]
-        fields = {name: values[item].item() for name, values in self._fields.items()}
+        fields = {name: values[item].tolist() for name, values in self._fields.items()}
         return float(self._cycles[item]), self._made(**fields)
 
 
@@ -97,11 +87,6 @@ class Choice(Generic[Knobs]):
     estimates: Sequence[tuple[Estimate, Knobs]]
     passed: Sequence[tuple[float, Knobs]]
     others: Sequence[tuple[float, Knobs]]
-
-    @classmethod
-    def by_formula(cls, candidates: Iterable[tuple[float, Knobs]]) -> Choice[Knobs]:
-        """A choice among knobs with rough estimates only."""
-        return cls([], [], sorted(candidates, key=lambda candidate: candidate[0]))
 
     @property
     def ranked(self) -> Iterator[Knobs]:

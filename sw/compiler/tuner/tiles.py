@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+NO_TILES = np.empty((0, 0), np.int64)
+
 
 def even_tiles(extent: int) -> list[int]:
     """Tile sizes that split ``extent`` as evenly as possible, largest first."""
@@ -23,3 +33,20 @@ def parts(extent: int, tile: int) -> int:
 def cut(extent: int, tile: int) -> list[int]:
     """The sizes of the tiles that cover ``extent``; the last one may be smaller than ``tile``."""
     return [min(tile, extent - begin) for begin in range(0, extent, tile)]
+
+
+def all_tiles(*extents: int) -> Array:
+    """All combinations of `even_tiles` of each extent: int64 (tiles, axes)."""
+    return np.array(list(product(*map(even_tiles, extents))), np.int64)
+
+
+def contiguous_tiles(extents: Sequence[int]) -> Array:
+    """Tiles that are ranges of one axis, with all of the axes inside it, and one element of each
+    axis outside: int64 (tiles, axes).
+    """
+    found = [
+        (*[1] * axis, size, *extents[axis + 1 :])
+        for axis in range(len(extents))
+        for size in even_tiles(extents[axis])
+    ]
+    return np.array(list(dict.fromkeys(found)), np.int64)

@@ -100,7 +100,8 @@ def tuned(workload: Workload[Knobs], env: Environment, knobs: Knobs | None, name
     reason: Exception | None = None
     recorded = recorded_knobs(workload, env.config)
     if recorded is not None:
-        with suppress(BuildError):
+        # Knobs of another version may have another number of extents.
+        with suppress(BuildError, ValueError):
             return built(recorded)
     for ranked in islice(choose(workload, env.config).ranked, _ATTEMPTS):
         try:

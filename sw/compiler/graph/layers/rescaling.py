@@ -14,8 +14,9 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import byte_constants
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
+from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
-from amaranth_vta.sw.compiler.tuner.cost_model import bus_cycles
+from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .support.layer import Layer, Unsupported
@@ -93,12 +94,8 @@ def quantization(node: Node, tensors: Tensors) -> Layer:
         raise Unsupported(str(problem)) from None
     workload = WeightedSum(_vectors(tensors, source), constants)
     if whole is not None and tensors.config.lookup:
-        # Operations of the ALU stall while it loads operands; LOOKUP takes one of them, and GEMM
-        # moves its operands, but its table has to be loaded.
-        config = tensors.config
-        table = config.table_elements * config.acc.element_bytes
-        alu = workload.vectors * workload.operations(config) * config.lane_columns
-        if alu > bus_cycles(config, 1, table):
+        lookup = PointwiseLookup(workload.vectors, tensors.config.table_elements)
+        if is_faster(lookup, [workload], tensors.config):
             return function_layer(whole, tensors)
     function = tensors.function(weighted_sum, workload, node)
     given = tensors.pointwise_constants(workload)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,11 @@ from amaranth_vta.sw.compiler.te.traverse import accesses
 
 from .identity import reads_what_it_stores
 from .steps import shared_constants
+from .tile_schedule import tile_schedule
 
 Array = npt.NDArray[Any]
 # Positions in `lane_matrices`: identity, ones, and the first of the rotations.
 _IDENTITY, _ONES, _ROTATIONS = 0, 1, 2
-# Vectors of each row, besides its elements, that are live at once in the upper bank; and operations
-# per vector that read their second operand a cycle later if operands share a bank.
-_VECTORS_OF_ROW, _READ_LATER = 15, 3
 _OPERATIONS: dict[str, Callable[..., Expr]] = {
     "+": operator.add,
     "*": operator.mul,
@@ -38,13 +35,6 @@ _OPERATIONS: dict[str, Callable[..., Expr]] = {
     "<<": operator.lshift,
     "max": te.max,
 }
-
-
-@dataclass(frozen=True)
-class RowKnobs:
-    """``rows`` are computed at a time."""
-
-    rows: int
 
 
 def lane_matrices(env: Environment) -> Array:
@@ -72,14 +62,6 @@ def missing_for_rows(config: Config) -> str | None:
     return missing[0] if missing else None
 
 
-def cycles_beyond_banks(rows: int, vectors: int, others: int, config: Config) -> int:
-    """Rough estimate of the cycles that a tile of ``rows`` of ``vectors`` takes in addition if its
-    accumulators, with ``others`` for masks and constants, do not fit into banks.
-    """
-    needed = rows * (_VECTORS_OF_ROW + vectors) + others
-    return 0 if needed <= config.acc.depth // 2 else _READ_LATER * rows * vectors
-
-
 class RowStages:
     """Builds the stages of an operator on rows of ``vectors`` tiles, and schedules them. Rows have
     one or more axes, with the extents ``rows``.
@@ -105,12 +87,9 @@ class RowStages:
         self._matrices_buf = te.compute(matrices.shape, lambda *i: matrices(*i), "matrices_buf")
         self._parameters, self._parameters_buf = shared_constants(parameters, "parameters", env)
         self._operands: list[Tensor] = []
-        # Tensors by the unit that produces them, in order.
+        # Tensors in the input scratchpad that are loaded, and tensors in accumulators, in order.
         self._loaded: list[Tensor] = []
-        self._products: list[Tensor] = []
-        self._arithmetic: list[Tensor] = []
         self._accumulators: list[Tensor] = []
-        self._forwarded: list[Tensor] = []
         # The axis over vectors of tensors whose outermost loop it is.
         self._vectors_first: dict[Tensor, IterVar] = {}
 
@@ -132,7 +111,6 @@ class RowStages:
     def stage(self, name: str, shape: Sequence[int], value: Callable[..., Expr]) -> Tensor:
         """A stage of ``shape``, computed by the ALU."""
         made = te.compute(tuple(shape), value, name)
-        self._arithmetic.append(made)
         self._accumulators.append(made)
         return made
 
@@ -225,7 +203,6 @@ class RowStages:
             ),
             name,
         )
-        self._products.append(made)
         self._accumulators.append(made)
         self._vectors_first[made] = v
         return made
@@ -278,7 +255,6 @@ class RowStages:
         made = te.compute(
             value.shape, lambda *i: value(*i).astype(self.env.inp_dtype), f"{value.name}_forwarded"
         )
-        self._forwarded.append(made)
         return made
 
     def _product(self, source: Tensor, matrix: int, name: str) -> Tensor:
@@ -292,7 +268,6 @@ class RowStages:
             ),
             name,
         )
-        self._products.append(made)
         self._accumulators.append(made)
         return made
 
@@ -323,40 +298,13 @@ class RowStages:
         """
         env = self.env
         y = te.compute(result.shape, lambda *i: result(*i).astype(env.out_dtype), "y")
-        s = te.create_schedule(y.op)
-        split = [s[y].split(axis, size) for axis, size in zip(y.op.axis, sizes, strict=False)]
-        tiles, within = zip(*split, strict=True)
-        s[y].reorder(*tiles, *within, *y.op.axis[len(sizes) :])
-        s[y].pragma(within[0], env.dma_copy)
-        outer = tiles[-1]
-        for tensor in (*self._loaded, *self._forwarded):
-            s[tensor].set_scope(env.inp_scope)
-            s[tensor].compute_at(s[y], outer)
-            s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
+        s = tile_schedule(y, sizes, env, outermost=self._vectors_first)
+        place = s[result].attach
+        assert place is not None
         for tensor in self._loaded:
+            # A mask too, which rows of several heads share: so it is prefetched.
+            s[tensor].compute_at(*place)
             s[tensor].double_buffer()
-        for tensor in self._accumulators:
-            s[tensor].set_scope(env.acc_scope)
-            s[tensor].compute_at(s[y], outer)
         for tensor, bank in self._banks().items():
             s[tensor].double_buffer(1, bank)
-        for tensor in self._products:
-            *rows, b, k = tensor.op.axis
-            if tensor in self._vectors_first:
-                first, inner = tensor.op.reduce_axis
-                s[tensor].reorder(first, *rows, b, k, inner)
-            s[tensor].tensorize(b, env.gemm)
-        for tensor in self._arithmetic:
-            axes = list(tensor.op.axis)
-            if tensor in self._vectors_first:
-                first = self._vectors_first[tensor]
-                axes = [first, *(axis for axis in axes if axis is not first)]
-                s[tensor].reorder(*axes)
-            s[tensor].pragma(axes[0], env.alu)
-        for buffer, scope in (
-            (self._matrices_buf, env.wgt_scope),
-            (self._parameters_buf, env.acc_scope),
-        ):
-            s[buffer].set_scope(scope)
-            s[buffer].pragma(s[buffer].op.axis[0], env.dma_copy)
         return s, [*self._operands, self._matrices, self._parameters, y]

@@ -12,8 +12,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import Requantization
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.tuner.buffer_copies import BufferCopies
-from amaranth_vta.sw.compiler.tuner.cost_model import Estimate, Pipeline, Task
-from amaranth_vta.sw.compiler.tuner.formula import TILE_CYCLES
+from amaranth_vta.sw.compiler.tuner.cost_model import TILE_CYCLES, Estimate, Pipeline, Task
 from amaranth_vta.sw.compiler.tuner.tiles import cut, even_tiles, parts
 
 from .sizes import (

@@ -29,7 +29,8 @@ from amaranth_vta.sw.compiler.operators.depthwise_chain import (
     depthwise_chain,
 )
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
-from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
+from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.runtime.runtime import Runtime
 
@@ -123,7 +124,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     "dense, rescaled": ("tiny-extended", lambda env: dense(Dense(3, 8, 4, PerChannelScale()), env)),
     "pool": (
         "tiny",
-        lambda env: max_pool2d(MaxPool2d(1, 2, 7, 6, (3, 3), (2, 2)), env, MaxPool2dKnobs(1, 2, 2)),
+        lambda env: max_pool2d(MaxPool2d(1, 2, 7, 6, (3, 3), (2, 2)), env, OutputTile((1, 2, 2))),
     ),
     "convolution": ("tiny", lambda env: conv2d(SQUARE, env)),
     "convolution, image kept": (

@@ -15,7 +15,6 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.average_pool2d import (
     AveragePool2d,
-    AveragePool2dKnobs,
     average_pool2d,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import (
@@ -25,6 +24,7 @@ from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import (
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import NotExact, Quantized
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
 from amaranth_vta.sw.compiler.te.requantization import requantization_parameters
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from tests.support.seeds import each_seed
 
 CONFIGS = ["tiny", "batch2", "pynq", "block32", "tiny-extended", "pynq-extended"]
@@ -108,7 +108,7 @@ def test_no_pass_changes_what_an_average_pooling_does(
 ) -> None:
     env = Environment(PRESETS[config])
     workload, quantized = random_pool(seed, env.config)
-    knobs = AveragePool2dKnobs(1, 2, 3, 2, 1)
+    knobs = OutputTile((1, 2, 3, 2, 1))
     schedule = workload.scheduled(env, knobs)
     x = some(np.random.default_rng(0), schedule[1][0])
     inputs = [x, *constants_of(workload, env)]
@@ -144,7 +144,7 @@ def test_results_with_parameters_of_their_own(
     tiles = np.broadcast_to(
         parameters[..., None, None], (4, 6, 4, env.BATCH, env.BLOCK_OUT)
     ).astype(env.acc_dtype)
-    schedule = workload.scheduled(env, AveragePool2dKnobs(2, 2, 3, 3, 3))
+    schedule = workload.scheduled(env, OutputTile((2, 2, 3, 3, 3)))
     image = some(np.random.default_rng(0), schedule[1][0])
     around = ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0), (0, 0))
     padded = np.pad(image.astype(np.int64), around, constant_values=zero)

@@ -12,9 +12,9 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
-from amaranth_vta.sw.compiler.operators.building_blocks.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup, lookup
 from amaranth_vta.sw.compiler.te.dtypes import ExpressionError
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 
 # Tables of 16 and 4 elements, of half an element, and in 16-bit accumulators.
@@ -61,7 +61,7 @@ def test_no_pass_changes_what_is_looked_up(config: str, interpreted: Any) -> Non
     table = np.random.default_rng(2).permutation(256) - 128
     x = bytes_of(env, 7)
     workload = PointwiseLookup(7, env.config.table_elements)
-    schedule = workload.scheduled(env, PointwiseKnobs(3, True))
+    schedule = workload.scheduled(env, OutputTile((3,), True))
     want = table[x.astype(int) + 128].astype(np.int8)
     interpreted(schedule, arguments(workload, x, table, env), want, env)
 

@@ -15,7 +15,8 @@ from amaranth_vta.sw.compiler.operators.building_blocks.identity import (
     identity_weights,
     reads_what_it_stores,
 )
-from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
+from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended", "batch2"])
@@ -31,7 +32,7 @@ def test_no_pass_changes_what_a_max_pooling_does(
 ) -> None:
     env = Environment(PRESETS[config])
     workload = MaxPool2d(1, 2, 5, 4, kernel, (2, 1), (0, kernel[1] - 1, kernel[0] - 1, 0))
-    knobs = MaxPool2dKnobs(1, 2, 3, in_turn)
+    knobs = OutputTile((1, 2, 3), in_turn)
     schedule = workload.scheduled(env, knobs)
     x = some(np.random.default_rng(0), schedule[1][0])
     top, left, bottom, right = workload.pads
@@ -51,7 +52,7 @@ def test_windows_may_be_dilated(
 ) -> None:
     env = Environment(PRESETS[config])
     workload = MaxPool2d(1, 2, 9, 7, (3, 2), (2, 1), (1, 0, 1, 2), dilations=(2, 3))
-    schedule = workload.scheduled(env, MaxPool2dKnobs(1, 2, 3, True))
+    schedule = workload.scheduled(env, OutputTile((1, 2, 3), True))
     x = some(np.random.default_rng(0), schedule[1][0])
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (0, 2), (0, 0), (0, 0)))
     windows = sliding_window_view(padded, (5, 4), axis=(2, 3))[:, :, ::2]
@@ -80,7 +81,7 @@ def test_a_pooling_takes_few_comparisons(
 ) -> None:
     env = Environment(PRESETS["pynq-extended"])
     workload = MaxPool2d(1, 1, 16, 16, kernel, strides)
-    knobs = MaxPool2dKnobs(1, workload.output_height, workload.output_width, True)
+    knobs = OutputTile((1, workload.output_height, workload.output_width), True)
     function = max_pool2d(workload, env, knobs)
     x = some(np.random.default_rng(0), function.args[0])
     run(function, [x, identity_weights(env)])

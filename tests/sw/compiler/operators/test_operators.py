@@ -24,7 +24,8 @@ from amaranth_vta.sw.compiler.operators.building_blocks.epilogue import (
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
-from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
+from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.tiled_product import Tiling
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, Workload, choose
@@ -305,7 +306,7 @@ def random_pool(seed: int) -> MaxPool2d:
 
 
 def test_no_comparison_waits_for_the_one_before_it() -> None:
-    workload, knobs = MaxPool2d(1, 1, 9, 9, (3, 3), (2, 2)), MaxPool2dKnobs(1, 4, 4)
+    workload, knobs = MaxPool2d(1, 1, 9, 9, (3, 3), (2, 2)), OutputTile((1, 4, 4))
     function = max_pool2d(workload, Environment(PRESETS["pynq"]), knobs)
     kernels = [line for line in function.lowered.instructions().splitlines() if " MAX" in line]
     # Two instructions for each row along columns, then three along rows; each covers all results.
@@ -319,7 +320,7 @@ def test_max_pooling_is_exact(config: str, seed: int) -> None:
     workload = random_pool(seed * 4 + [*CONFIGS, "tiny-extended"].index(config))
     if machine.pad_value:
         workload = replace(workload, pad_value=-(1 << machine.out_width - 1))
-    knobs = MaxPool2dKnobs(1, 2, 3) if seed == 0 else None
+    knobs = OutputTile((1, 2, 3)) if seed == 0 else None
     function = max_pool2d(workload, Environment(machine), knobs)
     x = values(np.random.default_rng(seed), function.args[0].shape, function.args[0].dtype, 128)
     top, left, bottom, right = workload.pads

@@ -17,9 +17,9 @@ from amaranth_vta.sw.compiler.operators.building_blocks.exact_constants import (
     wide_constants,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.building_blocks.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
 
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]
@@ -59,7 +59,7 @@ def test_no_pass_changes_what_an_element_wise_operator_does(
 ) -> None:
     env = Environment(PRESETS[config])
     workload = Elementwise(**{**vars(workload), "vectors": 7})
-    knobs = PointwiseKnobs(3, in_turn=workload.low is not None)
+    knobs = OutputTile((3,), in_turn=workload.low is not None)
     schedule = workload.scheduled(env, knobs)
     inputs = [some(np.random.default_rng(0), arg) for arg in schedule[1][:-1]]
     want = workload.evaluate(inputs, env)

@@ -12,11 +12,11 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.rotation import (
     GREATEST,
     Rotation,
-    RotationKnobs,
     parameters,
     rotation,
     rotation_matrices,
 )
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import choose
 
 
@@ -24,12 +24,12 @@ from amaranth_vta.sw.compiler.tuner.workload import choose
     ("workload", "knobs"),
     [
         (Rotation(1, 1, 6, 3), None),
-        (Rotation(3, 4, 2, 1), RotationKnobs(2, 2, 2)),
-        (Rotation(2, 3, 5, 2), RotationKnobs(1, 2, 3)),
+        (Rotation(3, 4, 2, 1), OutputTile((2, 2, 2))),
+        (Rotation(2, 3, 5, 2), OutputTile((1, 2, 3))),
     ],
 )
 def test_rows_are_rotated_and_rounded_half_up(
-    run: Any, workload: Rotation, knobs: RotationKnobs | None
+    run: Any, workload: Rotation, knobs: OutputTile | None
 ) -> None:
     config = PRESETS["tiny-extended"]
     lanes, w = config.block_out, workload
@@ -51,5 +51,5 @@ def test_rows_are_rotated_and_rounded_half_up(
 
 
 def test_tiles_of_many_positions_fit() -> None:
-    knobs = choose(Rotation(6, 64, 1, 3), PRESETS["pynq-extended"]).best
-    assert knobs.positions * knobs.groups > 64
+    groups, positions, _ = choose(Rotation(6, 64, 1, 3), PRESETS["pynq-extended"]).best.extents
+    assert groups * positions > 64

@@ -8,16 +8,18 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.nest.ir import Kernel, walk
-from amaranth_vta.sw.compiler.operators.building_blocks.row_stages import RowKnobs
 from amaranth_vta.sw.compiler.operators.normalization import Normalization, normalization
-from amaranth_vta.sw.compiler.operators.softmax import Softmax, SoftmaxKnobs, softmax
+from amaranth_vta.sw.compiler.operators.softmax import Softmax, softmax
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 
 ENV = Environment(Config.load("pynq-extended"))
 VECTORS = 4
 FUNCTIONS = {
-    "softmax": softmax(Softmax(1, 64, 6, VECTORS), ENV, SoftmaxKnobs(1, 8, 6)),
-    "masked softmax": softmax(Softmax(1, 64, 6, VECTORS, True), ENV, SoftmaxKnobs(1, 8, 6)),
-    "normalization": normalization(Normalization(64, VECTORS, 1 << 4, True), ENV, RowKnobs(16)),
+    "softmax": softmax(Softmax(1, 64, 6, VECTORS), ENV, OutputTile((1, 8, 6))),
+    "masked softmax": softmax(Softmax(1, 64, 6, VECTORS, True), ENV, OutputTile((1, 8, 6))),
+    "normalization": normalization(
+        Normalization(64, VECTORS, 1 << 4, True), ENV, OutputTile((16,))
+    ),
 }
 
 

@@ -12,8 +12,8 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
-from amaranth_vta.sw.compiler.operators.building_blocks.tile_movement import MoveKnobs
 from amaranth_vta.sw.compiler.operators.stack_rows import StackRows, stack_rows
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from tests.support.runtimes import estimated_cycles
 from tests.support.seeds import each_seed
 
@@ -45,13 +45,13 @@ def test_rows_are_stacked(config: str, by_columns: bool, seed: int, run: Any, so
 @pytest.mark.parametrize(
     ("workload", "knobs"),
     [
-        (StackRows(2, 10, 3, by_columns=False), MoveKnobs((1, 2, 3, 4), in_turn=True)),
-        (StackRows(2, 10, 3, by_columns=True), MoveKnobs((1, 2, 3, 4))),
-        (StackRows(2, 5, 1, by_columns=True), MoveKnobs((2, 1, 2, 4))),
+        (StackRows(2, 10, 3, by_columns=False), OutputTile((1, 2, 3, 4), in_turn=True)),
+        (StackRows(2, 10, 3, by_columns=True), OutputTile((1, 2, 3, 4))),
+        (StackRows(2, 5, 1, by_columns=True), OutputTile((2, 1, 2, 4))),
     ],
 )
 def test_no_pass_changes_what_a_stack_has(
-    config: str, workload: StackRows, knobs: MoveKnobs, interpreted: Any, run: Any, some: Any
+    config: str, workload: StackRows, knobs: OutputTile, interpreted: Any, run: Any, some: Any
 ) -> None:
     env = Environment(PRESETS[config])
     schedule = workload.scheduled(env, knobs)

@@ -13,7 +13,6 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.building_blocks.tile_movement import MoveKnobs
 from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
 from amaranth_vta.sw.compiler.operators.gather_tiles import (
     AffinePiece,
@@ -28,6 +27,7 @@ from amaranth_vta.sw.compiler.operators.select_channels import (
     selection_weights,
 )
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from tests.support.seeds import each_seed
 
@@ -151,20 +151,20 @@ def test_tiles_come_where_they_belong(
 @pytest.mark.parametrize(
     ("kind", "workload", "knobs"),
     [
-        ("gather", random_gather(3), MoveKnobs((1, 2, 3))),
-        ("gather", random_gather(8), MoveKnobs((2, 3, 4), in_turn=True)),
-        ("gather", whole((2, 3, 5), 15, 5, -1, start=4), MoveKnobs((1, 2, 3))),
-        ("gather", whole((3, 2, 4, 2), 8, 24, 1, 4), MoveKnobs((1, 2, 4, 2), in_turn=True)),
-        ("upsample", Upsample2d(1, 2, 3, 2, (2, 2)), MoveKnobs((1, 1, 2, 1), in_turn=True)),
-        ("upsample", Upsample2d(1, 1, 3, 4, (2, 3)), MoveKnobs((1, 1, 2, 3))),
-        ("permute", Permute((2, 3, 4), (1, 2, 0)), MoveKnobs((2, 3, 2), in_turn=True)),
+        ("gather", random_gather(3), OutputTile((1, 2, 3))),
+        ("gather", random_gather(8), OutputTile((2, 3, 4), in_turn=True)),
+        ("gather", whole((2, 3, 5), 15, 5, -1, start=4), OutputTile((1, 2, 3))),
+        ("gather", whole((3, 2, 4, 2), 8, 24, 1, 4), OutputTile((1, 2, 4, 2), in_turn=True)),
+        ("upsample", Upsample2d(1, 2, 3, 2, (2, 2)), OutputTile((1, 1, 2, 1), in_turn=True)),
+        ("upsample", Upsample2d(1, 1, 3, 4, (2, 3)), OutputTile((1, 1, 2, 3))),
+        ("permute", Permute((2, 3, 4), (1, 2, 0)), OutputTile((2, 3, 2), in_turn=True)),
     ],
 )
 def test_no_pass_changes_what_a_move_does(
     config: str,
     kind: str,
     workload: Any,
-    knobs: MoveKnobs,
+    knobs: OutputTile,
     interpreted: Any,
     run: Any,
     some: Callable[..., Any],
@@ -180,7 +180,7 @@ def test_no_pass_changes_what_a_move_does(
 
 def test_equal_rows_are_made_once_and_stored_by_one_instruction_each(run: Any) -> None:
     env = Environment(PRESETS["pynq"])
-    function = upsample2d(Upsample2d(1, 2, 4, 5, (2, 3)), env)
+    function = upsample2d(Upsample2d(1, 2, 4, 5, (2, 3)), env, OutputTile((1, 2, 4, 5), True))
     lines = [line for line in function.lowered.instructions().splitlines() if " STORE " in line]
     assert len(lines) == 2
     run(function, [np.zeros(function.args[0].shape, np.int8)])
@@ -301,11 +301,11 @@ def test_a_shuffle_of_two_halves_takes_few_products() -> None:
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
 @pytest.mark.parametrize("chosen", [tuple(range(11)), (9, 0, 3, 6, 1, 4, 7, 10)])
-@pytest.mark.parametrize("knobs", [MoveKnobs((1, 3, 3)), MoveKnobs((2, 3, 2), in_turn=True)])
+@pytest.mark.parametrize("knobs", [OutputTile((1, 3, 3)), OutputTile((2, 3, 2), in_turn=True)])
 def test_no_pass_changes_what_a_selection_does(
     config: str,
     chosen: tuple[int, ...],
-    knobs: MoveKnobs,
+    knobs: OutputTile,
     interpreted: Any,
     run: Any,
     some: Callable[..., Any],

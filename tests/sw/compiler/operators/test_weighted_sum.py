@@ -26,8 +26,8 @@ from amaranth_vta.sw.compiler.operators.building_blocks.fixed_point import (
     Quantized,
 )
 from amaranth_vta.sw.compiler.operators.building_blocks.identity import identity_weights
-from amaranth_vta.sw.compiler.operators.building_blocks.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
+from amaranth_vta.sw.compiler.tuner.output_tile import OutputTile
 
 CONFIGS = ["tiny", "batch2", "pynq", "block32", "tiny-extended", "pynq-extended"]
 # Scales and zero points: arbitrary, of activations with minimum 0, and with ties.
@@ -187,7 +187,7 @@ def test_a_product_but_the_first_is_an_operation_with_its_sum(
         constants = addition_constants(a, b, y, config, added(a, b, y))
         assert constants.joined == config.multiply_add
         env, vectors = Environment(config), 9
-        knobs = PointwiseKnobs(vectors, in_turn=True)
+        knobs = OutputTile((vectors,), in_turn=True)
         function = weighted_sum(WeightedSum(vectors, constants), env, knobs)
         rng = np.random.default_rng(4)
         first, second = (some(rng, arg) for arg in function.args[:2])
@@ -202,9 +202,9 @@ def test_a_product_but_the_first_is_an_operation_with_its_sum(
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
-@pytest.mark.parametrize("knobs", [PointwiseKnobs(5), PointwiseKnobs(2, in_turn=True)])
+@pytest.mark.parametrize("knobs", [OutputTile((5,)), OutputTile((2,), in_turn=True)])
 def test_no_pass_changes_what_a_residual_addition_does(
-    config: str, knobs: PointwiseKnobs, interpreted: Any, run: Any, some: Callable[..., Any]
+    config: str, knobs: OutputTile, interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:
     assert_no_pass_changes(config, CASES[knobs.in_turn], knobs, interpreted, run, some)
 
@@ -212,14 +212,14 @@ def test_no_pass_changes_what_a_residual_addition_does(
 def test_no_pass_changes_what_an_addition_with_corrections_does(
     interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:
-    knobs = PointwiseKnobs(2, in_turn=True)
+    knobs = OutputTile((2,), in_turn=True)
     assert_no_pass_changes("tiny-extended", CORRECTED[0], knobs, interpreted, run, some)
 
 
 def assert_no_pass_changes(
     config: str,
     scales: tuple[Quantized, Quantized, Quantized],
-    knobs: PointwiseKnobs,
+    knobs: OutputTile,
     interpreted: Any,
     run: Any,
     some: Callable[..., Any],
