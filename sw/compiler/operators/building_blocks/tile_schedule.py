@@ -53,7 +53,8 @@ def tile_schedule(
         first_loop = (outermost or {}).get(tensor)
         if tiled.is_argument(tensor):
             _load(s, tensor, tiled, env)
-            met = [outer[number] for number in numbers if number in tiled.axes_read(tensor)]
+            read = tiled.axes_read(tensor)
+            met = [outer[number] for number in numbers if number in read]
             if met:
                 stage.compute_at(s[y], met[-1])
             continue
@@ -72,11 +73,16 @@ class _Tensors:
     """Who reads each tensor, and which axes of ``y`` its region depends on."""
 
     def __init__(self, s: te.Schedule, y: Tensor) -> None:
-        self.s, self.y = s, y
+        self.s = s
         self.readers: dict[Tensor, list[tuple[Tensor, Access]]] = {}
         for stage in s.stages:
             for access in accesses(stage.body) if stage.body is not None else ():
                 self.readers.setdefault(access.source, []).append((stage.tensor, access))
+        # For each axis of a tensor, the axes of ``y`` that its region depends on there.
+        self._axes = {y: [{number} for number in range(len(y.shape))]}
+        for stage in reversed(s.stages):
+            if stage.tensor is not y:
+                self._axes[stage.tensor] = self._axes_of(stage.tensor)
 
     def is_argument(self, tensor: Tensor) -> bool:
         """Whether a tensor is a copy of an argument, or of several."""
@@ -93,15 +99,13 @@ class _Tensors:
 
     def axes_read(self, tensor: Tensor) -> set[int]:
         """The axes of ``y`` that the region of a tensor depends on."""
-        return set().union(*self._axes(tensor))
+        return set().union(*self._axes[tensor])
 
-    def _axes(self, tensor: Tensor) -> list[set[int]]:
-        """For each axis of a tensor, the axes of ``y`` that its region depends on there."""
-        if tensor is self.y:
-            return [{number} for number in range(len(tensor.shape))]
+    def _axes_of(self, tensor: Tensor) -> list[set[int]]:
+        """`_axes` of a tensor whose readers are known."""
         found: list[set[int]] = [set() for _ in tensor.shape]
         for reader, access in self.readers[tensor]:
-            known: dict[Var, set[int]] = dict(zip(reader.op.axis, self._axes(reader), strict=True))
+            known: dict[Var, set[int]] = dict(zip(reader.op.axis, self._axes[reader], strict=True))
             for axes, index in zip(found, access.indices, strict=True):
                 for var in _variables(index):
                     axes |= known.get(var, set())

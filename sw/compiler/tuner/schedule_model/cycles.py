@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from math import prod
 
@@ -15,7 +16,7 @@ from amaranth_vta.sw.compiler.tuner.cost_model import MEMORY_LATENCY, TILE_CYCLE
 from .index_ranges import Size
 from .regions import Regions, place, splits
 from .storage import ScheduleStorage, every
-from .work import StageWorks, Unit
+from .work import StageWork, StageWorks, Unit
 
 # Cycles of an instruction of the compute module besides its work.
 _INSTRUCTION_CYCLES = 4
@@ -36,38 +37,55 @@ class ScheduleModel:
     @property
     def cycles(self) -> Size:
         """Cycles from the first word loaded to the last word stored."""
-        busy: dict[Unit, Size] = dict.fromkeys(Unit, 0)
-        instructions: Size = 0
-        bus: Size = 0
-        waits: Size = 0
-        first_load: Size = 0
-        last_store: Size = 0
-        for stage, work in self._work.items():
-            times = self.regions.times(stage)
-            busy[work.unit] = busy[work.unit] + times * work.cycles
-            instructions = instructions + times * work.instructions
-            bus = bus + times * work.bus
-            match work.unit:
-                case Unit.LOAD:
-                    first_load = first_load + work.cycles
-                case Unit.STORE:
-                    last_store = last_store + work.cycles / self.regions.tile_count(stage)
-                case _:
-                    waits = waits + times * work.instructions * _INSTRUCTION_CYCLES
-            if work.unit is Unit.LOAD_OF_COMPUTE:
-                waits = waits + (times - 1) * MEMORY_LATENCY
-        load, of_compute, store = busy[Unit.LOAD], busy[Unit.LOAD_OF_COMPUTE], busy[Unit.STORE]
-        computed = _both(busy[Unit.GEMM], busy[Unit.ALU], self._gemm_waits)
-        fetch = bus_cycles(self.config, 1, instructions * INSTRUCTION_BYTES)
-        bus = bus + fetch + computed / self._tiles
-        in_turn = self._stores_in_turn
-        # Otherwise the next tile waits for the response of the store.
-        waits = waits + (0 if in_turn else MEMORY_LATENCY * (self._tiles - 1))
-        compute = computed + of_compute + busy[Unit.FORWARD] + waits
-        compute = _both(compute, store, self._apart if in_turn else 1)
+        load, of_compute, gemm, alu, forward, store = (
+            self._total([unit], lambda work: work.cycles) for unit in Unit
+        )
+        computed = _both(gemm, alu, self._gemm_waits)
+        compute = computed + of_compute + forward + self._waits
+        compute = _both(compute, store, self._apart if self._stores_in_turn else 1)
         whole = _both(compute, load, np.where(self._prefetches, self._apart, 1))
-        whole = np.maximum(whole + first_load + last_store, bus)
+        whole = np.maximum(whole + self._fill + self._drain, self._bus + computed / self._tiles)
         return whole + TILE_CYCLES * self._tiles * (1 + self._apart)
+
+    def _total(self, units: Iterable[Unit], part: Callable[[StageWork], Size]) -> Size:
+        """The sum of a part of the work of ``units``."""
+        chosen = set(units)
+        return sum(
+            self.regions.times(stage) * part(work)
+            for stage, work in self._work.items()
+            if work.unit in chosen
+        )
+
+    @property
+    def _bus(self) -> Size:
+        """Cycles of the bus, with fetches of instructions."""
+        instructions = self._total(Unit, lambda work: work.instructions)
+        fetch = bus_cycles(self.config, 1, instructions * INSTRUCTION_BYTES)
+        return self._total(Unit, lambda work: work.bus) + fetch
+
+    @property
+    def _waits(self) -> Size:
+        """Cycles in which compute waits: for its instructions, for memory before its own loads, and
+        for the response of a store whose accumulators the next tile needs.
+        """
+        units = set(Unit) - {Unit.LOAD, Unit.STORE}
+        instructions = self._total(units, lambda work: work.instructions)
+        responses: Size = 0 if self._stores_in_turn else self._tiles - 1
+        for stage, work in self._work.items():
+            if work.unit is Unit.LOAD_OF_COMPUTE:
+                responses = responses + self.regions.times(stage) - 1
+        return _INSTRUCTION_CYCLES * instructions + MEMORY_LATENCY * responses
+
+    @property
+    def _fill(self) -> Size:
+        """Cycles of the first loads."""
+        return sum(work.cycles for work in self._work.values() if work.unit is Unit.LOAD)
+
+    @property
+    def _drain(self) -> Size:
+        """Cycles to store the last tile."""
+        outputs = self.regions.outputs
+        return sum(self._work[stage].cycles / self.regions.tile_count(stage) for stage in outputs)
 
     @cached_property
     def _tiles(self) -> Size:
