@@ -23,9 +23,8 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class OutputTile:
-    """Knobs: the ``extents`` of the tile that is computed at a time, along axes that the operator
-    names. With ``in_turn`` the next tile is computed while one is stored. In a schedule that stands
-    for several, the extents are arrays.
+    """Knobs: the ``extents`` of a tile along axes named by the operator. With ``in_turn`` the next
+    tile is computed during a store. In a family of schedules the extents are arrays.
     """
 
     extents: tuple[int, ...]
