@@ -33,10 +33,12 @@ def test_requantization_overlaps_with_gemm_and_nothing_is_loaded_between(
 
 
 def test_what_the_compiler_chooses_is_as_fast_as_what_was_found_by_hand() -> None:
-    """Compares recorded cycles, which tests/end_to_end/test_golden_cycles.py enforces."""
+    """But for 0.1 %, which it may take longer to save transfers. Compares recorded cycles, which
+    tests/end_to_end/test_golden_cycles.py enforces.
+    """
     chosen, by_hand = (CYCLES[f"resnet18-layers, {kind}, ddr"] for kind in ("default", "by-hand"))
     assert chosen.keys() == by_hand.keys() == {row.name for row in rows(CONFIG)}
-    assert not {name for name, cycles in chosen.items() if cycles > by_hand[name]}
+    assert not {name for name, cycles in chosen.items() if cycles > 1.001 * by_hand[name]}
 
 
 def test_no_layer_is_faster_than_its_bound() -> None:

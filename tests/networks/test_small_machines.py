@@ -66,7 +66,7 @@ def test_schedules_for_a_slow_memory_load_fewer_bytes() -> None:
         options = RunOptions("estimate", "ddr", timing_only=True)
         measured = measure_model(source("mlperf-resnet"), None, config, options)
         loaded[log_word_cycles] = measured.whole.bytes_loaded
-    assert loaded[2] < 0.6 * loaded[0]
+    assert loaded[2] < 0.7 * loaded[0]
 
 
 def test_without_requantization_the_convolutions_of_a_network_run_on_the_host() -> None:

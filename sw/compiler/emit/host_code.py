@@ -41,7 +41,7 @@ from amaranth_vta.sw.compiler.te.expr import (
     Var,
 )
 
-from .issued import issued_by, iteration
+from .issued import first_turn, issued_by
 from .uop_kernel import RuntimeCalls, UopKernel
 
 
@@ -59,6 +59,8 @@ class HostCode:
         self.kernels: list[UopKernel] = []
         # The machine statements, each with the loops around it.
         self.statements: list[tuple[Dma | Kernel, tuple[For, ...]]] = []
+        # The first turn of the rolling buffers allocated around the current statement.
+        self._turns: dict[NestBuffer, Affine] = {}
         self._name = Names(
             ["rt", "min", "max", "range", *Memory.__members__, *Module.__members__]
         ).of
@@ -134,11 +136,13 @@ class HostCode:
     def _base(self, stmt: Allocate, loops: tuple[For, ...]) -> str:
         buffer = stmt.buffer
         assert buffer.base is not None
+        turn = first_turn(buffer, loops)
         if buffer.rolling:
+            self._turns[buffer] = turn
             return str(tuple(map(buffer.copy_begins, range(buffer.places))))
         if buffer.copies == 1 or not loops:
             return str(buffer.base)
-        copy = f"({self._expr(iteration(loops))}) % {buffer.copies}"
+        copy = f"({self._expr(turn)}) % {buffer.copies}"
         if buffer.pair:
             return f"{tuple(map(buffer.copy_begins, range(buffer.copies)))}[{copy}]"
         return f"{buffer.base} + {buffer.pitch} * ({copy})"
@@ -182,6 +186,8 @@ class HostCode:
             form = Affine.of(index)
             assert form is not None
             turn, index = _divided(form, buffer.copy_elements)
+            if buffer.turns % buffer.places:
+                turn = turn.plus(self._turns[buffer])
             name = f"{name}[({self._expr(turn)}) % {buffer.places}]"
         text = self._expr(index)
         return name if text == "0" else f"{name} + {text}"

@@ -60,12 +60,13 @@ class Issued:
         """Scratchpad index of element ``index`` of a buffer: int64 (instructions,)."""
         assert buffer.base is not None
         place = self.values(index)
-        if buffer.rolling:
-            turn, within = np.divmod(place, buffer.copy_elements)
-            return within + buffer.copy_begins(turn)
-        if buffer.copies == 1:
+        if buffer.copies == 1 and not buffer.rolling:
             return place + buffer.base
-        return place + buffer.copy_begins(self.values(iteration(self._allocated[buffer])))
+        turn = self.values(first_turn(buffer, self._allocated[buffer]))
+        if buffer.rolling:
+            later, place = np.divmod(place, buffer.copy_elements)
+            turn += later
+        return place + buffer.copy_begins(turn)
 
     def starts(self, kernel: Kernel) -> tuple[Numbers, Numbers, Numbers]:
         """First elements of dst, src and wgt of a kernel: int64 (instructions,) each, 0 for an
@@ -118,9 +119,11 @@ def _issue(
             raise LoweringError(f"{type(stmt).__name__} is not an instruction of the machine")
 
 
-def iteration(loops: Sequence[For]) -> Affine:
-    """The number of the current iteration among all iterations of ``loops``."""
+def first_turn(buffer: NestBuffer, loops: Sequence[For]) -> Affine:
+    """The first turn of an allocation of ``buffer`` within ``loops``. Turns are counted over all
+    iterations of the loops, so that copies continue to rotate.
+    """
     number = Affine({})
     for loop in loops:
         number = number.times(loop.extent).plus(Affine({loop.var: 1}))
-    return number
+    return number.times(buffer.turns)

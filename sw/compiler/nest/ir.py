@@ -50,7 +50,8 @@ class NestBuffer:
 
     A turn is an iteration of the loops around the allocation. A ``rolling`` buffer outlives the
     iterations that fill it: its first dimension is the turn, and elements are counted over all
-    turns, but only the latest ``copies`` turns exist.
+    turns, but only the latest ``copies`` turns exist. Turns continue from one allocation to the
+    next.
 
     In a rolling buffer with ``carried``, that many scalars at the beginning of a turn are written
     ``period`` turns earlier, and outlive that many turns. After allocation, each copy has ``slots``
@@ -81,6 +82,11 @@ class NestBuffer:
     def copy_elements(self) -> int:
         """Elements of one copy of a rolling buffer after allocation."""
         return self.pair or self.pitch
+
+    @property
+    def turns(self) -> int:
+        """Number of turns in an allocation."""
+        return self.shape[0] if self.rolling else 1
 
     @property
     def places(self) -> int:

@@ -299,9 +299,9 @@ def scheduled(c: Conv2d, env: Environment, knobs: Tiling) -> Scheduled:
     y = product.epilogue.y
     s = product.epilogue.schedule()
     *part, n, o, h, w, b, k = s[y].op.axis
-    (oo, oi), (ho, hi), (wo, wi) = (
-        s[y].split(axis, factor)
-        for axis, factor in ((o, knobs.outputs), (h, knobs.rows), (w, knobs.columns))
+    oo, oi = s[y].split(o, knobs.outputs, first=knobs.first or None)
+    (ho, hi), (wo, wi) = (
+        s[y].split(axis, factor) for axis, factor in ((h, knobs.rows), (w, knobs.columns))
     )
     # Results are carried from the tile above, which must be computed directly before.
     tile = (wo, ho) if c.carries else (ho, wo)
@@ -317,8 +317,10 @@ def scheduled(c: Conv2d, env: Environment, knobs: Tiling) -> Scheduled:
         do, dy = s[conv].split(dy, knobs.kernel_rows)
         s[conv].reorder(co, do, n, o, ci, dy, dx, *term, h, w, b, k, ki)
         s[conv].tensorize(b, env.gemm)
+        step = s[conv].fuse(co, do)
     copies = c.copies_of_image(knobs), c.copies_of_weights(knobs)
-    product.place_operands(s, tile[-1], oo, None if c.is_whole(knobs) else do, copies, env)
+    at = None if c.is_whole(knobs) else step
+    product.place_operands(s, tile[-1], oo, at, copies, env, keeps_x=knobs.first > 0)
     if len(product.sums) > 1:
         _sum_phases_first(s, product)
     if c.carries:

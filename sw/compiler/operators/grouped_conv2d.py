@@ -284,8 +284,8 @@ def scheduled(workload: GroupedConv2d, env: Environment, knobs: Tiling) -> Sched
     product.place_results(s, wo, env, knobs.copies_of_results)
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
-    do = tensorize(workload, product, s, (knobs.inputs, knobs.kernel_rows), env)
-    step = None if workload.is_whole(knobs) else do
+    steps = tensorize(workload, product, s, (knobs.inputs, knobs.kernel_rows), env)
+    step = None if workload.is_whole(knobs) else steps
     copies = workload.copies_of_image(knobs), workload.copies_of_weights(knobs)
     product.place_operands(s, wo, oo, step, copies, env)
     return s, product.args
@@ -299,7 +299,7 @@ def tensorize(
     env: Environment,
 ) -> te.IterVar:
     """Tensorize the sum for GEMM, in steps of ``step`` = (input tiles, kernel rows); return the
-    outer axis over kernel rows.
+    axis over steps.
     """
     conv = product.total
     n, g, o, h, w, b, k = s[conv].op.axis
@@ -312,7 +312,7 @@ def tensorize(
     s[conv].tensorize(b, env.gemm)
     # Load whole tiles, including columns that hold no taps.
     s[product.w_buf].compute_whole(s[product.w_buf].op.axis[-1])
-    return do
+    return s[conv].fuse(co, do)
 
 
 def expression(workload: GroupedConv2d, env: Environment) -> Product:

@@ -175,8 +175,8 @@ def scheduled(c: TransposedConv2d, env: Environment, knobs: Tiling) -> Scheduled
     s = te.create_schedule(y.op)
     n, o, h, w, b, k = s[y].op.axis
     rows, columns = knobs.rows * v.stride, knobs.columns * u.stride
-    tile = ((o, knobs.outputs), (h, rows), (w, columns))
-    (oo, oi), (ho, hi), (wo, wi) = (s[y].split(axis, factor) for axis, factor in tile)
+    oo, oi = s[y].split(o, knobs.outputs, first=knobs.first or None)
+    (ho, hi), (wo, wi) = s[y].split(h, rows), s[y].split(w, columns)
     (hq, hp), (wq, wp) = s[y].split(hi, v.stride), s[y].split(wi, u.stride)
     outer = (oo, n, ho, wo) if knobs.weights_outside else (n, ho, wo, oo)
     s[y].reorder(*outer, oi, hq, hp, wq, wp, b, k)
@@ -190,9 +190,9 @@ def scheduled(c: TransposedConv2d, env: Environment, knobs: Tiling) -> Scheduled
     to, ty = s[conv].split(ty, knobs.kernel_rows)
     s[conv].reorder(co, to, p, q, n, o, ci, ty, tx, h, w, b, k, ki)
     s[conv].tensorize(b, env.gemm)
-    step = None if c.is_whole(knobs) else to
+    step = None if c.is_whole(knobs) else s[conv].fuse(co, to)
     copies = c.copies_of_image(knobs), c.copies_of_weights(knobs)
-    product.place_operands(s, wo, oo, step, copies, env)
+    product.place_operands(s, wo, oo, step, copies, env, keeps_x=knobs.first > 0)
     return s, product.args
 
 

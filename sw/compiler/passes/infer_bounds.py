@@ -35,6 +35,7 @@ from amaranth_vta.sw.compiler.te.traverse import rebuild, substitute
 
 from .support.carried import CarriedBuffer
 from .support.inlined import inlined_bodies
+from .support.kept import KeptBuffer
 from .support.partition import Limit, partition_loop, peel_first, peel_last
 from .support.rewritten import RewrittenBuffer
 from .support.rolling import RollingBuffer, Written
@@ -322,16 +323,16 @@ class _Builder:
         nests = []
         within = {other.var: other.extent for other in loops.order[depth + 1 :]}
         parts = partition_loop(atom.var, atom.extent, within, fixed, limits, self.ranges)
-        carried = [
+        reused = [
             item
             for item in self.rolling
-            if item.carried is not None
+            if (item.kept or item.carried is not None)
             and item.stored_in is stage
             and item.axis_within(stage) is atom.axis
         ]
-        if carried:
+        if reused:
             parts = peel_first(parts)
-        if any(item.rewritten is not None for item in carried):
+        if any(item.rewritten is not None for item in reused):
             parts = peel_last(parts)
         for part in parts:
             begin, end, rest = part.begin, part.end, part.limits
@@ -373,7 +374,8 @@ class _Builder:
         limits = [limit for limit in limits if limit.until is not atom.axis]
         stored = self._stored(loops, depth)
         self.rolling.update(stored)
-        self.iterations[atom.axis] = fixed[atom.var], atom.extent
+        iterations = self._iteration(loops, depth, fixed)
+        self.iterations[atom.axis] = iterations
         inner = self._nest(loops, depth + 1, fixed, limits, initialize)
         for stage in reversed(self.schedule.stages):
             if stage in stored:
@@ -384,9 +386,21 @@ class _Builder:
                         f"{stage.name} is computed at {loops.stage.name}.{atom.axis}, which is "
                         f"within one instruction of {loops.stage.name}"
                     )
-                self.iterations[atom.axis] = fixed[atom.var], atom.extent
+                self.iterations[atom.axis] = iterations
                 inner = self._place(stage, inner)
         return inner
+
+    def _iteration(
+        self, loops: StageLoops, depth: int, fixed: Mapping[Var, Affine]
+    ) -> tuple[Affine, int]:
+        """The iteration of the axis whose last loop is at ``depth``, and their number."""
+        number, count = Affine({}), 1
+        for atom in reversed(loops.order[: depth + 1]):
+            if atom.axis is not loops.order[depth].axis:
+                break
+            number = number.plus(fixed[atom.var], count)
+            count *= atom.extent
+        return number, count
 
     def _stored(self, loops: StageLoops, depth: int) -> dict[Stage, RollingBuffer]:
         """New buffers of the stages that are stored at the loop at ``depth``."""
@@ -432,6 +446,8 @@ class _Builder:
 
 
 def _rolling_buffer(stage: Stage, iterations: int) -> RollingBuffer:
+    if stage.kept:
+        return KeptBuffer(stage, iterations)
     if stage.carried is None:
         return RollingBuffer(stage, iterations)
     return (CarriedBuffer if stage.rewritten is None else RewrittenBuffer)(stage, iterations)

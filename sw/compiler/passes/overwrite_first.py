@@ -1,9 +1,9 @@
 """Lets the first products of a sum overwrite the accumulators, which then need no reset.
 
 The first iteration of each accumulating loop is peeled: it overwrites, and the others add. This
-needs the extension OVERWRITE. Where the loops move data the reset stays, since peeling would
-duplicate the transfers. The exception is data computed ahead: software pipelining peels the first
-iterations of its loops anyway.
+needs the extension OVERWRITE. Where a loop allocates buffers the reset stays, since the copies of a
+buffer do not rotate across two loops. The exception is data computed ahead: software pipelining
+peels the first iterations of its loops anyway.
 """
 
 from __future__ import annotations
@@ -62,30 +62,38 @@ def _visit(stmt: Stmt) -> Stmt:
 
 def _peeled(reset: Stmt, buffer: NestBuffer, rest: Sequence[Stmt]) -> list[Stmt] | None:
     """Peel the first iteration off the loop that begins ``rest``, with updates of ``buffer`` that
-    overwrite it. None if the loop does not sum into the buffer, or computes nothing ahead.
+    overwrite it. None if that is impossible.
     """
-    loop = rest[0] if rest else None
-    if not isinstance(loop, For):
+    if not rest or not isinstance(rest[0], For):
         return None
-    if not any(part.buffer.ahead for part in allocations(loop)):
-        return None
-    updates = [part for part in assigns(loop) if part.buffer is buffer]
-    forms = [buffer.flat(part.indices) for part in updates]
-    if any(form is None or loop.var in form.terms for form in forms):
-        return None
-    body = copied(loop.body, {loop.var: Affine({})}, {})
-    first = _beginning(reset, buffer, len(updates), body)
-    return None if first is None else [first, _others(loop)]
+    updates = [part for part in assigns(rest[0]) if part.buffer is buffer]
+    peeled = _beginning(reset, buffer, len(updates), rest[0])
+    return None if peeled is None else [peeled]
+
+
+def _can_be_peeled(loop: For, buffer: NestBuffer) -> bool:
+    """Whether the iterations of ``loop`` add to the same elements of ``buffer``, and its first one
+    may be separate.
+    """
+    allocated = allocations(loop)
+    if allocated and not any(part.buffer.ahead for part in allocated):
+        return False
+    forms = [buffer.flat(part.indices) for part in assigns(loop) if part.buffer is buffer]
+    return all(form is not None and loop.var not in form.terms for form in forms)
 
 
 def _beginning(reset: Stmt, buffer: NestBuffer, count: int, stmt: Stmt) -> Stmt | None:
-    """``stmt``, the first iteration of a loop, with all ``count`` updates of ``buffer`` overwriting
-    it; None if they cannot overwrite, or are not adjacent.
+    """``stmt``, with all ``count`` updates of ``buffer`` in the first iterations of its loops
+    overwriting it; None if they cannot overwrite, or are not adjacent.
     """
     match stmt:
         case Allocate():
             body = _beginning(reset, buffer, count, stmt.body)
             return None if body is None else replace(stmt, body=body)
+        case For() if _can_be_peeled(stmt, buffer):
+            body = copied(stmt.body, {stmt.var: Affine({})}, {})
+            first = _beginning(reset, buffer, count, body)
+            return None if first is None else seq(first, _others(stmt))
         case Seq():
             for number, part in enumerate(stmt.body):
                 before = stmt.body[:number]

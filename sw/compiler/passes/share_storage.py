@@ -100,17 +100,25 @@ def _takes_over(old: NestBuffer, new: NestBuffer, uses: Iterable[_Use]) -> bool:
     """Whether, in the ``uses`` after ``new`` is allocated, ``old`` is read only to compute the
     element of ``new`` at the same index.
     """
-    is_read, turn = False, None
+    is_read = False
+    # Rolling buffers are filled within their allocations, turn by turn: the turn of `old` that was
+    # filled last, and the one that `new` took over last.
+    filled: Expr | None = None
+    taken: Expr | None = None
     for _, part, found in uses:
         if part.buffer is old:
-            # A rolling buffer is filled within its allocation, turn by turn.
-            if not old.rolling or _same(part.indices[0], turn):
+            if not old.rolling or _same(part.indices[0], taken):
                 return False
+            filled = part.indices[0]
             continue
         if part.buffer is new and new.rolling:
-            turn = part.indices[0]
+            taken = part.indices[0]
         if not found:
             continue
+        if part.buffer is not new and old.rolling:
+            turns = [access.indices[0] for access in found]
+            if all(_same(turn, filled) and not _same(turn, taken) for turn in turns):
+                continue
         if part.buffer is not new or part.updates or not _replaces_head(part, old):
             return False
         target, source = new.flat(part.indices), old.flat(found[0].indices)

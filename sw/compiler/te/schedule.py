@@ -35,7 +35,8 @@ class ScheduleError(ValueError):
 @dataclass(frozen=True)
 class Split:
     """``parent`` = ``outer`` * factor + ``inner``. If ``factor`` is None, the number of parts is
-    given instead. A factor is a number, or an array in a schedule that stands for several.
+    given instead. A factor is a number, or an array in a schedule that stands for several. If
+    ``first`` is given, the first part has that many iterations; it is at least the factor.
     """
 
     parent: IterVar
@@ -43,6 +44,7 @@ class Split:
     inner: IterVar
     factor: Any
     nparts: int | None
+    first: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Stage:
         self.stored_at: IterVar | None = None
         # The stage of that axis: the consumer, or a stage that the consumer is computed within.
         self.stored_in: Stage | None = None
+        # Whether the other iterations of the loop within that axis reuse what the first computes.
+        self.kept = False
         self.carried: IterVar | None = None
         # Number of elements along `carried` that are written twice, for this iteration and the
         # next one; None if the next iteration reads them where this one has written them.
@@ -110,23 +114,30 @@ class Stage:
         return self.tensor.name
 
     def split(
-        self, parent: IterVar, factor: int | Array | None = None, nparts: int | None = None
+        self,
+        parent: IterVar,
+        factor: int | Array | None = None,
+        nparts: int | None = None,
+        first: int | None = None,
     ) -> tuple[IterVar, IterVar]:
         """Split ``parent`` into an outer and an inner axis: parts of ``factor`` iterations, or
-        ``nparts`` parts. If the extent is not divisible, the last part is smaller. With an array of
-        factors the schedule stands for several, to be compared and not to be lowered.
+        ``nparts`` parts. If the extent is not divisible, the last part is smaller. With ``first``,
+        the first part is larger than the factor. With an array of factors the schedule stands for
+        several, to be compared and not to be lowered.
         """
-        position = self._position(parent, "split")
+        position, step = self._position(parent, "split"), f"split of {self.name}.{parent}"
         if (factor is None) == (nparts is None):
-            raise ScheduleError(f"split of {self.name}.{parent}: give factor or nparts")
-        size: Any = factor if nparts is None else nparts
-        if not isinstance(size, np.ndarray):
-            size = positive(f"split of {self.name}.{parent}", size)
+            raise ScheduleError(f"{step}: give factor or nparts")
+        if nparts is not None:
+            nparts = positive(step, nparts)
+        elif not isinstance(factor, np.ndarray):
+            factor = positive(step, factor)
+        if first is not None and (factor is None or not np.all(first >= np.asarray(factor))):
+            raise ScheduleError(f"{step}: a first part of {first} is not as large as the factor")
         self._check_unmarked(parent, "split")
         outer = IterVar(f"{parent.name}_outer", None, parent.kind)
         inner = IterVar(f"{parent.name}_inner", None, parent.kind)
-        sizes = (size, None) if nparts is None else (None, size)
-        self.relations.append(Split(parent, outer, inner, *sizes))
+        self.relations.append(Split(parent, outer, inner, factor, nparts, first))
         self.leaves[position : position + 1] = [outer, inner]
         return outer, inner
 
@@ -185,13 +196,17 @@ class Stage:
         self.attach = (consumer, axis)
         self.stored_at = self.stored_in = self.carried = self.rewritten = None
 
-    def store_at(self, axis: IterVar, around: Stage | None = None) -> None:
+    def store_at(self, axis: IterVar, around: Stage | None = None, keep: bool = False) -> None:
         """Keep the buffer for all iterations of ``axis``, the consumer's axis directly outside of
         the stage's `compute_at` axis. Iterations of the `compute_at` axis then rotate through the
-        copies of the buffer, even where tails and borders are separate loop nests.
+        copies of the buffer, even where tails and borders are separate loop nests, and continue to
+        rotate in the next iteration of ``axis``.
 
         With ``around``, ``axis`` is an axis of that stage, and the stage is computed within the
         next loop: its consumer, perhaps indirectly, is computed at the axis directly inside.
+
+        With ``keep``, only the first iteration of the loop directly inside fills the buffer. The
+        others, which must read the same, use it. A loop within that iteration may fill it in parts.
         """
         if self.attach is None:
             raise ScheduleError(f"store_at of {self.name}: compute_at comes first")
@@ -215,7 +230,7 @@ class Stage:
                 f"store_at of {self.name}: {owner.name}.{inner}, which it is computed at, is "
                 f"not the axis right within {axis} (the order is {owner._order()})"
             )
-        self.stored_at, self.stored_in = axis, owner
+        self.stored_at, self.stored_in, self.kept = axis, owner, keep
 
     def carry(self, axis: IterVar, rewritten: int | None = None) -> None:
         """Reuse the previous iteration's results where the regions of both overlap along ``axis``
@@ -227,8 +242,8 @@ class Stage:
         it is computed has its own overlap.
         """
         step = f"carry of {self.name}.{axis}"
-        if self.stored_at is None:
-            raise ScheduleError(f"{step}: store_at comes first")
+        if self.stored_at is None or self.kept:
+            raise ScheduleError(f"{step}: store_at comes first, and keeps nothing")
         if rewritten is None and self.attach is not None and self.stored_in is not self.attach[0]:
             raise ScheduleError(f"{step}: give the number of elements that are written twice")
         self.carried = self._own(axis, "carry")

@@ -45,8 +45,11 @@ TILE_CYCLES = 2 * TOKEN_CYCLES
 ROUND_TRIP_CYCLES = MEMORY_LATENCY + 2 * TOKEN_CYCLES
 # ALU instructions that may be outstanding when GEMM issues: one executing, others in the queue.
 OVERLAPPING_PASSES = 1 + timing.ALU_COMMANDS
-# Granularity, in words, at which loads and stores take turns on the bus.
-_PIECE_WORDS = timing.BEATS_AHEAD
+# Cycles by which a schedule may take longer to save a cycle of the bus, which costs energy and,
+# where machines share the bus, time.
+_BUS_COST = 0.04
+# Loads and stores take turns on the bus by bursts; shorter ones than this are moved together.
+_LEAST_PIECE_WORDS = 64
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ class Estimate:
     drain: float
 
     @property
+    def cost(self) -> float:
+        """What the tuner minimizes: the cycles, and a small part of those of the bus."""
+        return float(self.cycles + _BUS_COST * self.bus)
+
+    @property
     def waits(self) -> float:
         """Cycles between fill and drain in which GEMM stalls on data, accumulators or the ALU."""
         return self.cycles - self.fill - self.gemm - self.drain
@@ -80,8 +88,9 @@ class Task:
     """Work of ``amount`` cycles of a unit, or ``amount`` words on the bus, that starts once all
     tasks in ``after`` have ended; None is no dependence. Its ``instructions`` are fetched. The
     successor of a ``queued`` task need not wait for it to start. The bursts of a transfer take
-    ``round_trips`` cycles if as many are in flight as can be. ``end`` is in cycles from the launch,
-    None while unknown; ``retired`` is when the task's module pushes its tokens, in program order.
+    ``round_trips`` cycles if as many are in flight as can be; at least ``piece`` words move before
+    another module takes its turn. ``end`` is in cycles from the launch, None while unknown;
+    ``retired`` is when the task's module pushes its tokens, in program order.
     """
 
     __slots__ = (
@@ -90,6 +99,7 @@ class Task:
         "end",
         "instructions",
         "multiplies",
+        "piece",
         "queued",
         "rate",
         "retired",
@@ -107,6 +117,7 @@ class Task:
         queued: bool = False,
         instructions: int = 1,
         round_trips: float = 0.0,
+        piece: float = 0.0,
     ) -> None:
         self.unit = unit
         self.amount = amount
@@ -116,6 +127,7 @@ class Task:
         self.queued = queued
         self.instructions = instructions
         self.round_trips = round_trips
+        self.piece = piece
         self.end: float | None = None
         self.retired = 0.0
 
@@ -127,7 +139,7 @@ class Pipeline:
         self._config = config
         self._queues = {name: deque[Task]() for name in ("load", "compute", "store")}
         # Memoized words, rates and round trips of transfers, since most are alike.
-        self._transfers: dict[tuple[int, int], tuple[int, float, float]] = {}
+        self._transfers: dict[tuple[int, int], tuple[int, float, float, int]] = {}
         # Bus cycles of the prefetched words.
         self._prefetched = 0.0
         # Functions that return the tasks that later steps may wait for.
@@ -223,10 +235,11 @@ class Pipeline:
             row = -(-row_bytes // self._config.bus_bytes)
             words, cycles = rows * row, float(bus_cycles(self._config, rows, row_bytes))
             trips = round_trips(self._config, rows, row_bytes)
-            known = words, words / cycles if words else 1.0, trips
+            piece = min(max(row, _LEAST_PIECE_WORDS), timing.BURST_BEATS)
+            known = words, words / cycles if words else 1.0, trips, piece
             self._transfers[rows, row_bytes] = known
-        words, rate, trips = known
-        task = Task("bus", words, after, rate, round_trips=trips, instructions=instructions)
+        words, rate, trips, piece = known
+        task = Task("bus", words, after, rate, True, False, instructions, trips, piece)
         self._queues[module].append(task)
         return task
 
@@ -439,8 +452,8 @@ class Walk:
         if begin < self.bus_free:
             begin = self.bus_free
         words = (until - begin) * rate
-        if words < _PIECE_WORDS:
-            words = _PIECE_WORDS
+        if words < task.piece:
+            words = task.piece
         if words > module.left:
             words = module.left
         # While short rows wait for the memory, other modules use the bus.

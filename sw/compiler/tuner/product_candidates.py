@@ -25,6 +25,10 @@ _BOTH = (True, False)
 _SHAPES = 3
 # Maximum number of image tiles held at a time, with `Tiling.ahead`.
 _MAX_COPIES = 8
+# Weights of this many steps are held if the image is loaded step by step in the first output tile.
+_COPIES_OF_STEPS = 8
+# How many times as large the first output tile is at first.
+_LARGER_THAN_OTHERS = 3
 
 
 def best_tilings(p: TiledProduct, config: Config) -> Choice[Tiling]:
@@ -34,6 +38,7 @@ def best_tilings(p: TiledProduct, config: Config) -> Choice[Tiling]:
         walks(p, config),
         lambda tiling: with_more_copies(tiling, p, config),
         lambda tiling: neighbours(tiling, p, config),
+        lambda tiling: with_larger_first(tiling, p, config),
     )
 
 
@@ -103,7 +108,7 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     mean = p.mean_tile(t)
     vectors, pixels = p.vectors(mean), p.pixels(mean)
     # Before its first products, a tile is reset, or loaded with an addition's other operand.
-    begun = pixels * p.resets(t, config) + pixels * p.is_added_to
+    begun = pixels * (not config.overwrite) + pixels * p.is_added_to
     gemm = p.gemm_cycles(mean) + begun / steps
     alu = pixels * p.operations + mean.outputs * p.parameter_cycles
     alu = alu * config.lane_columns + vectors * p.pooled_cycles(t, config)
@@ -142,6 +147,29 @@ def rough_cycles(p: TiledProduct, config: Config, t: Tiling) -> Array:
     return total
 
 
+def with_larger_first(t: Tiling, p: TiledProduct, config: Config) -> Iterator[Tiling]:
+    """A variant of ``t`` whose first output tile loads the image tile in steps of one channel tile.
+    A step takes GEMM about as long as the load of its operands.
+    """
+    keeps = p.keeps_images and p.is_whole(t) and t.ahead and not (p.row_sums or t.weights_outside)
+    if not keeps or p.whole.inputs == 1:
+        return
+    step = replace(t, outputs=1, inputs=1)
+    blocks, rows, length = p.image_in_dram(step)
+    image = bus_cycles(config, blocks * rows, length * config.inp.element_bytes)
+    weight_bytes = p.held_weights(step) * weight_memory(p.int4_weights, config).element_bytes
+    spare = p.gemm_cycles(step) - bus_cycles(config, 1, weight_bytes)
+    if spare <= 0:
+        return
+    least = min(-(-image // spare), p.whole.outputs)
+    for first in range(int(least), _LARGER_THAN_OTHERS, -1):
+        outputs = -(-first // _LARGER_THAN_OTHERS)
+        found = replace(t, first=first, outputs=outputs, inputs=1, weight_copies=_COPIES_OF_STEPS)
+        if p.fits(found, config):
+            yield found
+            return
+
+
 def with_more_copies(t: Tiling, p: TiledProduct, config: Config) -> Iterator[Tiling]:
     """``t``, and variants that use the remaining room for more copies: of the image (an even
     number), of an addition's other operand, and, with half-size tiles, of accumulators.
@@ -175,7 +203,11 @@ def neighbours(t: Tiling, p: TiledProduct, config: Config) -> Iterator[Tiling]:
     whole = p.whole
     rows = () if p.carries else even_tiles(whole.rows)
     columns = {*even_tiles(whole.columns), *divisors(whole.columns)}
-    near = [replace(t, outputs=size) for size in p.tiles_of_outputs()]
+    near = [
+        replace(t, outputs=size) for size in p.tiles_of_outputs() if not t.first or size <= t.first
+    ]
+    if t.first:
+        near += [replace(t, first=size) for size in range(t.outputs, whole.outputs)]
     near += [replace(t, rows=size) for size in rows]
     near += [replace(t, columns=size) for size in sorted(columns, reverse=True)]
     return (tiling for tiling in near if p.fits(tiling, config))

@@ -35,7 +35,7 @@ def walks(p: TiledProduct, config: Config) -> Callable[[Tiling, float], Estimate
     known: dict[tuple[int, ...], TileOrder] = {}
 
     def walked(t: Tiling, limit: float) -> Estimate:
-        sizes = t.outputs, t.rows, t.columns, t.inputs, t.kernel_rows, t.weights_outside
+        sizes = t.outputs, t.rows, t.columns, t.inputs, t.kernel_rows, t.weights_outside, t.first
         if sizes not in known:
             known[sizes] = TileOrder(p, config, t)
         return _Tiles(p, config, t, known[sizes]).estimate(limit)
@@ -53,10 +53,11 @@ class _Step(NamedTuple):
 
 class _Nest:
     """The loop nest for output tiles of one size. ``image`` and ``weights`` are equal for nests
-    whose buffers are shared: these are loaded outside of the nest.
+    that share these buffers. The nests of ``line`` follow each other in the innermost loop over
+    tiles, and rotate through the same copies of results.
     """
 
-    __slots__ = ("image", "outputs", "pixels", "steps", "stored", "vectors", "weights")
+    __slots__ = ("image", "line", "outputs", "pixels", "steps", "stored", "vectors", "weights")
 
     def __init__(self, p: TiledProduct, config: Config, t: Tiling, tile: TileSizes) -> None:
         self.outputs = tile.outputs
@@ -72,8 +73,14 @@ class _Nest:
             image = _rows(*p.image_in_dram(step), config.inp.element_bytes)
             weights = _rows(1, *p.weights_in_dram(step), weight_bytes)
             self.steps.append(_Step(p.gemm_cycles(step), image, weights))
-        self.image = kept if t.weights_outside else kept[1:]
-        self.weights = kept[:1] if t.weights_outside and p.is_whole(t) else kept
+        self.line: tuple[int, ...] = kept[:2] if t.weights_outside else kept[1:]
+        if p.carries:
+            self.line = kept[0], kept[2]
+        self.image: tuple[int, ...] = self.line
+        self.weights: tuple[int, ...] = self.line
+        if p.is_whole(t):
+            self.image = kept if t.weights_outside else kept[1:]
+            self.weights = kept[:1] if t.weights_outside else kept
 
 
 def _rows(blocks: int, rows: int, length: int, element_bytes: int) -> _Rows:
@@ -102,9 +109,12 @@ class TileOrder:
 
     def __init__(self, p: TiledProduct, config: Config, t: Tiling) -> None:
         whole = p.whole
-        extents = (whole.outputs, t.outputs), (whole.rows, t.rows), (whole.columns, t.columns)
-        cuts = [cut(*extent) for extent in extents]
-        # The last tile along each axis may differ.
+        cuts = [
+            cut(whole.outputs, t.outputs, t.first),
+            cut(whole.rows, t.rows),
+            cut(whole.columns, t.columns),
+        ]
+        # The first and the last tile along each axis may differ.
         sizes = [list(dict.fromkeys(tiles)) for tiles in cuts]
         self.nests = [_Nest(p, config, t, TileSizes(*size)) for size in product(*sizes)]
         outputs, rows, columns = (
@@ -114,7 +124,7 @@ class TileOrder:
         image = rows[:, None] * len(sizes[2]) + columns
         images = np.tile((image.T if p.carries else image).ravel(), p.batch)
         blocks = np.tile(outputs * (len(sizes[1]) * len(sizes[2])), p.independent_products)
-        line = self.line = len(rows) if p.carries else len(columns)
+        line = len(rows) if p.carries else len(columns)
         order: Literal["C", "F"] = "C" if t.weights_outside else "F"
         block, number = np.indices((len(blocks), len(images)))
         self.block, self.image = block.ravel(order), number.ravel(order)
@@ -145,7 +155,7 @@ class _Tiles:
         prefetched = float(p.prefetched_bytes(tiling, config))
         self.weights = BufferCopies(self.pipeline, p.copies_of_weights(tiling), prefetched)
         self.added = BufferCopies(self.pipeline, tiling.added_copies)
-        self.whole, self.resets = p.is_whole(tiling), p.resets(tiling, config)
+        self.whole, self.resets = p.is_whole(tiling), not config.overwrite
 
     def estimate(self, limit: float) -> Estimate:
         p, config = self.p, self.config
@@ -246,20 +256,20 @@ class _Tiles:
 
     def _behind_alu(self) -> npt.NDArray[np.bool_]:
         """For each tile, whether its GEMM waits for the ALU because some tile of its loop nest
-        accumulates in the bank that the ALU reads. Each nest alternates between the two banks;
-        carried tiles alternate within each column, whose first tile is a separate nest.
+        accumulates in the bank that the ALU reads. Results alternate between the two banks, in each
+        `_Nest.line` separately. The first of carried tiles is a separate nest.
         """
         order = self.order
         if not self.tiling.in_turn:
             return np.isin(order.nest, order.nest[1:])
-        if self.p.carries:
-            return (np.arange(len(order)) % order.line == 0) & (order.line % 2 == 1)
+        lines = [nest.line for nest in order.nests]
+        numbers = np.array([lines.index(line) for line in lines])[order.nest]
         banks = np.zeros_like(order.nest)
-        for number in range(len(order.nests)):
-            (places,) = np.nonzero(order.nest == number)
+        for number in np.unique(numbers):
+            (places,) = np.nonzero(numbers == number)
             banks[places] = np.arange(len(places)) % 2
-        (again,) = np.nonzero(np.diff(banks) == 0)
-        return np.isin(order.nest, order.nest[again + 1])
+        again = np.diff(banks, prepend=2) == 0
+        return again if self.p.carries else np.isin(order.nest, order.nest[again])
 
     def _micro_ops(self) -> tuple[int, bool]:
         """Bytes of all micro-ops and False if they all fit; else the bytes for one GEMM and True.
@@ -270,7 +280,9 @@ class _Tiles:
         p, t, config = self.p, self.tiling, self.config
         phases, *sums = p.phases_of_sums(t)
         loops = [*sums, t.inputs, t.kernel_rows, *p.weight_loops]
-        copies = lcm(t.copies_of_results, p.copies_of_image(t)) * p.copies_of_weights(t)
+        results, image, weights = t.copies_of_results, p.copies_of_image(t), p.copies_of_weights(t)
+        # Images rotate with results, or step by step with weights.
+        copies = lcm(results, image) * weights if self.whole else results * lcm(image, weights)
         copies = min(copies, len(self.order) * p.steps(t))
         nests = len(self.order.nests)
         one = prod(sorted([*loops, t.outputs])[:-2])
@@ -296,6 +308,6 @@ class _Tiles:
                 self.weights.load(nest.weights, *step.weights)
             self.image.load(nest.image, *step.image)
         else:
-            if tile.new_image or not self.whole:
+            if tile.new_image or not (self.whole or self.tiling.first):
                 self.image.load(nest.image, *step.image)
             self.weights.load(nest.weights, *step.weights)

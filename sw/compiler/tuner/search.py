@@ -20,6 +20,8 @@ _ESTIMATES = 12
 # Variants and neighbours are tried for knobs with which GEMM waits in more than this fraction of
 # the cycles.
 _WAITS_WORTH_VARIANTS = 0.007
+# The same for variants in which GEMM begins earlier, by the cycles before its first product.
+_FILL_WORTH_VARIANTS = 0.05
 # Variants are tried for knobs whose cycles are at most this ratio of the best so far; the second
 # ratio applies where GEMM waits in more than `_MANY_WAITS` of the cycles, which variants reduce.
 _CYCLES_WORTH_VARIANTS = 1.02, 1.06
@@ -141,11 +143,12 @@ def best_of(
     walked: Callable[[Knobs, float], Estimate],
     variants: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
     neighbours: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
+    begun_earlier: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
     walks: int = _ESTIMATES,
 ) -> Choice[Knobs]:
     """Walk the first ``walks`` of ``candidates``, which are ranked by rough estimates, through the
-    cost model, and ``variants`` of those in which GEMM waits; then, by hill climbing,
-    ``neighbours`` of the best so far.
+    cost model, ``variants`` of those in which GEMM waits, and those that ``begun_earlier`` returns
+    where it begins late; then, by hill climbing, ``neighbours`` of the best so far.
 
     ``walked(knobs, limit)`` returns an estimate, which may be approximate beyond ``limit``, the
     cycles of the best so far.
@@ -158,15 +161,16 @@ def best_of(
     def walk(knobs: Knobs) -> Estimate:
         if knobs in known:
             return known[knobs]
-        best = estimates[-1][0].cycles if estimates else inf
+        best = estimates[-1][0].cost if estimates else inf
         estimate = known[knobs] = walked(knobs, best)
-        if estimate.cycles < best:
+        if estimate.cost < best:
             estimates.append((estimate, knobs))
         else:
             passed.append((estimate.cycles, knobs))
         return estimate
 
-    least = inf
+    # Whether neighbours are tried even if GEMM does not wait.
+    climbs, least = False, inf
     for _, knobs in candidates[:walks]:
         estimate = walk(knobs)
         least = min(least, estimate.cycles)
@@ -176,10 +180,14 @@ def best_of(
         if waits > _WAITS_WORTH_VARIANTS:
             for variant in variants(knobs):
                 walk(variant)
+        if estimate.fill > _FILL_WORTH_VARIANTS * estimate.cycles:
+            for variant in begun_earlier(knobs):
+                walk(variant)
+                climbs |= estimates[-1][1] is variant
     climbed: Knobs | None = None
     while estimates and estimates[-1][1] != climbed:
         estimate, climbed = estimates[-1]
-        if estimate.waits > _WAITS_WORTH_VARIANTS * estimate.cycles:
+        if climbs or estimate.waits > _WAITS_WORTH_VARIANTS * estimate.cycles:
             for neighbour in neighbours(climbed):
                 walk(neighbour)
     passed.sort(key=lambda item: item[0])

@@ -9,7 +9,7 @@ the sizes of a tile's operands. The fit (`TiledProduct.fits`), the ranking of al
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -46,9 +46,15 @@ class Tiling(TileSizes):
     bank: with four, one tile may accumulate while another is requantized and a third is stored.
     ``image_copies`` image tiles are held at a time if ``ahead``: with more than two, weight loads
     delay fewer tiles. Likewise ``added_copies`` tiles of an addition's other operand: with two, the
-    next one is loaded before compute retires the product that reads the first.
+    next one is loaded before compute retires the product that reads the first. Of the weights of a
+    step, ``weight_copies`` are held if ``ahead``.
 
-    Fields may hold NumPy arrays with one item per schedule, and so do the results of methods.
+    With ``first``, image tiles are stationary, and the first output tile of each has that many
+    channel tiles. Its steps load the image tile, which is kept for the other output tiles: products
+    begin before the whole image tile has arrived.
+
+    Fields but ``first`` may hold NumPy arrays with one item per schedule, and so do the results of
+    methods.
     """
 
     weights_outside: bool = True
@@ -57,6 +63,8 @@ class Tiling(TileSizes):
     result_copies: int = 2
     image_copies: int = 2
     added_copies: int = 1
+    weight_copies: int = 2
+    first: int = 0
 
     @property
     def copies_of_results(self) -> int:
@@ -221,7 +229,8 @@ class TiledProduct(ABC):
 
     def blocks(self, t: Tiling) -> int:
         """Number of tiles of output channels, in all products."""
-        return self.independent_products * parts(self.whole.outputs, t.outputs)
+        rest = parts(self.whole.outputs - t.first, t.outputs)
+        return self.independent_products * ((t.first > 0) + rest)
 
     def steps(self, t: Tiling) -> int:
         """Number of steps of the sum."""
@@ -237,12 +246,10 @@ class TiledProduct(ABC):
         """Whether all operands of a tile are loaded at once."""
         return (t.inputs >= self.whole.inputs) & (t.kernel_rows >= self.whole.kernel_rows)
 
-    def resets(self, t: Tiling, config: Config) -> bool:
-        """Whether accumulators are reset; otherwise the first products overwrite them."""
-        return (self.is_whole(t) & bool(config.overwrite)) ^ True
-
     def copies_of_image(self, t: Tiling) -> int:
-        """Image tiles held at a time."""
+        """Image tiles of a step held at a time."""
+        if t.first:
+            return self.steps(t)
         one_block = (t.weights_outside ^ True) | (self.blocks(t) == 1)
         once = self.is_whole(t) & (self.images(t) == 1) & one_block
         return 1 + (t.image_copies - 1) * (t.ahead & (once ^ True))
@@ -251,7 +258,7 @@ class TiledProduct(ABC):
         """Weight tiles of a step held at a time."""
         one_image = t.weights_outside | (self.images(t) == 1)
         once = self.is_whole(t) & (self.blocks(t) == 1) & one_image
-        return 1 + (t.ahead & (once ^ True))
+        return 1 + (t.weight_copies - 1) * (t.ahead & (once ^ True))
 
     def hidden_bytes(self, config: Config) -> float:
         """Bytes of the first weights that a preceding layer can prefetch."""
@@ -285,6 +292,7 @@ class TiledProduct(ABC):
 
     def fits(self, t: Tiling, config: Config) -> bool:
         """Whether the tiles fit the scratchpads."""
+        t = replace(t, outputs=t.first or t.outputs)
         added, whole = self.is_added_to, self.whole
         weights = self.copies_of_weights(t) * self.held_weights(t)
         kept = self.row_sums * whole.inputs * self.weights(whole) + added

@@ -30,9 +30,12 @@ def parts(extent: int, tile: int) -> int:
     return -(-extent // tile)
 
 
-def cut(extent: int, tile: int) -> list[int]:
-    """The sizes of the tiles that cover ``extent``; the last one may be smaller than ``tile``."""
-    return [min(tile, extent - begin) for begin in range(0, extent, tile)]
+def cut(extent: int, tile: int, first: int = 0) -> list[int]:
+    """The sizes of the tiles that cover ``extent``; the last one may be smaller than ``tile``. If
+    ``first`` is given, the first one has that size.
+    """
+    begun = [min(first, extent)] if first else []
+    return [*begun, *(min(tile, extent - begin) for begin in range(first, extent, tile))]
 
 
 def all_tiles(*extents: int) -> Array:

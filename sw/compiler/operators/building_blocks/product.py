@@ -73,6 +73,11 @@ class Product:
             self.epilogue.residual.place(s, self.epilogue.y, at, env, added)
         for rows in self.rows:
             rows.place(s, self.epilogue.y, at, copies, env)
+        if copies > 1:
+            # Tiles of all sizes rotate through the same copies.
+            for stage in s.stages:
+                if stage.scope == env.acc_scope and stage.is_computed_at(at):
+                    stage.store_at(self._outside(s))
 
     def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
         """Load bias or parameters at the output axis ``at``, or at the start if None; constants
@@ -97,20 +102,34 @@ class Product:
         step: IterVar | None,
         copies: tuple[int, int],
         env: Environment,
+        keeps_x: bool = False,
     ) -> None:
         """Load tiles of x and w into ``copies`` buffers each, at each ``step`` of the sum or, if
-        None, once per output tile, at the output axes ``x_at`` and ``w_at``.
+        None, once per output tile, at the output axes ``x_at`` and ``w_at``. With ``keeps_x``, only
+        the first output tile loads x, step by step, and the others at the same outer axes reuse it.
         """
         operands = ((self.x_buf, env.inp_scope, x_at), (self.w_buf, env.wgt_scope, w_at))
+        y = s[self.epilogue.y]
         for (tensor, scope, at), held in zip(operands, copies, strict=True):
             s[tensor].set_scope(scope)
+            keeps = keeps_x and tensor is self.x_buf
             if step is None:
-                s[tensor].compute_at(s[self.epilogue.y], at)
+                s[tensor].compute_at(y, at)
             else:
                 s[tensor].compute_at(s[self.total], step)
+                # Steps of consecutive tiles rotate through the same copies.
+                s[tensor].store_at(self._outside(s), y, keeps)
             s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
-            if held > 1:
+            if held > 1 and not keeps:
                 s[tensor].double_buffer(held)
+
+    def _outside(self, s: te.Schedule) -> IterVar:
+        """The axis of the output directly outside of the one at which the total is computed."""
+        tile = s[self.total].attach
+        assert tile is not None
+        axis = s[self.epilogue.y].axis_around(tile[1])
+        assert axis is not None
+        return axis
 
 
 def weight_operand(

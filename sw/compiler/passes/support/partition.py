@@ -30,13 +30,15 @@ from amaranth_vta.sw.compiler.te.simplify import value_interval
 class Limit:
     """The bound ``form`` <= ``most`` on a sum of loop variables. Iterations beyond it do not exist
     or, if the limit ``decides``, take the other branch. It applies to the loops up to the one over
-    ``until``, by default to all.
+    ``until``, by default to all, and with ``after`` only after the first iteration of the loop over
+    that variable.
     """
 
     form: Affine
     most: int
     decides: bool = False
     until: IterVar | None = None
+    after: Var | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,15 @@ def partition_loop(
         signature: list[object] = []
         happens = True
         for limit in limits:
+            if limit.after is var:
+                if not iteration:
+                    signature.append("kept")
+                    continue
+                limit = replace(limit, after=None)
+            elif limit.after is not None:
+                rest.append(limit)
+                signature.append("later")
+                continue
             form = limit.form.replace({**fixed, var: Affine({}, iteration)})
             within = {v: f for v, f in form.terms.items() if v in inner}
             low, high = value_interval(form.plus(Affine(within), -1), ranges)

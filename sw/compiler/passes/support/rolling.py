@@ -95,8 +95,12 @@ class RollingBuffer:
         """``body``, which contains all parts, within the allocation of the buffer."""
         if not self._origins:
             return body
-        self.buffer.shape = (self.iterations * self._period, *self._extents)
+        self.buffer.shape = (self._turns, *self._extents)
         return Allocate(self.buffer, self._finished(body))
+
+    @property
+    def _turns(self) -> int:
+        return self.iterations * self._period
 
     def _finished(self, body: Stmt) -> Stmt:
         """``body`` for the final shape of the buffer."""
@@ -108,4 +112,5 @@ class RollingBuffer:
         return next(d for d, axis in enumerate(self.stage.op.axis) if axis is self.stage.carried)
 
     def _error(self, reason: str) -> LoweringError:
-        return LoweringError(f"{self.stage.name} is carried along {self.stage.carried}: {reason}")
+        how = "kept" if self.stage.kept else f"carried along {self.stage.carried}"
+        return LoweringError(f"{self.stage.name} is {how}: {reason}")

@@ -44,7 +44,8 @@ class StageLoops:
 def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) -> StageLoops:
     """The loops that compute the region ``bounds`` of ``stage``, by ``body``, into ``buffer``.
 
-    Raises `LoweringError` for a split of a fused axis that does not yield whole loops.
+    Raises `LoweringError` for a split of a fused axis that does not yield whole loops, or whose
+    first part is larger.
     """
     atoms: dict[IterVar, list[Atom]] = {}
     parts: dict[Var, Affine] = {}
@@ -73,6 +74,7 @@ def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) ->
         first.add(group[0].var)
         last.add(group[-1].var)
         order += group
+    _check_first_parts(stage, order)
     relative = {axis: _expand(Affine({var: 1}), parts) for axis, var in roots.items()}
     values: dict[Var, Affine] = {}
     for axis, (begin, _) in zip(stage.op.axis, bounds, strict=True):
@@ -95,6 +97,18 @@ def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) ->
         buffer,
         [relative[axis] for axis in stage.op.axis],
     )
+
+
+def _check_first_parts(stage: Stage, order: list[Atom]) -> None:
+    places = {atom.axis: place for place, atom in enumerate(order)}
+    for split in stage.relations:
+        if isinstance(split, Split) and split.first is not None:
+            outer, inner = places.get(split.outer), places.get(split.inner)
+            if outer is None or inner is None or outer > inner:
+                raise LoweringError(
+                    f"{stage.name}.{split.outer}, whose first part is larger, must be outside of "
+                    f"{split.inner}, and neither may be split or fused"
+                )
 
 
 def limits_of_attached(
@@ -160,6 +174,11 @@ def _split(
         factor = -(-total // relation.nparts)
     factor = min(factor, total)
     within = 1
+    if relation.first is not None and len(atoms) > 1:
+        raise LoweringError(
+            f"{stage.name}.{relation.parent} is fused from several axes and cannot be split with a "
+            "larger first part"
+        )
     for position in reversed(range(len(atoms))):
         atom = atoms[position]
         if factor % within or (
@@ -170,11 +189,16 @@ def _split(
             within *= atom.extent
             continue
         size = factor // within
-        outer = Atom(Var(relation.outer.name), -(-atom.extent // size), relation.outer)
-        inner = Atom(Var(relation.inner.name), size, relation.inner)
+        first = min(relation.first or size, atom.extent)
+        rest = atom.extent - first
+        outer = Atom(Var(relation.outer.name), 1 - (-rest // size), relation.outer)
+        inner = Atom(Var(relation.inner.name), first, relation.inner)
         parts[atom.var] = Affine({outer.var: size, inner.var: 1})
-        if atom.extent % size:
+        if rest % size:
             limits.append(Limit(Affine({atom.var: 1}), atom.extent - 1))
+        if first > size:
+            # Iterations of the inner loop that an earlier part has are left out.
+            limits.append(Limit(Affine({inner.var: -1}), size - first, after=outer.var))
         return [*atoms[:position], outer], [inner, *atoms[position + 1 :]]
     extents = " x ".join(str(atom.extent) for atom in atoms)
     raise LoweringError(

@@ -64,6 +64,9 @@ def operands(item: Issued) -> list[list[int]]:
     [
         Tiling(outputs=1, rows=2, columns=5, inputs=1, kernel_rows=3, ahead=True),
         Tiling(outputs=2, rows=4, columns=2, inputs=2, kernel_rows=3, weights_outside=True),
+        # An odd number of turns, after which two copies continue to rotate.
+        Tiling(outputs=1, rows=2, columns=5, inputs=2, kernel_rows=1, ahead=True),
+        Tiling(outputs=1, rows=2, columns=2, inputs=2, kernel_rows=3, in_turn=True),
     ],
 )
 def test_arrays_hold_what_the_host_code_issues(config: str, knobs: Tiling) -> None:

@@ -13,14 +13,11 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.lower import lower
-from amaranth_vta.sw.compiler.nest.interpret import interpret
-from amaranth_vta.sw.compiler.nest.ir import LoopNest, LoweringError
-from amaranth_vta.sw.compiler.nest.parse import parse
-from amaranth_vta.sw.compiler.nest.printer import to_text
-from amaranth_vta.sw.compiler.passes.pipeline import PASSES
+from amaranth_vta.sw.compiler.nest.ir import LoweringError
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.runtime.runtime import Runtime
+from tests.support.all_passes import check_all_passes
 
 ENV = Environment(PRESETS["tiny"])
 TAIL = (ENV.BATCH, ENV.BLOCK_OUT)
@@ -128,33 +125,18 @@ def stored_around_another_stage() -> Scheduled:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_no_pass_changes_what_is_computed(case: dict[str, int]) -> None:
-    check_all_passes(*windows(**case))
+    s, args = windows(**case)
+    data, want = operands(args)
+    check_all_passes(s, args, [data], want, ENV)
 
 
 def test_each_iteration_of_the_inner_loop_has_a_turn() -> None:
     s, args = stored_around_another_stage()
-    check_all_passes(s, args)
+    data, want = operands(args)
+    check_all_passes(s, args, [data], want, ENV)
     text = str(lower(s, args, env=ENV, trace=True).steps[0][1])
     assert "x_buf = allocate(acc, int32, [15, 1, 1, 1, 1, 4], rolling=1, copies=2)" in text
     assert "x_buf[5*i1 + i2, 0, 0, 0, 0, " in text
-
-
-def check_all_passes(s: te.Schedule, args: list[Tensor]) -> None:
-    """Check that the loop nest computes the same after each pass, also once printed and parsed."""
-    data, want = operands(args)
-    seen: list[str] = []
-
-    def check(nest: LoopNest, _: Any) -> LoopNest:
-        for form in (nest, parse(to_text(nest))):
-            got = np.zeros(want.shape, np.int8)
-            interpret(form, ENV.config, [data, got])
-            np.testing.assert_array_equal(got, want)
-        seen.append("")
-        return nest
-
-    places = [("after " + step.__name__, check) for step in PASSES]
-    assert lower(s, args, env=ENV, passes=[("after infer_bounds", check), *places]).problem is None
-    assert len(seen) == len(PASSES) + 1
 
 
 def test_the_buffer_outlives_the_loop_that_fills_it() -> None:

@@ -78,6 +78,34 @@ def function(x: int32[8, 4], y: int8[8, 4]):
 )
 
 
+# Another operation reads each turn of the operand.
+READ_TWICE = """\
+def function(x: int32[8, 4], y: int8[8, 4]):
+    a = allocate(acc, int32, [4, 2, 4], rolling=1, copies=3)
+    b = allocate(acc, int32, [4, 2, 4], rolling=1, copies=3)
+    d = allocate(acc, int32, [4, 2, 4], rolling=1, copies=3)
+    with dma_copy():
+        for i in range(2):
+            for c in range(4):
+                a[0, i, c] = x[i, c]
+    for t in range(3):
+        with dma_copy():
+            for i in range(2):
+                for c in range(4):
+                    a[t + 1, i, c] = x[2*t + i + 2, c]
+{first}{second}        with dma_copy():
+            for i in range(2):
+                for c in range(4):
+                    y[2*t + i, c] = int8(b[t + 1, i, c] + d[t + 1, i, c])
+"""
+_OPERATION = """\
+        with alu():
+            for i in range(2):
+                for c in range(4):
+                    {result}[t + 1, i, c] = a[{turn}, i, c] * 3
+"""
+
+
 def buffers(nest: LoopNest) -> int:
     return sum(isinstance(part, Allocate) for part in walk(nest.body))
 
@@ -119,6 +147,21 @@ def test_a_rolling_buffer_replaces_one_that_is_filled_before_it_in_each_turn(tex
     shared = share_storage(nest, TINY)
     assert result(shared) == result(nest)
     assert buffers(shared) == 1
+
+
+@pytest.mark.parametrize(
+    ("results", "turn", "left"),
+    [("db", "t + 1", 2), ("bd", "t + 1", 2), ("bd", "t", 3), ("db", "t", 3)],
+)
+def test_a_turn_may_be_read_before_it_is_taken_over(results: str, turn: str, left: int) -> None:
+    """By the last operation that reads it, unless it is read in the next iteration."""
+    first, second = (
+        _OPERATION.format(result=name, turn=turn if name == "d" else "t + 1") for name in results
+    )
+    nest = parse(READ_TWICE.format(first=first, second=second))
+    shared = share_storage(nest, TINY)
+    assert result(shared) == result(nest)
+    assert buffers(shared) == left
 
 
 def test_buffers_of_different_banks_stay_apart() -> None:

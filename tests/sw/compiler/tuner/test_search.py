@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.search import Candidates, best_of
@@ -79,3 +80,30 @@ def test_no_neighbours_are_tried_where_gemm_never_waits() -> None:
         neighbours=lambda _: [Knobs(0, 0)],
     )
     assert choice.best == Knobs(0, 1)
+
+
+@pytest.mark.parametrize(("saved", "best"), [(200.0, 0), (300.0, 1)])
+def test_a_schedule_may_take_longer_to_save_transfers(saved: float, best: int) -> None:
+    """By one cycle for every 25 of the bus."""
+    found = [
+        Estimate(1000.0, 900.0, 0.0, 500.0, 0.0, 0.0),
+        Estimate(1010.0, 900.0, 0.0, 500.0 - saved, 0.0, 0.0),
+    ]
+    candidates = [(0.0, Knobs(kind, 0)) for kind in range(2)]
+    assert best_of(candidates, lambda knobs, _: found[knobs.kind]).best.kind == best
+
+
+def test_gemm_that_begins_late_is_begun_earlier() -> None:
+    """And the neighbours of what is begun earlier are tried, although GEMM does not wait there."""
+    late = Estimate(1000.0, 900.0, 0.0, 0.0, 100.0, 0.0)
+
+    def walked(knobs: Knobs, _: float) -> Estimate:
+        return late if not knobs.kind else estimate(900.0 - knobs.size, 0.0)
+
+    choice = best_of(
+        [(0.0, Knobs(0, 0))],
+        walked,
+        neighbours=lambda knobs: [Knobs(1, 5)] * knobs.kind,
+        begun_earlier=lambda knobs: [Knobs(1, 0)],
+    )
+    assert choice.best == Knobs(1, 5)

@@ -38,7 +38,7 @@ def row_sums(graph: Qdq, config: str = "tiny-extended", device: str = "functiona
     return sum(name.endswith("row_weights") for name in names)
 
 
-def convolved(zero: Any, scale: Any = 2**-6, outputs: int = 12, **attributes: Any) -> Qdq:
+def convolved(zero: Any, scale: Any = 2**-6, outputs: int = 28, **attributes: Any) -> Qdq:
     graph = Qdq((1, 8, 9, 9)).qdq(0.031, 3)
     graph.node("Conv", graph.weights(outputs, 8, 3, 3, scale=scale, zero=zero), **attributes)
     return graph.qdq(0.9, 3)
@@ -46,7 +46,7 @@ def convolved(zero: Any, scale: Any = 2**-6, outputs: int = 12, **attributes: An
 
 @pytest.mark.parametrize("device", ["functional", "rtl"])
 @pytest.mark.parametrize(
-    "attributes", [{}, {"pads": [1, 0, 1, 1], "strides": [2, 1]}, {"dilations": [1, 2]}]
+    "attributes", [{}, {"pads": [1, 0, 1, 1], "strides": [2, 2]}, {"dilations": [1, 2]}]
 )
 @pytest.mark.parametrize("zero", [90, -70])
 def test_zero_points_of_a_convolution_become_row_sums(
@@ -87,9 +87,9 @@ def test_small_zero_points_need_no_row_sums() -> None:
 
 
 def test_channels_without_a_shared_part_take_several_terms() -> None:
-    zeros = np.resize([-70, 70], 12)
-    assert row_sums(convolved(zeros, np.full(12, 2**-6))) == 0
-    assert row_sums(convolved(abs(zeros) - np.arange(12), np.full(12, 2**-6))) == 1
+    zeros = np.resize([-70, 70], 28)
+    assert row_sums(convolved(zeros, np.full(28, 2**-6))) == 0
+    assert row_sums(convolved(abs(zeros) - np.arange(28) // 2, np.full(28, 2**-6))) == 1
 
 
 @pytest.mark.parametrize("device", ["functional", "rtl"])
