@@ -70,7 +70,7 @@ class Estimate:
 
     @property
     def cost(self) -> float:
-        """What the tuner minimizes: the cycles, and a small part of those of the bus."""
+        """Cycles plus a small share of bus cycles; the tuner minimizes it."""
         return float(self.cycles + _BUS_COST * self.bus)
 
     @property
@@ -116,8 +116,6 @@ class Task:
         multiplies: bool = True,
         queued: bool = False,
         instructions: int = 1,
-        round_trips: float = 0.0,
-        piece: float = 0.0,
     ) -> None:
         self.unit = unit
         self.amount = amount
@@ -126,8 +124,7 @@ class Task:
         self.multiplies = multiplies
         self.queued = queued
         self.instructions = instructions
-        self.round_trips = round_trips
-        self.piece = piece
+        self.round_trips = self.piece = 0.0
         self.end: float | None = None
         self.retired = 0.0
 
@@ -239,7 +236,8 @@ class Pipeline:
             known = words, words / cycles if words else 1.0, trips, piece
             self._transfers[rows, row_bytes] = known
         words, rate, trips, piece = known
-        task = Task("bus", words, after, rate, True, False, instructions, trips, piece)
+        task = Task("bus", words, after, rate, instructions=instructions)
+        task.round_trips, task.piece = trips, piece
         self._queues[module].append(task)
         return task
 

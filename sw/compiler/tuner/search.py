@@ -150,8 +150,8 @@ def best_of(
     cost model, ``variants`` of those in which GEMM waits, and those that ``begun_earlier`` returns
     where it begins late; then, by hill climbing, ``neighbours`` of the best so far.
 
-    ``walked(knobs, limit)`` returns an estimate, which may be approximate beyond ``limit``, the
-    cycles of the best so far.
+    ``walked(knobs, limit)`` returns an estimate, which may be approximate beyond ``limit`` cycles,
+    the cost of the best so far.
     """
     estimates: list[tuple[Estimate, Knobs]] = []
     passed: list[tuple[float, Knobs]] = []

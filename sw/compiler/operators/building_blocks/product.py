@@ -75,9 +75,10 @@ class Product:
             rows.place(s, self.epilogue.y, at, copies, env)
         if copies > 1:
             # Tiles of all sizes rotate through the same copies.
+            outside = self._outside(s)
             for stage in s.stages:
                 if stage.scope == env.acc_scope and stage.is_computed_at(at):
-                    stage.store_at(self._outside(s))
+                    stage.store_at(outside)
 
     def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
         """Load bias or parameters at the output axis ``at``, or at the start if None; constants
